@@ -72,7 +72,7 @@ def asked_of(device: str) -> Scenario:
 def draw(device: str, jobs: int | None) -> list[list[str]]:
     """Every point of a device, smallest cluster first."""
     points = read_map(MAPS[device][0])
-    executor = executor_of(jobs, None, len(points.each()))
+    executor = executor_of(jobs, None, len(points.cells()))
     cells = []
     try:
         for cell in search_map(asked_of(device), points, TOKENS, executor):

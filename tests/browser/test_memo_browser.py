@@ -34,7 +34,7 @@ FULL = Memo(
         ("eight of the newer kind", "1,024 MI355X", "SP8-DP16 gather Z3/64 mb1 keep ov b", "3.31\n2.99 – 3.78",
          "$19.3 k\n$14.9 k – $22.8 k", "over 99.9 %", "over 99.9 %", "1,024", "0.0956", "0.71, tie\n0.47 – 1.97")
     ] * (ROWS + 2),
-    lists=[("What would turn it", [SENTENCE] * 9), ("To know before signing", [SENTENCE] * 9)],
+    lists=[("What would change it", [SENTENCE] * 9), ("To know before signing", [SENTENCE] * 9)],
     terms=[(name, SENTENCE) for name in ("Plan", "Limit", "Precision", "Stack", "Prices", "Failures", "Left")],
 )  # fmt: skip
 

@@ -344,7 +344,7 @@ def test_every_key_of_the_schema_has_its_control_on_the_page(opened: Open, sort:
         asked = f"walk {opened_at}."
         told = {**BEGUN[sort], **data, "name": asked}
         state = link.State(values.dumped(told), "walk.yaml", values.path(path))
-        tab.page.evaluate("link => { location.hash = link; }", link.made(state))
+        tab.page.evaluate("link => { location.hash = link; }", link.fragment(state))
         tab.says(asked).drawn()
         shown = tab.page.eval_on_selector_all("[data-path]", "rows => rows.map(each => each.dataset.path)")
         assert values.path([*path, name]) in shown, (path, name, data)

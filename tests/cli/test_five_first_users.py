@@ -211,7 +211,11 @@ def test_a_researcher_sees_what_moves_what_and_where_an_order_costs(
         "lengths.html",
     )
     page = words_of("lengths.html")
-    assert re.search(r"Tokens/s (is highest|rises|falls|peaks)", page) and "What moves it" in page and "Best: " in page
+    assert (
+        re.search(r"Tokens/s (is highest|rises|falls|peaks)", page)
+        and "Effect of each axis" in page
+        and "Best: " in page
+    )
     also = told(capsys, "compare", "first.yaml", "first.yaml", "--set", "workload.sequence=4Ki")
     assert "Not the same question" not in also
     written("longer.yaml", yaml.safe_load(Path("first.yaml").read_text()) | {"name": "longer"})

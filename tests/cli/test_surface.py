@@ -261,4 +261,4 @@ def test_names_of_searched_plans_are_explained_where_they_appear(
         assert main([command, "best.yaml", *further, "--html", str(page)]) == 0
         shown = [capsys.readouterr().out, *([page.read_text(encoding="utf-8")] if command != "compare" else [])]
         for told in shown:
-            assert "degrees of parallelism, an axis each" in told and "of a micro-batch" in told, command
+            assert "degrees of parallelism, one per axis" in told and "of a micro-batch" in told, command

@@ -65,8 +65,8 @@ def test_jobs_of_every_form(tmp_path: Path, name: str, text: str) -> None:
     rows = [(job.submit_s, job.gpus, job.end_s - (job.start_s or 0.0)) for job in answer.facts.jobs if job.end_s]
     assert rows == [(0.0, 16, 7200.0), (600.0, small, 3600.0)]
     if text in (SACCT, ACME, SWF):
-        assert any("no jobs as they stand" in sentence for sentence in answer.defaults)
-    assert any("no workload is known" in sentence for sentence in answer.defaults)
+        assert any("that are left out" in sentence for sentence in answer.defaults)
+    assert any("have no workload" in sentence for sentence in answer.defaults)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_jobs_of_every_form(tmp_path: Path, name: str, text: str) -> None:
     [
         (ACME.replace("gpu_num", "cards").replace("node_num", "hosts"), "row 1: no column says gpus"),
         (ACME.replace("submit_time", "when"), "row 1: no column says submit; name one submit_time or submitted_time"),
-        ("when,what\n1,2\n", "row 1: is no log of jobs"),
+        ("when,what\n1,2\n", "row 1: is no known form of a job log"),
         (
             ACME.replace("3600,0,14400", "-3600,0,14400"),
             "row 3, column duration: '-3600' is not a number of at least 0",
@@ -85,7 +85,7 @@ def test_jobs_of_every_form(tmp_path: Path, name: str, text: str) -> None:
         (SWF.replace("2 600 0 3600 4 -1 -1 4 -1", "2 600 0 3600 4"), "row 4: 14 columns"),
         (SACCT.replace("2024-03-01T00:10:00|2024", "yesterday|2024"), "row 4, column Submit: 'yesterday'"),
         (ACME.replace("a,u1,2,16,", "a,u1,9,72,"), "row 2: job a has 72 GPUs; at most the cluster's 4 nodes of 8 GPUs"),
-        ("", "no log of jobs"),
+        ("", "no known form of a job log"),
         # Times go back though the columns that count say nothing of it.
         (ACME.replace("2023-03-01 02:00:05", "2023-02-28 02:00:05"), "row 2, column end_time: lies 79200 s before"),
         (ACME.replace("2023-03-01 00:00:05", "2023-02-28 23:00:00"), "row 2, column start_time: lies 3600 s before"),

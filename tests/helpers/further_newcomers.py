@@ -208,9 +208,9 @@ class ShortestFirst(JobScheduler):
         return (job.limit_s,)
 
     def open(self) -> Any:
-        def dispatch(desk: Any) -> None:
-            while desk.queue and desk.fits(desk.queue[0]):
-                desk.start(desk.queue[0])
+        def dispatch(dispatcher: Any) -> None:
+            while dispatcher.queue and dispatcher.fits(dispatcher.queue[0]):
+                dispatcher.start(dispatcher.queue[0])
 
         return dispatch
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from tspsim.scenario.section import Section
 from tspsim.serving import Policy, Request
-from tspsim.serving.lane import Lane, StepPlan
+from tspsim.serving.rank_scheduler import RankScheduler, StepPlan
 from tspsim.serving.routers import Backend, Route
 from tspsim.traffic import Arrivals, Lengths, Prefixes, Protocol
 from tspsim.traffic.prefixes import Shared
@@ -23,7 +23,7 @@ class ShortestOptions(Section):
     page: int = Field(4, description="tokens of a block of the cache")
 
 
-class ShortestFirst(Lane):
+class ShortestFirst(RankScheduler):
     """Prompts are computed alone, the shortest first, and then decode alone."""
 
     def schedule(self) -> StepPlan:

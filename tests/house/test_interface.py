@@ -42,7 +42,7 @@ def test_what_was_compared_before_an_interrupt_is_a_frame_even_of_nothing() -> N
 def test_a_mapping_is_swept_and_its_page_is_that_of_a_sweep(tmp_path: Path) -> None:
     table = tspsim.sweep(QUESTION, {"workload.sequence": ["8Ki", "16Ki"], "plans": ["TSP8"]})
     assert list(table.to_frame()["workload.sequence"]) == [8192, 16384]
-    assert "What was swept" in table.to_html(tmp_path / "sweep.html").read_text()
+    assert "Swept values" in table.to_html(tmp_path / "sweep.html").read_text()
 
 
 def test_dir_shows_what_the_commands_do() -> None:

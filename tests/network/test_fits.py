@@ -155,7 +155,7 @@ def test_a_file_that_tells_the_rows_as_well_stays() -> None:
     rows = measured(NODE, library="NCCL 2.29.2", known_as="NCCL 2.29.2", scatter=0.05)
     now, fits = fit_node(rows, "here")
     assert fits.fits == ()
-    assert "told the others better" in fits.kept[0]
+    assert "predicted the others better" in fits.kept[0]
     assert now == NODE.node.collectives.model_copy(update={"default_library": "NCCL 2.29.2"})
 
 

@@ -15,7 +15,8 @@ from tspsim.base.units import GIB
 from tspsim.model import load_model
 from tspsim.parallel import ServingEngine, load_stack
 from tspsim.parallel.decode import ContextShare
-from tspsim.parallel.serving_engine import NONE, Budget, MemoryRule
+from tspsim.parallel.engine_memory import Budget, MemoryRule
+from tspsim.parallel.serving_engine import NONE
 from tspsim.parallel.state.capacity import Capacity, StageRoom, activation_bytes, capacity_of
 from tspsim.step.question import look_up
 

@@ -11,6 +11,7 @@ from helpers.engine import architecture, model_file, question
 import tspsim
 from tspsim.base.errors import InputError
 from tspsim.parallel import Job, build_mesh
+from tspsim.parallel.drafting import draft_passes, drafting
 from tspsim.serving.speculation import AcceptanceModel
 from tspsim.step.bound import bounds
 from tspsim.step.costs import Costs
@@ -65,11 +66,11 @@ def test_a_tree_of_one_branch_is_a_chain_and_a_wider_one_takes_longer(files: tup
 def test_a_tree_has_a_pass_a_depth_and_a_block_one_for_all(files: tuple[str, str]) -> None:
     large, _ = files
     tree = job(large, {"tokens": 9, "draft": "eagle", "tree": [2, 4, 3]})
-    assert [tree.drafting(number).rows for number in range(tree.draft_passes)] == [
+    assert [drafting(tree, number).rows for number in range(draft_passes(tree))] == [
         ((queries, 4096, 8),) for queries in (1, 2, 4)
     ]
     block = job(large, {"tokens": 15, "draft": "dflash"})
-    assert block.draft_passes == 1 and block.drafting().rows == ((16, 4096, 8),)
+    assert draft_passes(block) == 1 and drafting(block).rows == ((16, 4096, 8),)
     assert tree.rows == ((10, 4096, 8),) and block.rows == ((16, 4096, 8),)
     few, many = (step(large, {"tokens": k, "draft": "dflash"}).step_time_s for k in (3, 15))
     slow = step(large, {"tokens": 15, "draft": "eagle"}).step_time_s
@@ -86,7 +87,7 @@ def test_acceptance_of_a_tree_is_stated_by_depth(files: tuple[str, str]) -> None
     chain = job(large, {"tokens": 3, "draft": "eagle"})
     assert usual.work.load.advance == chain.work.load.advance
     served = AcceptanceModel(tuple(shares), sampled=True, verified=12)
-    assert (served.drafts, served.queries) == (12, 13)
+    assert (served.drafts, served.query_len) == (12, 13)
     assert served.tokens_a_step == pytest.approx(stated.work.load.advance)
 
 

@@ -21,6 +21,7 @@ from tspsim.step.question import Question
 from tspsim.step.result import PlanResult
 from tspsim.step.simulation import look_up
 from tspsim.validation.plain_frameworks import architecture
+from tspsim.validation.plain_frameworks import question as published
 from tspsim.validation.runs import file_of
 
 #: KempnerForge's 70B with TP4 on H200, 8 to 160 GPUs: GB a GPU at most (benchmarks/weak_scaling_160gpu/README.md).
@@ -61,6 +62,22 @@ def test_the_peak_of_405b_in_a_pipeline_is_what_torchtitan_published() -> None:
     assert peak_bytes(job) / 2**30 == pytest.approx(75.3, rel=0.1)
     parts = stage_memory(job, job.scheme.residency, 0)
     assert parts["whole_gradients"] == pytest.approx(2 * parts["gathered_weights"], rel=0.01)
+
+
+def test_a_pipeline_folded_like_a_v_holds_weights_once() -> None:
+    """pith-train's DualPipeV ran where DualPipe, which holds them twice, has no room."""
+    plan = '{"pp": 2, "ep": 4, "schedule": "dualpipe", "micro_batch": 1, "zero": 3, "recomputation": "none"}'
+    row = {
+        "group": "MoE B200", "source": "pithtrain EP4 PP2", "gpu": "b200", "gpus": "8", "model": "qwen3-30b-a3b",
+        "sequence": "8192", "sequences_per_replica": "64", "precision": "bf16", "plan": plan, "extra": "{}",
+        "unit": "tokens/s/gpu",
+    }  # fmt: skip
+
+    def gib(note: str) -> float:
+        asking = published({**row, "note": note})
+        return peak_bytes(asking.job(asking.plans[0])) / 2**30
+
+    assert gib("DualPipe, FSDP") > 185 and gib("DualPipeV, FSDP") < 125
 
 
 def pipelined(model: str, stack: str, sequence: int = 512, **plan: Any) -> PlanResult:

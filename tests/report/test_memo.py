@@ -1,4 +1,4 @@
-"""The decision memo says what a buyer signs: days, dollars, ranges, what would turn it; ties and open searches too."""
+"""The decision memo says what a buyer signs: days, dollars, ranges, what would change it, ties and open searches."""
 
 from __future__ import annotations
 

@@ -216,16 +216,16 @@ def test_the_front_joins_what_nothing_beats_and_curves_have_ranges_and_measured_
 def test_a_life_is_told_from_sending_to_the_last_token(view: ServingView) -> None:
     run = view.served[0].runs[-1]
     assert run.requests is not None
-    for each in life.lives(run.requests):
-        parts = list(life.parts(run, each.place))
+    for place in life.lives(run.requests).values():
+        parts = list(life.parts(run, place))
         assert [what for what, *_ in parts] == ["waits in the queue", "prompt is read", "tokens come"]
-        fronted = list(life.parts(replace(run, front_end_s=1e-4), each.place))
+        fronted = list(life.parts(replace(run, front_end_s=1e-4), place))
         assert fronted[0][0] == "front end" and fronted[0][2] == fronted[1][1] <= parts[0][2]
-        assert parts[0][1] == run.requests.sent_s[each.place] and parts[-1][2] == run.requests.end_s[each.place]
+        assert parts[0][1] == run.requests.sent_s[place] and parts[-1][2] == run.requests.end_s[place]
         assert all(a[2] == b[1] for a, b in pairwise(parts))
-        when, count, _ = life.tokens(run, each.place, run.engine_of(each.place))
+        when, count, _ = life.tokens(run, place, run.engine_of(place))
         assert (np.diff(when) >= -1e-12).all() and (np.diff(count) >= 0).all()
-        assert count[-1] == run.requests.output_tokens[each.place]
+        assert count[-1] == run.requests.output_tokens[place]
         assert len(when) > 10, "tokens are drawn step by step"
 
 
@@ -240,7 +240,7 @@ def test_a_request_that_was_put_back_puts_out_nothing_meanwhile() -> None:
     assert len(moments) and not ((moments > away[0] + 1e-9) & (moments <= away[1])).any()
     shown = replace(run, requests=requests, preempted=back)
     assert "preempted, waits again" in {what for what, *_ in life.parts(shown, place)}
-    assert [each.words for each in life.lives(requests)][-1] == "most preemptions"
+    assert list(life.lives(requests))[-1] == "most preemptions"
     assert "preempted 1 time." in life.sentence(shown, place)
 
 
@@ -295,7 +295,7 @@ def test_a_page_has_all_parts_and_tables_beside_figures(view: ServingView) -> No
     for heading in (
         "Plans", "Users against GPUs, over the load", "Waits of users", "Engines over time",
         "One request&#39;s life",
-        "Where a step&#39;s time goes", "Memory", "Assumptions and sources", "What the model does not explain",
+        "Time of a step by part", "Memory", "Assumptions and sources", "What the model does not explain",
     ):  # fmt: skip
         assert f">{heading}</h2>" in text, heading
     assert text.count("The same as a table") == 4
@@ -309,7 +309,7 @@ def test_one_request_has_a_page_without_empty_figures(alone: ServingView) -> Non
     for name, figure in data["figures"].items():
         for choice in figure.get("choices", [figure]):
             assert choice["data"], name
-    assert "The only one:" in text
+    assert "The only request:" in text
 
 
 def test_one_output_token_has_no_time_between_two() -> None:

@@ -96,12 +96,24 @@ def test_an_effect_is_that_of_the_axis_alone_whatever_the_others_do(n: float, s:
 @pytest.mark.parametrize(
     ("made", "told", "others"),
     [
-        (power(0.9, -0.2), "Tokens/s rises 6.5 times from 1 to 8 nodes", "nodes moves it most; sequence 1.52 times"),
-        (power(0.1, -1.0), "Tokens/s falls 8.0 times from 1Ki to 8Ki tokens of sequence", "sequence moves it most"),
-        (power(0.0, -1.0, 9.0), "Tokens/s is highest with B, 9.0 times between best and worst", "the plan moves it"),
+        (
+            power(0.9, -0.2),
+            "Tokens/s rises 6.5 times from 1 to 8 nodes",
+            "nodes has the largest effect; sequence 1.52 times",
+        ),
+        (
+            power(0.1, -1.0),
+            "Tokens/s falls 8.0 times from 1Ki to 8Ki tokens of sequence",
+            "sequence has the largest effect",
+        ),
+        (
+            power(0.0, -1.0, 9.0),
+            "Tokens/s is highest with B, 9.0 times between best and worst",
+            "the plan has the largest effect",
+        ),
     ],
 )
-def test_the_headline_says_what_moves_it_most(made: Rate, told: str, others: str) -> None:
+def test_the_headline_names_the_axis_with_the_largest_effect(made: Rate, told: str, others: str) -> None:
     view = SweepView(table({NODES: (1, 2, 4, 8), SEQUENCE: (1024, 8192)}, "AB", made), "t")
     first, further = headline(view, view.measures[0])
     assert first == told and further.startswith(others)
@@ -111,7 +123,7 @@ def test_a_peak_and_a_change_of_leaders_are_told() -> None:
     rates = {("A", 1): 9.0, ("A", 2): 10.0, ("A", 4): 5.0, ("B", 1): 3.0, ("B", 2): 9.0, ("B", 4): 8.0}
     view = SweepView(table({NODES: (1, 2, 4)}, "AB", lambda at, plan: rates[plan, at[NODES]]), "t")
     assert headline(view, view.measures[0])[0].startswith("Tokens/s peaks at 2 nodes")
-    assert "Along nodes lead: A at 1 to 2, B at 4." in sentences(view, view.measures[0])
+    assert "Leading plans along nodes: A at 1 to 2, B at 4." in sentences(view, view.measures[0])
 
 
 def test_a_plan_that_does_not_lead_everywhere_is_told_beside_the_best_point() -> None:

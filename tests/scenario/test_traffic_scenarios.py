@@ -98,7 +98,7 @@ def test_without_traffic_nothing_serves_requests() -> None:
         ("traffic.arrivals={kind: poisson, rate: 4, concurrency: 4}", "is a key of closed, not of poisson"),
         ("traffic.prompt={kind: fixed, of: 100, from: 0.5}", "traffic.prompt.from: is a key of uniform, not of fixed"),
         ("traffic.prefix={shar: 0.5}", "traffic.prefix.shar: unknown key (did you mean 'share'?)"),
-        ("traffic.prefix={hash_ids: true}", "hash_ids are those of a trace"),
+        ("traffic.prefix={hash_ids: true}", "hash_ids come from a trace"),
         ("traffic.requests=0", "traffic.requests: '0' must be more than zero"),
         ("workload.speculation={tokens: 2, positions: [0.5]}", "1 shares for 2 drafts; state one a draft"),
     ],

@@ -14,11 +14,11 @@ from tspsim.base import catalog
 from tspsim.scenario.traffic import TrafficSpec
 from tspsim.serving.requests import Request
 from tspsim.serving.tasks import tasks
-from tspsim.serving.traffic import Book, Clients
+from tspsim.serving.traffic import Clients, RequestTable
 from tspsim.step.result import PlanResult
 
 
-def run(stated: dict[str, Any], answer_s: float = 1.0) -> Book:
+def run(stated: dict[str, Any], answer_s: float = 1.0) -> RequestTable:
     """Every request is answered after the same time."""
     traffic = catalog.validate({"prompt": 100, "output": 10, **stated}, TrafficSpec)
     env, clients = simpy.Environment(), Clients(traffic.draw())
@@ -32,7 +32,7 @@ def run(stated: dict[str, Any], answer_s: float = 1.0) -> Book:
 
     clients.begin(env, take)
     env.run()
-    return clients.book
+    return clients.table
 
 
 def asked(workers: int | None, **more: Any) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def asked(workers: int | None, **more: Any) -> dict[str, Any]:
 
 def test_a_tool_runs_between_turns_and_its_result_is_what_is_new_in_the_next_prompt() -> None:
     book = run(asked(None))
-    assert book.asked.prompt_tokens[:3].tolist() == [100, 210, 320]
+    assert book.drawn.prompt_tokens[:3].tolist() == [100, 210, 320]
     assert book.arrival_s[:3].tolist() == [0.0, 3.0, 6.0]
     assert not book.tool_wait_s.any()
 

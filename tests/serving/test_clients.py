@@ -14,7 +14,7 @@ from tspsim.base import catalog
 from tspsim.scenario.traffic import TrafficSpec
 from tspsim.serving.metrics import Waits
 from tspsim.serving.requests import Request
-from tspsim.serving.traffic import Book, Clients
+from tspsim.serving.traffic import Clients, RequestTable
 
 
 class Delay:
@@ -25,10 +25,10 @@ class Delay:
         self.env = simpy.Environment()
         self.here = self.most = 0
 
-    def run(self) -> Book:
+    def run(self) -> RequestTable:
         self.clients.begin(self.env, self.take)
         self.env.run()
-        return self.clients.book
+        return self.clients.table
 
     def take(self, request: Request) -> None:
         self.here += 1
@@ -81,7 +81,7 @@ def test_the_next_turn_comes_after_a_think_time() -> None:
 def test_warm_up_ends_before_what_counts_begins() -> None:
     stated = {"arrivals": {"kind": "closed", "concurrency": 2}, "prefix": {"share": 0.5}, "requests": 4}
     waits, delay = served({**stated, "protocol": {"kind": "aiperf", "warm_ups": 3}})
-    assert len(delay.clients.book) == 7 and len(waits) == 4
+    assert len(delay.clients.table) == 7 and len(waits) == 4
     assert waits.sent_s.tolist() == [2.0, 2.0, 3.0, 3.0] and waits.wall_s == 2.0
     paced = {**stated, "arrivals": {"kind": "fixed", "rate": 10}, "protocol": {"kind": "aiperf", "warm_ups": 3}}
     waits, _ = served(paced)
@@ -93,7 +93,7 @@ def test_conversations_of_a_warm_up_end_before_what_counts_begins() -> None:
     prefix, arrivals = {"turns": 3, "think": "2 s"}, {"kind": "closed", "concurrency": 1}
     waits, delay = served({"arrivals": arrivals, "prefix": prefix, "requests": 6, "protocol": "vllm_bench"})
     assert len(waits) == 6 and waits.sent_s.tolist() == [7.0, 10.0, 13.0, 14.0, 17.0, 20.0]
-    assert waits.wall_s == 14.0 and delay.clients.book.asked.warm_up == 3
+    assert waits.wall_s == 14.0 and delay.clients.table.drawn.warm_up == 3
 
 
 def test_plain_counts_all_but_the_ends_that_it_is_told_to_leave_out() -> None:
@@ -110,9 +110,9 @@ def test_the_front_end_is_in_every_wait_and_in_a_client_s_pace() -> None:
 
 def test_a_book_gives_requests_back_as_they_were() -> None:
     _, delay = served({"arrivals": {"kind": "closed", "concurrency": 2}, "requests": 5, "prefix": {"share": 0.5}})
-    book = delay.clients.book
+    book = delay.clients.table
     assert [request.number for request in book] == [0, 1, 2, 3, 4]
-    assert book[-1].end_s == book.end_s[4] and book[1].blocks == book.asked.shared.blocks(1)
+    assert book[-1].end_s == book.end_s[4] and book[1].blocks == book.drawn.shared.blocks(1)
     assert len(book[1:3]) == 2
     with pytest.raises(IndexError):
         book[5]
@@ -137,7 +137,7 @@ def test_everybody_is_answered_once_and_nobody_is_sent_before_his_time(
 ) -> None:
     stated = {"arrivals": arrivals, "requests": requests, "prefix": {"turns": turns, "think": "100 ms"}}
     waits, delay = served({**stated, "protocol": {"kind": "aiperf", "warm_ups": warm_ups}})
-    book = delay.clients.book
+    book = delay.clients.table
     assert np.isfinite(book.end_s).all() and len(waits) == requests
     most = arrivals.get("concurrency") or arrivals["max_concurrency"]
     assert delay.most <= most

@@ -11,7 +11,7 @@ from tspsim.model.attention import CacheUse
 from tspsim.network import build_cluster
 from tspsim.network.wires import GpuPlace, Wires
 from tspsim.parallel.decode import ContextShare
-from tspsim.serving.carry import Holders
+from tspsim.serving.cache_paths import KVLayout
 from tspsim.serving.disaggregation import Disaggregated, Handover
 from tspsim.serving.replicas import ReplicaPool
 from tspsim.serving.requests import Request
@@ -27,9 +27,9 @@ LATENCY = 2 * CLUSTER.fabric.nic.latency.value
 MOVED_S = SIZE / RATE
 
 
-def holder(gpu: int) -> list[Holders]:
+def holder(gpu: int) -> list[KVLayout]:
     use = Counter({CacheUse(token_bytes=TOKEN_BYTES): LAYERS})
-    return [Holders(((GpuPlace(0, gpu),),), (use,), ContextShare())]
+    return [KVLayout(((GpuPlace(0, gpu),),), (use,), ContextShare())]
 
 
 def desk(read_s: float, step_s: float, givers=(0,), takers=(8,), handover: Handover | None = None) -> Disaggregated:

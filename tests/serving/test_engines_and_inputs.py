@@ -213,7 +213,7 @@ def test_requests_that_can_never_fit_are_refused_and_the_row_is_named():
         replay(rows, AffineCost(1.0), Engine("vllm", enable_chunked_prefill=False, max_num_batched_tokens=512))
     with pytest.raises(InputError, match="enable_chunked_prefill is off"):
         replay(rows, AffineCost(1.0), Engine("trtllm", max_num_tokens=512))
-    with pytest.raises(InputError, match="never have room"):
+    with pytest.raises(InputError, match="never fit"):
         replay(requests((0.0,), (63,), (2,)), AffineCost(1.0), Engine("trtllm", kv_tokens=64))
     with pytest.raises(InputError, match="never admitted"):
         replay(requests((0.0,), (60,), (4,)), AffineCost(1.0), Engine("sglang", kv_tokens=64))

@@ -39,7 +39,7 @@ def some_works(programs: StepPrograms, count: int, longest: int) -> list[StepWor
         batch, mean = draw.randint(1, 24), draw.randint(1, longest)
         sizes = draw.choice([(), (draw.randint(1, 16),), (draw.randint(1, 16),), (draw.randint(1, 16), 512)])
         pieces = [PromptChunk(size, draw.choice([0, draw.randint(1, longest)]), draw.random() < 0.7) for size in sizes]
-        works.append(StepWork(pieces, (mean + 1,) * (batch // 3) + (mean,) * (batch - batch // 3), programs.queries))
+        works.append(StepWork(pieces, (mean + 1,) * (batch // 3) + (mean,) * (batch - batch // 3), programs.query_len))
     return works
 
 
@@ -87,7 +87,7 @@ def test_a_step_that_is_laid_out_takes_what_the_engine_finds(
 
 def test_most_programs_are_not_written() -> None:
     programs = programs_of("kimi-k2.6", {"tp": 8}, DRAFTING)
-    works = [StepWork((PromptChunk(5, 0),), (context,) * 16, programs.queries) for context in range(1000, 1200)]
+    works = [StepWork((PromptChunk(5, 0),), (context,) * 16, programs.query_len) for context in range(1000, 1200)]
     for work in works:
         programs.seconds(programs.of(work))
     assert programs.written < 25

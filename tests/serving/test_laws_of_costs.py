@@ -57,7 +57,7 @@ def some_works(queries: int, count: int) -> Iterator[StepWork]:
 def with_more(work: StepWork) -> Iterator[StepWork]:
     """One sequence more, longer contexts, longer pieces that the same kernels take, one piece more, longer prompts
     before them."""
-    pieces, contexts, queries = work.chunks, work.contexts, work.queries
+    pieces, contexts, queries = work.chunks, work.contexts, work.query_len
     yield StepWork(pieces, (*contexts, contexts[0] if contexts else 900), queries)
     yield StepWork((*pieces, PromptChunk(900, 0)), contexts, queries)
     if contexts:
@@ -79,7 +79,7 @@ def test_a_batch_has_one_price_whichever_path_answers(
 ) -> None:
     """A table and the program, within what tables may be off; a step alone and the first of a run, to the bit."""
     cost = cost_of(model, plan, speculation)
-    for work in some_works(cost.programs.queries, 8):
+    for work in some_works(cost.programs.query_len, 8):
         seconds = cost.seconds([work])
         exact = sum(cost.programs.price(job).seconds for job in cost.programs.of(work))
         assert seconds == pytest.approx(exact, rel=error), work
@@ -93,7 +93,7 @@ def test_more_work_is_never_faster_on_any_path(
 ) -> None:
     """By more than tables may be off, whichever path answers for the less and whichever for the more."""
     cost = cost_of(model, plan, speculation)
-    for work in some_works(cost.programs.queries, 8):
+    for work in some_works(cost.programs.query_len, 8):
         least_s = cost.seconds([work]) * (1.0 - 2.0 * error)
         for more in with_more(work):
             assert cost.seconds([more]) >= least_s, (work, more)
@@ -129,7 +129,7 @@ def test_a_short_piece_is_never_faster_for_a_token_more(
     sequences verify is no other: vLLM replays the whole graph for it (``_is_uniform_decode``)."""
     cost = cost_of(*path[:3])
     for batch in (0, 8, 60):
-        works = [StepWork((PromptChunk(n, 512),), (3000,) * batch, cost.programs.queries) for n in range(1, 17)]
+        works = [StepWork((PromptChunk(n, 512),), (3000,) * batch, cost.programs.query_len) for n in range(1, 17)]
         jobs = [cost.programs.together(work)[0] for work in works]
         pieces = [cost.seconds([work]) for work, job in zip(works, jobs, strict=True) if job.capture is Captured.PIECES]
         assert len(pieces) == 15 and pieces == sorted(pieces)

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 
 from tspsim.base import catalog
 from tspsim.scenario.traffic import TrafficSpec
-from tspsim.serving import metrics
-from tspsim.serving import shelf as shelves
+from tspsim.serving import metrics, spill_pages
 from tspsim.serving import waits as all_waits
 from tspsim.serving.engine import Engine
 from tspsim.serving.log import StepKind, StepLog
 from tspsim.serving.metrics import Bill, Cache, measure
 from tspsim.serving.replicas import Members, ReplicaPool
 from tspsim.serving.service import Outcome, Service
-from tspsim.serving.shelf import PAGE, Shelf
+from tspsim.serving.spill_pages import PAGE, SpillPages
 from tspsim.serving.spread import Typical
 from tspsim.serving.streams import ValueStream, reached
 from tspsim.serving.traffic import Clients
@@ -64,9 +63,9 @@ def test_a_value_of_weight_n_is_n_values(pairs, size) -> None:
 
 
 def test_a_shelf_gives_back_what_lay_on_it_in_whatever_order_it_is_changed(monkeypatch) -> None:
-    monkeypatch.setattr(shelves, "MOST_PAGES", 2)
+    monkeypatch.setattr(spill_pages, "MOST_PAGES", 2)
     kind = np.dtype([("a", "i8"), ("b", "i4")])
-    shelf, expected = Shelf(kind), np.zeros(6 * PAGE, dtype=kind)
+    shelf, expected = SpillPages(kind), np.zeros(6 * PAGE, dtype=kind)
     for _ in range(6):
         shelf.append(np.zeros(PAGE, dtype=kind))
     for number, place in enumerate(np.random.default_rng(0).integers(0, 6 * PAGE, 200).tolist()):
@@ -77,7 +76,7 @@ def test_a_shelf_gives_back_what_lay_on_it_in_whatever_order_it_is_changed(monke
 
 
 def test_a_log_that_lies_in_a_file_has_the_rows_that_were_added(monkeypatch) -> None:
-    monkeypatch.setattr(shelves, "MOST_PAGES", 1)
+    monkeypatch.setattr(spill_pages, "MOST_PAGES", 1)
     log, rows = StepLog(), 2 * PAGE + 5
     for number in range(rows):
         log.add(number, number + 0.5, 1, StepKind.MIXED, number % 64, 1, 0, 16 * number)
@@ -104,16 +103,16 @@ def measured(waits: Waits, outcome: Outcome) -> dict[str, Any]:
 
 def test_answers_read_from_files_are_those_of_memory_to_the_bit(monkeypatch) -> None:
     clients, outcome = run(2 * PAGE + 100)
-    in_memory = Waits.of(clients.book)
-    for module in (shelves, all_waits):
+    in_memory = Waits.of(clients.table)
+    for module in (spill_pages, all_waits):
         monkeypatch.setattr(module, "MOST_PAGES", 1)
     told = measured(in_memory, outcome)
     monkeypatch.setattr(metrics, "ONCE", 1)
     again, filed = run(2 * PAGE + 100)
-    read = Waits.of(again.book)
+    read = Waits.of(again.table)
     assert not isinstance(in_memory, KeptWaits) and isinstance(read, KeptWaits)
     assert measured(read, filed) == told
     assert Typical.of(read, filed.logs, 1) == Typical.of(in_memory, outcome.logs, 1)
-    assert np.array_equal(read.end_s, in_memory.end_s) and again.book[PAGE].end_s == clients.book[PAGE].end_s
+    assert np.array_equal(read.end_s, in_memory.end_s) and again.table[PAGE].end_s == clients.table[PAGE].end_s
     for whole, piece in zip(in_memory.ends(300), read.ends(300), strict=True):
         assert np.array_equal(whole.ttft_s, piece.ttft_s)

@@ -14,7 +14,7 @@ from tspsim.serving import CalledCost, Engine, Replica, Request
 from tspsim.serving.log import StepKind, StepLog
 from tspsim.serving.metrics import Bill, Cache, Waits, gaps, measure, weighted_percentiles
 from tspsim.serving.replay import ON_TIME
-from tspsim.serving.replica import Moment
+from tspsim.serving.replica import ScheduledEvent
 
 
 def waits(**columns: Any) -> Waits:
@@ -105,7 +105,7 @@ class Told(Replica):
 
     def _finish(self) -> float:
         assert self._run is not None
-        (lane,), (plan,) = self.lanes, self._run.plans
+        (lane,), (plan,) = self.schedulers, self._run.plans
         made = lane.decoders.sequences() if plan.decodes else []
         read = [sequence for sequence, tokens in plan.chunks if sequence.computed + tokens == sequence.target]
         end_s = super()._finish()
@@ -132,7 +132,7 @@ def test_gaps_of_a_log_are_those_between_the_tokens_of_requests(scheduler: str) 
         replica = Told(env, Engine(scheduler, **ENGINES[scheduler]), cost, every_step=True)
         asked = [Request(i, draw.randint(0, 80) / 16, draw.randint(1, 70), draw.randint(1, 30)) for i in range(15)]
         for request in asked:
-            Moment(env, request.arrival_s, partial(replica.submit, request), ON_TIME)
+            ScheduledEvent(env, request.arrival_s, partial(replica.submit, request), ON_TIME)
         env.run()
         between = np.sort(np.concatenate([np.diff(each) for each in replica.came.values()]))
         seconds, counts = (np.concatenate(column) for column in zip(*gaps([replica.log], 0.0, 1e9), strict=True))

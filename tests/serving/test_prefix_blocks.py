@@ -205,7 +205,7 @@ def test_the_next_turn_of_a_conversation_finds_what_was_answered(scheduler, foun
     asked = {"arrivals": arrivals, "prompt": 100, "output": 300, "prefix": {"turns": 2}, "requests": 2}
     clients = Clients(validate(asked, TrafficSpec).draw())
     Service(clients, ReplicaPool([Members(Engine(scheduler), AffineCost(1.0))])).run()
-    assert clients.book.cached_tokens.tolist() == [0, found]
+    assert clients.table.cached_tokens.tolist() == [0, found]
 
 
 def test_longest_prefix_first():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tspsim.serving import POLICIES, AffineCost, CalledCost, Engine, Replica, Request, replay
 from tspsim.serving.replay import ON_TIME
-from tspsim.serving.replica import Moment
+from tspsim.serving.replica import ScheduledEvent
 from tspsim.serving.speculation import AcceptanceModel
 
 #: Small limits, so that few requests meet all of them; each scheduler's options vary.
@@ -97,12 +97,12 @@ def test_every_scheduler_is_among_those_tested():
 @given(case=settings_and_requests(), lanes=st.sampled_from([1, 1, 3]))
 def test_folding_changes_nothing(case, lanes):
     engine, requests = case
-    folded = replay(requests, bent, engine, lanes=lanes)
-    stepped = replay(requests, bent, engine, lanes=lanes, every_step=True)
+    folded = replay(requests, bent, engine, dp_size=lanes)
+    stepped = replay(requests, bent, engine, dp_size=lanes, every_step=True)
     pd.testing.assert_frame_equal(folded, stepped, rtol=1e-12, atol=0.0)
     affine = AffineCost(0.01, 1e-3, 1e-6)
-    folded = replay(requests, affine, engine, lanes=lanes)
-    stepped = replay(requests, affine, engine, lanes=lanes, every_step=True)
+    folded = replay(requests, affine, engine, dp_size=lanes)
+    stepped = replay(requests, affine, engine, dp_size=lanes, every_step=True)
     pd.testing.assert_frame_equal(folded, stepped, rtol=1e-9, atol=0.0)
 
 
@@ -127,14 +127,14 @@ def served_by(engine, rows, front_end_s, lanes, every_step):
     def ended(_request):
         if coming:
             request = coming.pop()
-            Moment(env, env.now + front_end_s, lambda: replica.submit(request), ON_TIME)
+            ScheduledEvent(env, env.now + front_end_s, lambda: replica.submit(request), ON_TIME)
 
-    replica = Replica(env, engine, Stepwise(), lanes=lanes, on_end=ended, every_step=every_step)
+    replica = Replica(env, engine, Stepwise(), dp_size=lanes, on_end=ended, every_step=every_step)
     requests = [Request(i, a, int(p), int(o)) for i, (a, p, o) in enumerate(rows.itertuples(index=False))]
     at_once = requests[: len(requests) // 2 + 1]
     coming += requests[len(at_once) :]
     for request in at_once:
-        Moment(env, request.arrival_s, lambda request=request: replica.submit(request), ON_TIME)
+        ScheduledEvent(env, request.arrival_s, lambda request=request: replica.submit(request), ON_TIME)
     env.run()
     return [(each.first_scheduled_s, each.first_token_s, each.end_s) for each in requests], replica.log.to_frame()
 
@@ -171,7 +171,7 @@ class Watched(CalledCost):
         self.replica, self.queries, self.outputs = None, 0, 0
 
     def seconds(self, works):
-        for lane, work in zip(self.replica.lanes, works, strict=True):
+        for lane, work in zip(self.replica.schedulers, works, strict=True):
             pool, block, slack = lane.pool, lane.block, lane.slack
             decoders = lane.decoders.sequences()
             # Whoever is in a cache holds whole blocks for what is there after the step, and for drafts.
@@ -203,10 +203,10 @@ def test_tokens_and_blocks_are_kept(case):
     cost.replica = replica
     requests = [Request(i, a, int(p), int(o)) for i, (a, p, o) in enumerate(rows.itertuples(index=False))]
     for request in requests:
-        Moment(env, request.arrival_s, lambda request=request: replica.submit(request), ON_TIME)
+        ScheduledEvent(env, request.arrival_s, lambda request=request: replica.submit(request), ON_TIME)
     env.run()
     assert sorted(request.number for request in ended) == list(range(len(requests)))
-    (lane,) = replica.lanes
+    (lane,) = replica.schedulers
     assert lane.pool.used == replica.used_tokens == replica.tokens_ahead == replica.running == replica.waiting == 0
     if engine.speculation is None and not any(request.preemptions for request in requests) and not lane.wastes:
         assert cost.queries == sum(request.prompt_tokens + request.output_tokens - 1 for request in requests)
@@ -230,7 +230,7 @@ def test_logs_of_folded_runs_are_those_of_single_steps(case):
         replica = Replica(env, engine, CalledCost(bent), every_step=every_step)
         for i, (a, p, o) in enumerate(rows.itertuples(index=False)):
             request = Request(i, a, int(p), int(o))
-            Moment(env, a, lambda replica=replica, request=request: replica.submit(request), ON_TIME)
+            ScheduledEvent(env, a, lambda replica=replica, request=request: replica.submit(request), ON_TIME)
         env.run()
         logs.append(replica.log.to_frame())
     folded, stepped = logs
@@ -256,16 +256,16 @@ def test_folding_changes_nothing_where_caches_remember(case, prefixes, lanes):
     answers = []
     for every_step in (False, True):
         env, requests = simpy.Environment(), []
-        replica = Replica(env, engine, CalledCost(bent), lanes=lanes, every_step=every_step)
+        replica = Replica(env, engine, CalledCost(bent), dp_size=lanes, every_step=every_step)
         for i, (a, p, o) in enumerate(rows.itertuples(index=False)):
             blocks = (*prefixes[i], *(100 + i for _ in range((int(p) + 40 + int(o)) // 8)))
             requests.append(Request(i, a, int(p) + 8 * len(prefixes[i]), int(o), blocks, 8))
-            Moment(env, a, lambda replica=replica, request=requests[-1]: replica.submit(request), ON_TIME)
+            ScheduledEvent(env, a, lambda replica=replica, request=requests[-1]: replica.submit(request), ON_TIME)
         env.run()
         answers.append(
             [(r.first_scheduled_s, r.first_token_s, r.end_s, r.preemptions, r.cached_tokens) for r in requests]
         )
-        assert all(lane.pool.used == 0 for lane in replica.lanes)
+        assert all(lane.pool.used == 0 for lane in replica.schedulers)
     np.testing.assert_allclose(*answers, rtol=1e-12)
 
 
@@ -296,7 +296,7 @@ def test_little(name):
     replica._on_end = lambda request: (count(-1), inner(request))
     for i, (a, p, o) in enumerate(requests.itertuples(index=False)):
         request = Request(i, a, int(p), int(o))
-        Moment(env, a, lambda request=request: (count(1), replica.submit(request)), ON_TIME)
+        ScheduledEvent(env, a, lambda request=request: (count(1), replica.submit(request)), ON_TIME)
     env.run()
     assert here == 0
     assert area == pytest.approx(sum(spent), rel=1e-9)

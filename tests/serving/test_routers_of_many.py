@@ -108,7 +108,7 @@ def test_least_load_is_that_of_all(engine):
         Listed(drawn(250)), Members(engine, cost, 24), router, lambda replicas: lambda request: looked_at_all(replicas)
     )
     assert len(set(choices)) == 24
-    in_step = Members(engine, cost, 6, lanes=3)
+    in_step = Members(engine, cost, 6, dp_size=3)
     checked(Listed(drawn(120, 1)), in_step, router, lambda replicas: lambda request: looked_at_all(replicas))
     checked(Closed(drawn(120, 2), 30), in_step, router, lambda replicas: lambda request: looked_at_all(replicas))
     checked(Listed(drawn(60, 3)), servers(5), router, lambda replicas: lambda request: looked_at_all(replicas))

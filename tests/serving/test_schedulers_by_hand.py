@@ -212,10 +212,10 @@ def test_sglang_s_attention_replicas_share_chunks_and_places():
     engine = Engine("sglang", **options)
     rows = [(0.0, 30, 1), (0.0, 30, 1), (0.0, 5, 1), (0.0, 5, 1)]
     assert run(engine, *rows[:1])[0] == [[(30, 0, 1)]]
-    steps, _ = run(engine, *rows, lanes=2)
+    steps, _ = run(engine, *rows, dp_size=2)
     assert steps == [[(20, 0, 1)], [(20, 0, 1)], [(10, 20, 1), (5, 0, 1)], [(10, 20, 1), (5, 0, 1)]]
     alone = run(engine, *[(0.0, 4, 3)] * 8)[1]
-    together = run(engine, *[(0.0, 4, 3)] * 8, lanes=4)[1]
+    together = run(engine, *[(0.0, 4, 3)] * 8, dp_size=4)[1]
     assert (alone.first_token_s == 1.0).sum() == (together.first_token_s == 1.0).sum() == 4
     settings = engine.policy.settings_of(engine, 2)
     assert (settings.options.schedule_conservativeness, engine.options.schedule_conservativeness) == (0.3, 1.0)
@@ -245,13 +245,13 @@ def test_trtllm_with_balance_begins_prompts_together():
     it; with balance it waits until the other has one too, or for so many steps."""
     rows = [(0.0, 4, 40), (0.0, 4, 40), (0.5, 100, 1), (10.5, 100, 1)]
     plain = Engine("trtllm", **SYNC_TRT)
-    _, answer = run(plain, *rows, lanes=2)
+    _, answer = run(plain, *rows, dp_size=2)
     assert answer.first_token_s.tolist() == [1.0, 1.0, 2.0, 12.0]
     balanced = {"enable_balance": True, "timeout_iters": 30, "batching_wait_iters": 0}
-    _, answer = run(Engine("trtllm", attention_dp_config=balanced, **SYNC_TRT), *rows, lanes=2)
+    _, answer = run(Engine("trtllm", attention_dp_config=balanced, **SYNC_TRT), *rows, dp_size=2)
     assert answer.first_token_s.tolist() == [1.0, 1.0, 12.0, 12.0]
     impatient = {"enable_balance": True, "timeout_iters": 3, "batching_wait_iters": 0}
-    _, answer = run(Engine("trtllm", attention_dp_config=impatient, **SYNC_TRT), *rows, lanes=2)
+    _, answer = run(Engine("trtllm", attention_dp_config=impatient, **SYNC_TRT), *rows, dp_size=2)
     assert answer.first_token_s.tolist() == [1.0, 1.0, 4.0, 14.0]
 
 

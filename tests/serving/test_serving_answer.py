@@ -132,7 +132,7 @@ def test_drafts_put_out_more_tokens_a_step() -> None:
         )
     )
     assert drafts.serving["tpot_s"]["mean"] < 0.5 * plain.serving["tpot_s"]["mean"]
-    assert any("of 3 drafts (ngram) a step puts out 3 tokens" in note for note in drafts.notes)
+    assert any("with 3 drafts (ngram) a step puts out 3 tokens" in note for note in drafts.notes)
 
 
 def test_sampled_drafts_come_out_as_expected_ones_in_the_mean() -> None:
@@ -249,7 +249,7 @@ def test_bounds_that_nobody_can_keep_are_told_with_the_one_that_is_missed() -> N
     """A wait that keeps its bound is not told as the reason."""
     stated = ["traffic.arrivals={kind: fixed, rate: highest}", "traffic.slo={ttft: 5 s, tpot: 1 ms}"]
     (plan,) = answered(*stated).plans
-    assert plan.error is not None and "keeps the bounds at no rate: even of requests that are alone" in plan.error
+    assert plan.error is not None and "keeps the bounds at no rate: even for requests that are alone" in plan.error
     assert "TPOT is 6.57 ms at 90 %, over 1.00 ms" in plan.error and "TTFT" not in plan.error
 
 

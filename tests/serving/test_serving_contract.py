@@ -168,7 +168,7 @@ def test_everything_registered_says_what_it_is() -> None:
     for router in ROUTERS.values():
         assert router.summary and f"| `{router.name}` | {router.summary} |" in listed["routers"]
     for policy in POLICIES.values():
-        assert f"| `{policy.name}` |" in listed["schedulers"] and policy.lane.__doc__ and policy.options.__doc__
+        assert f"| `{policy.name}` |" in listed["schedulers"] and policy.scheduler.__doc__ and policy.options.__doc__
     for key, registry in FAMILIES.items():
         for kind in registry.values():
             assert kind.__doc__ and f"| `{kind.name}` |" in listed["kinds"]

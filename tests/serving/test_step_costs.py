@@ -77,7 +77,7 @@ def answered() -> Iterator[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]
 def random_works(cost: ProgramCosts, seed: int, count: int, lowest: int, longest: int) -> list[StepWork]:
     """Steps of all kinds."""
     draw, works = random.Random(seed), []
-    queries = cost.programs.queries
+    queries = cost.programs.query_len
     for _ in range(count):
         batch = draw.choice([0, 1, 3, 9, 17, 33, 60, 64, 100, 200])
         contexts = [draw.randint(lowest, longest) for _ in range(batch)]
@@ -326,6 +326,6 @@ def test_one_step_costs_to_the_bit_what_the_first_of_a_run_does(model: str) -> N
 
 
 def test_a_curve_at_one_number_is_to_the_bit_what_it_is_in_an_array() -> None:
-    curve, draw = KnotCurve(lambda x: 0.1 + x**1.3 / 7.0 + (x > 700) * 3.0, bends=(700, 701)), random.Random(2)
+    curve, draw = KnotCurve(lambda x: 0.1 + x**1.3 / 7.0 + (x > 700) * 3.0, breakpoints=(700, 701)), random.Random(2)
     numbers = [1.0, 2.0, 699.5, 700.0, 701.0, 1024.0, *(draw.uniform(1.0, 5000.0) for _ in range(500))]
     assert [curve.at(number) for number in numbers] == curve(np.array(numbers)).tolist()

@@ -86,7 +86,7 @@ def test_what_the_gpu_still_has_is_not_loaded():
 def test_what_one_attention_replica_has_is_loaded_for_another():
     """The first was read by one of two; a stranger is there now, and the same text goes to the other."""
     again = asked(2, 2.1)
-    members = Members(Engine("vllm", block_size=BLOCK), Linear(1e-3), lanes=2)
+    members = Members(Engine("vllm", block_size=BLOCK), Linear(1e-3), dp_size=2)
     pool = TieredPool([members], tiers=[HOST], layers=10)
     outcome = Service(Listed([asked(0, 0.0), flush(1, 2.0), again]), pool).run()
     assert [each.request for each in outcome.transfers] == [2] and again.cached_tokens == 900

@@ -16,7 +16,7 @@ from tspsim.base.errors import InputError
 from tspsim.scenario.traffic import TrafficSpec
 from tspsim.serving.requests import Request
 from tspsim.serving.tasks import tasks
-from tspsim.serving.traffic import Book, Clients
+from tspsim.serving.traffic import Clients, RequestTable
 
 FAN = [
     {"name": "plan"},
@@ -32,7 +32,7 @@ def asked(prefix: dict[str, Any], tasks_: int = 2, clients: int = 1) -> dict[str
     }  # fmt: skip
 
 
-def run(stated: dict[str, Any], answer_s: float = 1.0) -> Book:
+def run(stated: dict[str, Any], answer_s: float = 1.0) -> RequestTable:
     """Every request is answered after the same time, how many there may be."""
     traffic = catalog.validate(stated, TrafficSpec)
     env, clients = simpy.Environment(), Clients(traffic.draw())
@@ -46,14 +46,14 @@ def run(stated: dict[str, Any], answer_s: float = 1.0) -> Book:
 
     clients.begin(env, take)
     env.run()
-    return clients.book
+    return clients.table
 
 
 def test_calls_wait_for_all_that_they_need_and_the_next_task_for_the_last() -> None:
     fan = {"kind": "calls", "calls": FAN, "tool": "2 s", "tool_kind": "fixed", "task": 64}
     book = run(asked(fan, tasks_=10))
     assert book.arrival_s.tolist() == [0, 3, 3, 3, 4, 5, 8, 8, 8, 9]
-    assert book.asked.prompt_tokens[:5].tolist() == [164, 1174, 1174, 1174, 64 + 110 + 30 + 7]
+    assert book.drawn.prompt_tokens[:5].tolist() == [164, 1174, 1174, 1174, 64 + 110 + 30 + 7]
     found = tasks(book, None, 8, {"rental": 3.6})
     assert found["task_s"]["mean"] == 5.0 and found["path_model_s"] == 3.0 and found["depth"] == 3
     assert found["tool_s"] == 6.0 and found["model_s"] == 5.0 and found["tasks"] == 2
@@ -91,7 +91,7 @@ def test_shipped_kinds_have_the_calls_and_the_depth_that_they_say(kind: dict[str
 
 
 def test_debaters_read_the_others_and_go_on_with_their_own() -> None:
-    prompts = run(asked({"kind": "debate", "debaters": 3, "rounds": 2, "task": 40}, tasks_=7)).asked.prompt_tokens
+    prompts = run(asked({"kind": "debate", "debaters": 3, "rounds": 2, "task": 40}, tasks_=7)).drawn.prompt_tokens
     assert prompts.tolist() == [140] * 3 + [140 + 10 + 20 + 100] * 3 + [40 + 30 + 100]
 
 
@@ -103,7 +103,7 @@ def test_a_chain_of_calls_is_a_conversation_of_agents() -> None:
     turns = run(asked({"kind": "agents", "turns": 3, **tools}, tasks_=12, clients=4))
     for column in ("arrival_s", "end_s", "tool_wait_s"):
         assert getattr(tree, column).tolist() == getattr(turns, column).tolist()
-    assert tree.asked.prompt_tokens.tolist() == turns.asked.prompt_tokens.tolist()
+    assert tree.drawn.prompt_tokens.tolist() == turns.drawn.prompt_tokens.tolist()
 
 
 def test_calls_come_from_a_file_and_a_service_says_what_a_task_took(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ TOOL = {"tool": "2 s", "tool_kind": "exponential"}
 @pytest.mark.parametrize("kind", DRAWN, ids=lambda kind: kind["kind"])
 def test_drawn_trees_wait_for_the_slowest_and_are_the_same_again(kind: dict[str, Any]) -> None:
     book = run(asked(kind | TOOL | {"task": 64, "workers": 5}, tasks_=120, clients=3))
-    plan, sizes = book.asked, np.diff(book.asked.begins)
+    plan, sizes = book.drawn, np.diff(book.drawn.begins)
     assert len(plan) == plan.begins[-1] >= 120 > plan.begins[-2] and len(set(sizes)) > 2
     begun = plan.arrival_s if plan.arrival_s is not None else book.arrival_s
     for task, needs in enumerate(plan.follows):
@@ -176,7 +176,7 @@ def test_a_number_that_is_drawn_without_chance_is_the_stated_one() -> None:
     ):
         books = [run(asked(kind | TOOL, tasks_=60, clients=2)) for kind in (stated, drawn)]
         assert books[0].end_s.tolist() == books[1].end_s.tolist()
-        assert books[0].asked.prompt_tokens.tolist() == books[1].asked.prompt_tokens.tolist()
+        assert books[0].drawn.prompt_tokens.tolist() == books[1].drawn.prompt_tokens.tolist()
 
 
 def test_one_search_below_each_is_a_conversation_and_deeper_or_broader_is_never_faster() -> None:

@@ -24,9 +24,9 @@ from tspsim.studies.planner.branch import Search
 from tspsim.studies.planner.candidate import Candidate
 from tspsim.studies.planner.climb import Climb
 from tspsim.studies.planner.clock import NEVER
-from tspsim.studies.planner.found import Found
 from tspsim.studies.planner.portfolio import in_turn, portfolio
 from tspsim.studies.planner.sample import drawn
+from tspsim.studies.planner.simulated_plan import SimulatedPlan
 from tspsim.studies.planner.workers import Simulators, scenario_of
 from tspsim.studies.purchase.decision import not_searched_enough
 from tspsim.studies.searched import Searched
@@ -119,7 +119,7 @@ def test_a_climb_goes_on_from_what_is_next_best(experts: dict[str, Any]) -> None
     steps = (1.05, 1.0, 1.2, 1.04)
     for line, step_s in zip(lines, steps, strict=True):
         result: Any = SimpleNamespace(step_time_s=step_s)
-        search.known[line.candidate.name] = Found(line.candidate, result, step_s)
+        search.simulated[line.candidate.name] = SimulatedPlan(line.candidate, result, step_s)
     climb = Climb(search, 8e10, any_job, lambda found: True, math.inf, NEVER)
 
     def beside(best: Candidate, limit_s: float) -> list[tuple[float, Candidate]]:

@@ -67,7 +67,7 @@ def test_the_step_s_winner_loses_where_the_engine_cuts_its_prompt(long: ServiceS
     assert tsp.at_once_s < 0.8 * tp.at_once_s and tsp.engine.read_s > tp.engine.read_s
     said = why_not_the_step_s(tp, [tp, tsp], 1)
     assert "TSP8 reads a prompt of 131,072 tokens soonest" in said and "in steps of 4,096 tokens" in said
-    assert said.endswith("because every step brings its weights again.")
+    assert said.endswith("because every step moves its weights again.")
     assert why_not_the_step_s(tsp, [tp, tsp], 1) == ""
 
 

@@ -24,7 +24,7 @@ from tspsim.studies.planner.rates import ClosedFormEngine, Demand, apart, togeth
 from tspsim.studies.planner.service_part import parts_of
 from tspsim.studies.planner.service_space import ServiceSpace
 from tspsim.studies.planner.spreads import spreads
-from tspsim.studies.planner.traffic_answer import OBJECTIVES, Tried, goodput
+from tspsim.studies.planner.traffic_answer import OBJECTIVES, ServiceUnderLoad, goodput
 from tspsim.studies.planner.written import scenario_text
 
 
@@ -303,7 +303,7 @@ def test_plans_of_many_replicas_are_compared_on_a_part_and_told_of_all(monkeypat
     stated = asked(cluster={"device": "h200", "gpus_per_node": 4, "nodes": 8, "fabric": "rails-400g"})
     stated["traffic"]["arrivals"]["concurrency"] = 128
     planner = TrafficPlanner(load(stated), stated=False, budget_s=1.0)
-    parts: list[Tried] = []
+    parts: list[ServiceUnderLoad] = []
     conclude = planner._concluded
     monkeypatch.setattr(planner, "_concluded", lambda answer: (parts.extend(answer.known), conclude(answer))[1])
     answer = planner.run()

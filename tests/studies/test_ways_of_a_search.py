@@ -38,11 +38,11 @@ def check(search: Search, count: int, seed: int) -> set[str]:
     """Schedules of pipelines that were met."""
     chance, sets, met = random.Random(seed), search.sets, set[str]()
     for spread in chance.sample(search.shapes.spreads, count):
-        ways = sets.once(sets.ways, spread)
+        ways = sets.once(sets.dispatches, spread)
         for way in chance.sample(ways, min(1, len(ways))):
             floors = [sets.first_s(spread), sets.floor_s(way), sets.kernels_s(way), sets.waits_s(way)]
             assert max(floors[:2]) <= floors[2] * (1 + 1e-9)
-            for family in sets.once(sets.makings, way):
+            for family in sets.once(sets.recomputations, way):
                 every = [(sets.once(sets.staged_s, each), each) for each in sets.once(sets.staged, family)]
                 assert floors[3] <= min((bound_s for bound_s, _ in every), default=math.inf) * (1 + 1e-9), family.plan
             for bound_s, staged in chance.sample(every, min(3, len(every))):
@@ -86,7 +86,7 @@ def test_weights_that_are_put_off_wait_less(lite: Search) -> None:
     )  # fmt: skip
     staged = [
         each
-        for way in sets.once(sets.ways, spread)
+        for way in sets.once(sets.dispatches, spread)
         for each in sets.once(sets.staged, way)
         if not each.plan.hiding.micro_batches
     ]
@@ -107,7 +107,7 @@ def test_turns_of_micro_batches_take_as_long_as_their_messages() -> None:
     spread = next(
         each for each in thin.shapes.spreads if (each.plan.dp, each.plan.ep, each.plan.micro_batch) == degrees
     )
-    way = sets.once(sets.ways, spread)[0]
+    way = sets.once(sets.dispatches, spread)[0]
     (turns,) = (each for each in sets.once(sets.staged, way) if each.plan.hiding.micro_batches)
     bound_s = sets.staged_s(turns)
     assert bound_s > 2.0 * sets.kernels_s(way)

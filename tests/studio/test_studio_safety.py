@@ -241,10 +241,10 @@ def test_an_answer_that_was_begun_is_that_of_the_question(folder: Path) -> None:
     other = QUESTION.replace("4Ki", "8Ki")
     desk.begin(QUESTION, "q.yaml")
     begun = desk.lanes["front"].job
-    assert desk.answer(1, QUESTION, "q.yaml") is begun and desk.asked == 1
+    assert desk.answer(1, QUESTION, "q.yaml") is begun and desk.number == 1
     assert begun is not None and begun.wait(60.0) and begun.value["best"] == "TP8"
     desk.begin(other, "q.yaml")  # somebody typed, and took it back
-    assert desk.answer(1, QUESTION, "q.yaml") is begun and desk.asked == 1
+    assert desk.answer(1, QUESTION, "q.yaml") is begun and desk.number == 1
     again = desk.answer(1, QUESTION, "q.yaml", again=True)
     assert again is not begun and again is not None and again.wait(60.0) and again.value == begun.value
     third = desk.ask("front", "rest", 600.0)

@@ -75,7 +75,7 @@ def test_the_line_of_what_is_wrong_is_found() -> None:
     place = values.place_of(FIRST, "plans.TP4-SP2.exchange")
     assert place is not None and FIRST.splitlines()[place[0] - 1].lstrip().startswith("- {name: TP4-SP2")
     assert place[1] == ["plans", "1", "exchange"]
-    assert values.line_told("is not valid YAML: x (line 7, column 3)") == 7
+    assert values.line_in("is not valid YAML: x (line 7, column 3)") == 7
     assert values.place_of("a: [", "a") is None
 
 
@@ -84,14 +84,14 @@ def test_a_link_holds_the_question(text: str, file: str, at: str) -> None:
     if not text.isprintable() or not file.strip() or file != file.strip():
         return
     state = link.State(text, file, at)
-    assert link.read(link.made(state)) == state
+    assert link.read(link.fragment(state)) == state
 
 
 def test_what_is_no_link_opens_nothing() -> None:
-    bomb = link.made(link.State("x" * 900_000)) + "A" * 40
+    bomb = link.fragment(link.State("x" * 900_000)) + "A" * 40
     assert [link.read(each) for each in ("", "#", "#q=%%%", "#q=AAAA", None)] == [None] * 5
     assert link.read(bomb) is None or len(link.read(bomb).text) <= 2**20  # type: ignore[union-attr]
-    assert link.made(link.State("".join(map(chr, range(33, 40_000))))) == ""
+    assert link.fragment(link.State("".join(map(chr, range(33, 40_000))))) == ""
 
 
 def test_a_question_as_a_line_of_the_command_asks_the_same() -> None:

@@ -113,10 +113,9 @@ def test_one_size_of_an_exchange_is_a_factor_with_a_wide_range(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     for tokens in (64.0, 2048.0, 8192.0):
         asked = ExpertExchange(tokens, 4096.0, 64, 6)
-        before, after = (
-            sum((found.latency_s, found.fluid_s))
-            for found in (exchange_experts(load_cluster(name), range(8), "combine", asked) for name in ("hgx-h100-8", "mine"))
-        )  # fmt: skip
+        clusters = [load_cluster(name) for name in ("hgx-h100-8", "mine")]
+        found = [exchange_experts(cluster, range(8), "combine", asked) for cluster in clusters]
+        before, after = (each.latency_s + each.fluid_s for each in found)
         assert after == pytest.approx(1.4 * before, rel=0.02)
 
 

@@ -350,7 +350,7 @@ def test_a_file_that_tells_the_rows_as_well_is_not_written(here: Path, capsys: p
     write_collectives(here / "data", slower=1.0, nodes=2)
     assert main(["calibrate", "h200", "--data", "data"]) == 0
     shown = capsys.readouterr().out
-    assert "nothing to write" in shown and "told the others better" in shown
+    assert "nothing to write" in shown and "predicted the others better" in shown
     assert not (here / "topologies").exists()
 
 

@@ -225,6 +225,7 @@ def test_kernels_are_predicted_at_a_million_rows_a_minute(tmp_path: Path) -> Non
 )
 @example(path="published/serving_silicon.csv", cells=[":"] * 24)
 @example(path="published/inference.csv", cells=[":"] * 24)
+@example(path="published/serving_cookbook.csv", cells=["1"] * 24)
 def test_whatever_stands_in_a_table_is_predicted_or_skipped(tmp_path: Path, path: str, cells: list[str]) -> None:
     table = TABLES[path]
     columns = [*table.texts, *table.counts, *table.numbers, table.column or "value"]

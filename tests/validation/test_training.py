@@ -201,6 +201,29 @@ def test_what_a_row_says_of_its_machine_and_its_recipe_is_asked() -> None:
     assert not stated_run({**ROW, **expert, "model": "DeepSeekV3 (w/o MTP)"}).multi_token
 
 
+@pytest.mark.parametrize(
+    ("container", "model", "gpu", "overlap"),
+    [
+        ("26.06", "DeepSeekV3", "GB200", "micro_batches"),
+        ("26.04.01", "DeepSeekV3", "GB200", "none"),
+        ("26.06", "DeepSeekV3", "B300", "none"),
+        ("26.06.01", "Qwen3_235B_a22B", "B300", "micro_batches"),
+        ("26.06", "Kimi_K2", "GB300", "none"),
+        ("26.08", "Kimi_K2", "GB300", "micro_batches"),
+    ],
+)
+def test_exchanges_are_hidden_where_the_recipe_of_a_container_does(
+    container: str, model: str, gpu: str, overlap: str
+) -> None:
+    source = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/main/docs/performance-summary.md"
+    plan = {"ep": "8", "pp": "8", "n_gpus": "256", "tp": "1", "cp": "1", "mbs": "1", "gbs": "4096"}
+    row = ROW | plan | {"model": model, "moe": "experts", "gpu": gpu, "precision": "MXFP8", "source_url": source}
+    run = stated_run({**row, "notes": f"NeMo {container} container"})
+    assert run.expert_overlap == overlap
+    assert load(scenario(run, 8)).plans[0].expert_overlap == overlap
+    assert stated_run({**row, "precision": "BF16", "notes": "NeMo 26.08 container"}).expert_overlap == "none"
+
+
 def test_sources_differ_in_what_they_count() -> None:
     model = load_model("megatron-22b")
     counts = {

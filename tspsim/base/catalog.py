@@ -7,24 +7,25 @@ user's own entry wins over a shipped one of the same name:
 2. the current folder,
 3. what ships with the package.
 
-Files come from strangers. They are read with a small dialect of YAML: no tags, no repeated keys, bounded
-size, depth and alias expansion; dates stay text, and a number is what a person would call a number. An error
-is one line (:class:`~tspsim.errors.InputError`): file, key path, value, what is allowed.
+Files come from strangers: :mod:`.dialect` reads them. An error is one line (:class:`~tspsim.errors.InputError`): file,
+key path, value, what is allowed.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
-import re
-import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from .errors import InputError, UnknownNameError, describe, did_you_mean, printable, shorten
+from .dialect import KEPT_FILES, mapping_in, text_of
+from .dialect import mapping_of as mapping_of
+from .dialect import parse_yaml as parse_yaml
+from .dialect import read_yaml as read_yaml
+from .dialect import stated as stated
+from .errors import InputError, UnknownNameError, did_you_mean, printable, shorten
 from .memo import MOST, BoundedCache, remembered
 from .registry import changes
 
@@ -65,13 +66,6 @@ _TELLING: tuple[tuple[tuple[str, ...], Kind], ...] = (
     (("plans",), "scenarios"),
 )
 
-#: Parsed files in the cache: more than the catalog has.
-KEPT_FILES = 512
-LARGEST_FILE_BYTES = 2**20
-DEEPEST_NESTING = 64
-MOST_VALUES = 50_000
-TOO_LARGE = "is larger than 1 MiB, the most a description may have"
-TOO_DEEP = f"is nested deeper than {DEEPEST_NESTING} levels through its aliases"
 _PATH_SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -195,7 +189,7 @@ def _files_here(folder: Path, kind: Kind | None = None) -> list[str]:
 
 
 def _may_be(path: Path, kind: Kind) -> bool:
-    """Whether a file may describe an entry of this kind: its kind fits, or cannot be told."""
+    """Whether a file may describe an entry of this kind: its kind fits, or is unreadable."""
     try:
         return kind_of(path, read_yaml(path)) in (kind, None)
     except InputError:
@@ -287,14 +281,14 @@ _completed = BoundedCache(MOST, changes)
 
 def _read_as(path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> Any:
     """A file as ``type_``, or as ``announced`` where it says ``announced: true``. All readers of the same text share
-    one object, which nobody can change."""
-    return _known(_read_text(path, shorten(path, 200)), path, type_, announced)
+    one immutable object."""
+    return _known(text_of(path, shorten(path, 200)), path, type_, announced)
 
 
 @remembered(KEPT_FILES)
 def _known(text: str, path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> Any:
-    """Cached by the text, as :func:`_pickled_yaml`; a file that is wrong is read again."""
-    data = _mapping(text, path)
+    """Cached by the text, as the dialect does; a file that is wrong is read again."""
+    data = mapping_in(text, path)
     return validate(data, announced if data.get("announced") is True else type_, file=str(path))
 
 
@@ -308,209 +302,6 @@ def validate(data: object, type_: type[Model], *, file: str | None = None) -> Mo
         return type_.model_validate(data)
     except ValidationError as error:
         raise explain(error, data, type_, file=file) from None
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML (or JSON) file.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, is too large, is not YAML of the dialect above, or is not a mapping.
-    """
-    return _mapping(_read_text(path, shorten(path, 200)), path)
-
-
-def mapping_of(text: str, path: Path) -> dict[str, Any]:
-    """The mapping in a text that would stand at ``path``; raises as :func:`read_yaml`. It is not cached: a text that
-    is being written differs with every key stroke."""
-    file = shorten(path, 200)
-    if len(text.encode("utf-8", "replace")) > LARGEST_FILE_BYTES:
-        raise InputError(TOO_LARGE, file=file)
-    try:
-        data = _parse_json(text, file) if path.suffix == ".json" else parse_yaml(text, file=file)
-    except RecursionError:
-        raise InputError(TOO_DEEP, file=file) from None
-    return _as_mapping(data, file)
-
-
-def stated(path: Path, key: str) -> Any:
-    """The value of one key of a file, without validation; None where the file lacks it. Raises as
-    :func:`read_yaml`."""
-    return _stated(_read_text(path, shorten(path, 200)), path, key)
-
-
-@remembered(KEPT_FILES)
-def _stated(text: str, path: Path, key: str) -> Any:
-    return _mapping(text, path).get(key)
-
-
-def _mapping(text: str, path: Path) -> dict[str, Any]:
-    """The mapping in a file's text, a copy of its own for each caller."""
-    file = shorten(path, 200)
-    return _as_mapping(
-        _parse_json(text, file) if path.suffix == ".json" else pickle.loads(_pickled_yaml(text, file)), file
-    )
-
-
-def _as_mapping(data: Any, file: str) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        what = "is empty" if data is None else f"holds {describe(data)}"
-        raise InputError(f"{what}, but a mapping of keys to values is needed", file=file)
-    return data
-
-
-@remembered(KEPT_FILES)
-def _pickled_yaml(text: str, file: str) -> bytes:
-    """A text's value, pickled: each reader unpacks a copy of its own, in a hundredth of the parser's time.
-
-    The key is the text and not the file's time, so that a file that changes is read anew. Errors are not cached.
-    """
-    try:
-        return pickle.dumps(parse_yaml(text, file=file), pickle.HIGHEST_PROTOCOL)
-    except RecursionError:  # aliases of aliases, each nested no deeper than allowed
-        raise InputError(TOO_DEEP, file=file) from None
-
-
-def _read_text(path: Path, file: str) -> str:
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise InputError("is a folder; name a YAML file", file=file)
-        if not stat.S_ISREG(mode):  # reading a pipe or a device might never end
-            raise InputError("is not a regular file", file=file)
-        with path.open("rb") as stream:
-            raw = stream.read(LARGEST_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise InputError("no such file", file=file) from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=file) from None
-    if len(raw) > LARGEST_FILE_BYTES:
-        raise InputError(TOO_LARGE, file=file)
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError("is not UTF-8 text", file=file) from None
-
-
-def _parse_json(text: str, file: str) -> Any:
-    """JSON is YAML but for tabs, long numbers and half of a surrogate pair."""
-    import json
-
-    try:
-        data = json.loads(text)
-        json.dumps(data, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not valid JSON: {shorten(error, 160)}", file=file) from None
-    return data
-
-
-def parse_yaml(text: str, *, file: str | None = None) -> Any:
-    """Any value written in the YAML dialect above (``--set`` values are read with it too)."""
-    import yaml
-
-    loader = _loader()
-    try:
-        _check_events(yaml.parse(text, Loader=loader))
-        return yaml.load(text, Loader=loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        problem = ", ".join(filter(None, (error.context, error.problem)))
-        raise InputError(f"is not valid YAML: {shorten(problem, 160)}{where}", file=file) from None
-    except (yaml.YAMLError, UnicodeError) as error:
-        raise InputError(f"is not valid YAML: {shorten(error, 160)}", file=file) from None
-    except InputError as error:
-        raise error.at(file=file) from None
-
-
-def _check_events(events: Iterator[Any]) -> None:
-    """Refuse tags, deep nesting and alias bombs before anything is built.
-
-    One pass over the parser's events: ``open_`` holds the number of values so far in every collection that is
-    still open, and an alias adds the number of values its anchor stood for.
-    """
-    import yaml
-
-    open_: list[tuple[str | None, int]] = []
-    anchored: dict[str, int] = {}
-    total = 0
-
-    def close(anchor: str | None, values: int) -> None:
-        nonlocal total
-        if anchor:
-            anchored[anchor] = values
-        if open_:
-            outer, so_far = open_[-1]
-            open_[-1] = (outer, so_far + values)
-            total = max(total, so_far + values)
-
-    for event in events:
-        line = event.start_mark.line + 1
-        tag = getattr(event, "tag", None)
-        if tag is not None:
-            raise InputError(f"tag '{shorten(tag)}' is not allowed (line {line}); write plain values")
-        if isinstance(event, yaml.CollectionStartEvent):
-            open_.append((event.anchor, 1))
-            if len(open_) > DEEPEST_NESTING:
-                raise InputError(f"is nested deeper than {DEEPEST_NESTING} levels (line {line})")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            close(*open_.pop())
-        elif isinstance(event, yaml.AliasEvent):
-            if event.anchor in anchored:
-                close(None, anchored[event.anchor])
-            elif any(anchor == event.anchor for anchor, _ in open_):
-                raise InputError(f"alias '*{shorten(event.anchor)}' contains itself (line {line})")
-        elif isinstance(event, yaml.ScalarEvent):
-            close(event.anchor, 1)
-        if total > MOST_VALUES:
-            raise InputError(f"stands for more than {MOST_VALUES} values (line {line}); use fewer aliases")
-
-
-@remembered(1)
-def _loader() -> type[Any]:
-    """A safe YAML loader with a person's idea of numbers, and without repeated keys.
-
-    YAML 1.1 reads ``1e6`` as text, ``010`` as eight, ``1:30`` as ninety and ``2026-08-21`` as a date; here
-    they are a number and three texts. ``yes``, ``no``, ``on`` and ``off`` stay booleans, as in YAML 1.1.
-    """
-    import yaml
-
-    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-        """The dialect described at the top of this module."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            seen: set[object] = set()
-            for key_node, _ in node.value:
-                if key_node.tag == "tag:yaml.org,2002:merge":
-                    continue
-                line = key_node.start_mark.line + 1
-                key = self.construct_object(key_node, deep=True)
-                if isinstance(key, bool):
-                    word = key_node.value
-                    raise InputError(f"YAML reads key '{word}' as {describe(key)} (line {line}); quote it")
-                if not isinstance(key, str | int | float):
-                    raise InputError(f"{describe(key)} cannot be a key (line {line}); use text")
-                if key in seen:
-                    raise InputError(f"key '{shorten(key)}' stands twice in one mapping (line {line})")
-                seen.add(key)
-            return cast("dict[Any, Any]", super().construct_mapping(node, deep=True))
-
-    booleans = ("yes", "no", "true", "false", "on", "off")
-    integer = r"[-+]?(?:0|[1-9][0-9_]{0,17})"
-    digits, exponent = "[0-9]{1,30}", "[eE][-+]?[0-9]{1,2}"
-    kinds = (
-        ("null", r"~|null|Null|NULL|", "~nN\0"),
-        ("bool", "|".join(f"{word}|{word.capitalize()}|{word.upper()}" for word in booleans), "yYnNtTfFoO"),
-        ("int", integer, "-+0123456789"),
-        ("float", rf"[-+]?{digits}(?:\.(?:{digits})?(?:{exponent})?|{exponent})", "-+0123456789"),
-        ("merge", "<<", "<"),
-    )
-    Loader.yaml_implicit_resolvers = {}
-    for kind, pattern, first in kinds:
-        characters = ["" if character == "\0" else character for character in first]
-        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(rf"(?:{pattern})\Z"), characters)
-    return Loader
 
 
 class _Called(ModuleType):

@@ -2,7 +2,7 @@
 
     TspsimError
     ├── InputError            the question is wrong: exit code 2
-    │   ├── UnknownNameError  a name nobody knows; carries the nearest ones
+    │   ├── UnknownNameError  an unknown name; carries the nearest known ones
     │   └── UnitError         a quantity that cannot be read
     └── InfeasibleError       the question is right, but no plan fits or can run: exit code 3
         └── UnreachableError  dead links cut two GPUs off from each other

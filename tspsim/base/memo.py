@@ -187,11 +187,10 @@ class BoundedCache(dict[Hashable, Any]):
         return value
 
     def of_parts(self, parts: Sequence[object], how: Hashable, make: Callable[[], Made]) -> Made:
-        """The object that ``make`` makes of parts that nobody changes: the same object for the same parts, ``OFTEN``
-        times.
+        """The object that ``make`` makes of immutable parts: the same object for the same parts, ``OFTEN`` times.
 
-        Parts are the same where they are one object, as files of the same text are (:func:`tspsim.catalog.load`): a
-        changed file gives another. An entry that is asked for becomes the latest.
+        Parts are the same where they are one object. Files of the same text are (:func:`tspsim.catalog.load`); a
+        changed file gives another. Each call makes its entry the latest.
 
         Parameters
         ----------

@@ -108,13 +108,15 @@ def _article(word: str) -> str:
     return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
 
 
-#: By group.
+#: All registries by group.
 _registries: dict[str, Registry[Any]] = {}
 
 
 def names_in(group: str) -> Callable[[], tuple[str, ...]]:
-    """What gives the names of a registry by its group: for who stands below the room that makes it, and is asked when
-    that has been imported."""
+    """A function that returns the names of a registry, found by its group.
+
+    It serves modules of lower rooms: the registry need not exist before the first call.
+    """
     return lambda: _registries[group].names()
 
 
@@ -126,7 +128,7 @@ class Registry(Generic[T]):
     what
         The kind of its objects, as messages call it.
     group
-        Entry points of this group are loaded when somebody first asks.
+        Entry points of this group are loaded on the first look-up.
     of
         The class or protocol of its objects; ``type[C]`` where it holds classes that derive from C.
 

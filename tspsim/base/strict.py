@@ -15,15 +15,15 @@ from .memo import once
 Facts = TypeVar("Facts")
 
 
-#: What a frozen dataclass brings beside its fields; a section has its own.
+#: Methods that a frozen dataclass defines; a section keeps those of its model instead.
 _OF_DATACLASSES = ("__init__", "__repr__", "__eq__", "__setattr__", "__delattr__")
 
 
 class Strict(BaseModel):
     """Frozen; an unknown key is an error.
 
-    One that derives from a frozen dataclass, named before it, has the dataclass's fields as keys behind its own: what a
-    file may state and what the package reads of it are declared once.
+    A section may derive from a frozen dataclass, named before ``Strict``. The dataclass's fields are then keys too,
+    after the section's own: the keys of a file and the values the package reads are declared once.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def _hash(section: BaseModel) -> int:
 
 
 def as_stated(section: object, of: type[Facts]) -> Facts:
-    """What a section says, as the frozen dataclass that it derives from."""
+    """The values of a section as the frozen dataclass that it derives from."""
     return of(**{field.name: getattr(section, field.name) for field in fields(of)})  # type: ignore[arg-type]
 
 
@@ -114,5 +114,5 @@ class OneOf:
 
 
 def refuse(sentence: str) -> PydanticCustomError:
-    """An error whose text is already what the user reads."""
+    """An error whose text the user reads unchanged."""
     return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})

@@ -1,7 +1,7 @@
 """Quantities with their units, read from text and written for people.
 
 Everything inside the package is SI: bytes, bytes/s, FLOP/s, seconds, hertz, watts. At the border a quantity
-is text with its unit (``"400 Gb/s"``, ``"192 GB"``, ``"5 us"``), so that nobody has to guess whether a number
+is text with its unit (``"400 Gb/s"``, ``"192 GB"``, ``"5 us"``), so that a reader need not guess whether a number
 meant bits or bytes, GB (1e9) or GiB (2**30). Only counts may be bare numbers.
 
 The annotated types (:data:`Bytes`, :data:`PositiveCount`, …) are fields for pydantic models; this module
@@ -329,7 +329,7 @@ Hertz = Annotated[float, Quantity("Hz", positive=True)]
 Watts = Annotated[float, Quantity("W")]
 Count = Annotated[int, Quantity("count")]
 PositiveCount = Annotated[int, Quantity("count", positive=True)]
-#: GPUs, nodes, degrees: counts that nobody writes in Ki.
+#: GPUs, nodes, degrees: counts without a Ki prefix.
 PositiveNumber = Annotated[int, Quantity("count", positive=True, examples=("1", "8"))]
 Usd = Annotated[float, Quantity("USD")]
 UsdPerHour = Annotated[float, Quantity("USD/h")]

@@ -1,4 +1,4 @@
-"""Which rows move what of a node or fabric, and whether they should."""
+"""Which rows move which numbers of a node or fabric, and whether they should."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .least_squares import used_rows
 from .measurements import MeasuredCollective, MeasuredTransfer
 from .residuals import of_one_size, transfer_errors, transfer_spread
 
-#: From so many different rows used on they carry the numbers of a curve or an engine; fewer move factors alone.
+#: From this number of different rows on, rows carry the numbers of a curve or an engine; fewer move only factors.
 CARRYING_ROWS = 40
-#: Fewer rows than this say nothing.
+#: Fewer rows carry no information.
 FEWEST_ROWS = 3
-#: Of steps, whose rows may be of one size, one says how much slower everything is.
+#: In a step all rows of an entry may have one size: then one row says how much slower the entry is.
 ONE_OF_STEPS = 1
-#: By fits to others, rows must be predicted with this share of the error for a richer form to be taken.
+#: A richer form is taken if its crossed error is at most this share of the simpler one's.
 WORTH = 0.97
 #: One size must be off by this much, in logarithms, to move anything.
 ONE_WORTH = 0.02
@@ -34,7 +34,7 @@ ONE_WORTH = 0.02
 
 @dataclass(frozen=True)
 class TransferFits:
-    """What was fitted, which rows could not be used and why, and what the rows were asked for and stays as it was."""
+    """The fits, the rows left out with the reason, and the entries that rows did not change."""
 
     fits: tuple[TransferFit, ...]
     left_out: tuple[str, ...]
@@ -49,11 +49,11 @@ def fit_node(
     Parameters
     ----------
     rows
-        Collectives inside such a node, and expert exchanges inside or across several.
+        Collectives inside one such node; expert exchanges inside one node or across several.
     source
-        Where they are from, and when: written beside every number that moves.
+        Origin and date of the rows, written beside every number that moves.
     held_out
-        Some shapes are kept back to judge by; else all are fitted, and judged in crossed folds alone.
+        Whether some shapes are held out to judge the fit; otherwise all are fitted, and crossed folds judge.
 
     Returns
     -------
@@ -65,18 +65,18 @@ def fit_node(
     before = _Predicted.of(rows, _on_node(file))
     start = file.model_copy(update={"curves": (*file.curves, *_new_curves(rows, before, used))})
     ways = before if len(start.curves) == len(file.curves) else _Predicted.of(rows, _on_node(start))
-    asked, left_out = [], _without_curve(rows, ways)
+    tasks, left_out = [], _without_curve(rows, ways)
     entries: tuple[Entry, ...] = (*start.curves, *start.custom_all_reduce, *start.experts)
     for entry in entries:
         where, few = _enough(rows, ways, entry, used, FEWEST_ROWS if held_out else ONE_OF_STEPS)
         left_out += few
         if where:
             carrying = _different(rows, [i for i in where if used[i]]) >= CARRYING_ROWS
-            asked.append((where, forms_of(entry, [rows[i] for i in where], [ways.cost[i] for i in where], carrying)))
-    found, fits, kept = _fitted(
-        asked, rows, used, before, lambda new: _on_node(_with(start, new)), source, held_out=held_out
+            tasks.append((where, forms_of(entry, [rows[i] for i in where], [ways.cost[i] for i in where], carrying)))
+    new_entries, fits, kept = _fitted(
+        tasks, rows, used, before, lambda new: _on_node(_with(start, new)), source, held_out=held_out
     )
-    now = _with(start, found)
+    now = _with(start, new_entries)
     versions = Counter(row.library for row in rows if row.library in now.versions)
     default = max(sorted(versions), key=lambda name: versions[name], default=now.default_library)
     return now.model_copy(update={"default_library": default}), TransferFits(fits, tuple(left_out), kept)
@@ -87,7 +87,7 @@ def fit_fabric(
 ) -> tuple[FabricFactors | None, TransferFits]:
     """TransferFit the factors of one fabric to collectives of two nodes and more.
 
-    Parameters as of :func:`fit_node`; the factors are None where the fabric's own stay.
+    Parameters as of :func:`fit_node`. The factors are None where the fabric's own stay.
     """
     fabric = rows[0].cluster.fabric
     assert fabric is not None
@@ -115,7 +115,7 @@ def _used(rows: Sequence[MeasuredTransfer], held_out: bool) -> NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class _Predicted:
-    """What the tuner could take for each row, what it takes, its seconds, and the share of them that is fluid."""
+    """Per row: the tuner's candidates, the cheapest one, its seconds, and the fluid share of them."""
 
     choices: list[tuple[AlgorithmCandidate, ...]]
     cost: list[CollectiveCost]
@@ -124,15 +124,15 @@ class _Predicted:
 
     @classmethod
     def of(cls, rows: Sequence[MeasuredTransfer], changed: Callable[[Cluster], Cluster]) -> _Predicted:
-        known: dict[Any, tuple[AlgorithmCandidate, ...]] = {}
+        candidates: dict[Any, tuple[AlgorithmCandidate, ...]] = {}
         choices, costs, parts = [], [], []
         for row in rows:
             key = (id(row.cluster), row.question)
-            if key not in known:
-                known[key] = row.ways(changed(row.cluster))
-            timed = [(choice.cost, choice.cost.alone(row.size_bytes)) for choice in known[key]]
-            cost, part = min(timed, key=lambda each: sum(each[1]))
-            choices.append(known[key])
+            if key not in candidates:
+                candidates[key] = row.ways(changed(row.cluster))
+            timed = [(choice.cost, choice.cost.alone(row.size_bytes)) for choice in candidates[key]]
+            cost, part = min(timed, key=lambda timing: sum(timing[1]))
+            choices.append(candidates[key])
             costs.append(cost)
             parts.append(part)
         latency, fluid = np.array(parts).T
@@ -140,7 +140,7 @@ class _Predicted:
 
 
 def _fitted(
-    asked: Sequence[tuple[list[int], Sequence[FittedForm]]],
+    tasks: Sequence[tuple[list[int], Sequence[FittedForm]]],
     rows: Sequence[MeasuredTransfer],
     used: NDArray[np.bool_],
     before: _Predicted,
@@ -149,31 +149,33 @@ def _fitted(
     *,
     held_out: bool,
 ) -> tuple[dict[int, Any], tuple[TransferFit, ...], tuple[str, ...]]:
-    """The best of each entry's forms: new entries by the identity of the old, what was fitted, and what stays.
+    """The best form of each entry: new entries by the identity of the old one, the fits, and the entries that stay.
 
-    Errors and ranges are of the whole prediction, with all that moved in place. Rows of one size, as a step may have
-    them, tell no start from a rate: they move everything by one factor, with a wide range.
+    Errors and ranges are those of the whole prediction, with every new entry in place. Rows of one size, as a step may
+    have them, cannot separate the start from the rate: they move the entry by one factor, with a wide range.
     """
     entries: dict[int, Any] = {}
     chosen, kept = [], []
     single: set[int] = set()
     measured = np.log([row.seconds for row in rows])
-    for where, forms in asked:
+    for where, forms in tasks:
         mine = np.flatnonzero(used[where]).tolist()
         if not held_out and len({forms[0].rows[i].shape for i in mine}) == 1:
-            form = forms[0]
-            was = form.start(mine)
+            first = forms[0]
+            was = first.start(mine)
             if abs(float(np.median(was))) < ONE_WORTH:
-                kept.append(f"{form.what}: its {len(where)} rows of one size are as they were")
+                kept.append(f"{first.what}: its {len(where)} rows of one size are as they were")
                 continue
-            entries[id(form.entry)] = form.build(form.one_factor(mine))
-            single.add(id(form.entry))
-            chosen.append((where, form, was))
+            entries[id(first.entry)] = first.build(first.one_factor(mine))
+            single.add(id(first.entry))
+            chosen.append((where, first, was))
             continue
         form, unseen = _best(forms, mine)
         if form is None:
             error = transfer_errors(measured[where] - np.log(before.seconds[where]))
-            kept.append(f"{forms[0].what}: no fit to part of its {len(where)} rows told the others better ({error})")
+            kept.append(
+                f"{forms[0].what}: no fit to part of its {len(where)} rows predicted the others better ({error})"
+            )
         else:
             entries[id(form.entry)] = form.build(form.solved(mine))
             chosen.append((where, form, unseen))
@@ -181,9 +183,9 @@ def _fitted(
     fits = []
     for where, form, unseen in chosen:
         seen = used[where]
-        was, now = (measured[where] - np.log(each.seconds[where]) for each in (before, after))
+        was, now = (measured[where] - np.log(predicted.seconds[where]) for predicted in (before, after))
         libraries = tuple(sorted({row.library for row in form.rows})) if isinstance(form.entry, Curve) else ()
-        errors = (transfer_errors(each[~seen]) for each in (was, now))
+        errors = (transfer_errors(residual[~seen]) for residual in (was, now))
         fit = TransferFit(form.what, form.moved, libraries, int(seen.sum()), *errors)
         if id(form.entry) not in single:
             now[seen] = unseen
@@ -196,9 +198,9 @@ def _fitted(
 
 
 def _best(forms: Sequence[FittedForm], where: Sequence[int]) -> tuple[FittedForm | None, Floats]:
-    """The form by which rows tell others best, with their residuals; None where none does so better than the file.
+    """The form that predicts held-out rows best, with its residuals; None where none beats the file.
 
-    Richer forms come later, and must be worth it.
+    Richer forms come later in the list and must improve by :data:`WORTH`.
     """
     best: FittedForm | None = None
     unseen = forms[0].start(where)
@@ -212,7 +214,7 @@ def _best(forms: Sequence[FittedForm], where: Sequence[int]) -> tuple[FittedForm
 def _enough(
     rows: Sequence[MeasuredTransfer], ways: _Predicted, entry: Entry, used: NDArray[np.bool_], fewest: int
 ) -> tuple[list[int], list[str]]:
-    """Positions of the rows that rest on an entry, of libraries with enough of them, and what had too few."""
+    """Positions of the rows that use an entry, of libraries with enough rows, and the libraries with too few."""
     mine = [i for i, cost in enumerate(ways.cost) if entry_of(cost) is entry]
     to_fit = Counter(rows[i].library for i in mine if used[i])
     few = sorted({rows[i].library for i in mine if to_fit[rows[i].library] < fewest})
@@ -223,24 +225,25 @@ def _enough(
 
 
 def _different(rows: Sequence[MeasuredTransfer], where: Sequence[int]) -> int:
-    """How many of some rows ask for something else than the others: measuring again tells no more of a curve."""
+    """Number of distinct questions among some rows: repeated measurements add nothing to a curve."""
     return len({(rows[i].question, rows[i].size_bytes) for i in where})
 
 
 def _new_curves(rows: Sequence[MeasuredTransfer], ways: _Predicted, used: NDArray[np.bool_]) -> list[Curve]:
-    """A curve for each kind that has none and rows to carry one: it starts as another of the node, with a hop.
+    """A curve for each kind that has none and rows to carry one. It starts as a copy of another curve of the node, with
+    a hop.
 
-    A node without any has nothing to copy: its first curves start as the lines of its library's protocols, and a few
-    rows move the factors of the library measured.
+    A node without curves has nothing to copy: its first curves start as its library's protocol lines, and a few rows
+    move the factors of the measured library.
     """
     node = rows[0].cluster.node
-    known = next((curve for curve in node.collectives.curves if not curve.in_switch), None)
-    like, needed = (known, CARRYING_ROWS) if known else (_lines_as_curve(node), FEWEST_ROWS)
+    template = next((curve for curve in node.collectives.curves if not curve.in_switch), None)
+    like, needed = (template, CARRYING_ROWS) if template else (_lines_as_curve(node), FEWEST_ROWS)
     bare: dict[str, list[int]] = {}
     for i, (row, cost) in enumerate(zip(rows, ways.cost, strict=True)):
         if isinstance(row, MeasuredCollective) and entry_of(cost) is None:
             bare.setdefault(row.kind, []).append(i)
-    found: list[Curve] = []
+    new_curves: list[Curve] = []
     for kind, mine in sorted(bare.items()):
         if _different(rows, [i for i in mine if used[i]]) < needed:
             continue
@@ -251,12 +254,12 @@ def _new_curves(rows: Sequence[MeasuredTransfer], ways: _Predicted, used: NDArra
             "algorithms": tuple(dict.fromkeys(algorithms)), "kinds": (kind,), "ranks": (min(ranks), max(ranks)),
             "hop": tuple(value or hop for value in like.hop), "libraries": {}, "spread": UNMEASURED,
         }  # fmt: skip
-        found.append(like.model_copy(update=start))
-    return found
+        new_curves.append(like.model_copy(update=start))
+    return new_curves
 
 
 def _lines_as_curve(node: NodeSpec) -> Curve:
-    """The protocols of a node's library in the form of a curve: their latencies, and shares of the links' bandwidth."""
+    """The protocols of a node's library in the form of a curve: latencies, and shares of the links' bandwidth."""
     collectives = node.collectives
     protocols = collectives.protocols
     regimes = (protocols[0], protocols[len(protocols) // 2], protocols[-1])
@@ -264,9 +267,9 @@ def _lines_as_curve(node: NodeSpec) -> Curve:
     kind, considered = next(iter(collectives.inside_node.items()))
     stated: dict[str, Any] = {
         "algorithms": tuple(considered), "kinds": (kind,), "ranks": (2, node.gpus),
-        "base": [f"{each.ring.base * 1e6:.6g} us" for each in regimes],
-        "hop": [f"{(each.ring.hop or hop) * 1e6:.6g} us" for each in regimes],
-        "efficiency": [reached * each.bandwidth_ratio for each in regimes], "growth": f"{hop * 1e6:.6g} us",
+        "base": [f"{protocol.ring.base * 1e6:.6g} us" for protocol in regimes],
+        "hop": [f"{(protocol.ring.hop or hop) * 1e6:.6g} us" for protocol in regimes],
+        "efficiency": [reached * protocol.bandwidth_ratio for protocol in regimes], "growth": f"{hop * 1e6:.6g} us",
         "source": "as its protocols", "basis": "library",
     }  # fmt: skip
     return Curve.model_validate(stated)
@@ -284,7 +287,7 @@ def _without_curve(rows: Sequence[MeasuredTransfer], ways: _Predicted) -> list[s
 
 
 def _with(collectives: CollectivesSpec, new: Mapping[int, Any]) -> CollectivesSpec:
-    """With some entries in the place of those of these identities."""
+    """The collectives with new entries in place of those with the given identities."""
     parts = ("curves", "custom_all_reduce", "experts")
     return collectives.model_copy(
         update={part: tuple(new.get(id(entry), entry) for entry in getattr(collectives, part)) for part in parts}

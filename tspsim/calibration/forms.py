@@ -1,6 +1,7 @@
-"""What rows may move of the file of a node or fabric: numbers with their bounds, and the cost of each row with others.
+"""The numbers of a node's or fabric's file that rows may move, with their bounds, and the cost of each row under new
+numbers.
 
-The costs are those that predict (:mod:`tspsim.network.collectives`), so that what is fitted is what is asked.
+The costs are those that predict (:mod:`tspsim.network.collectives`): the fit and the prediction use one model.
 """
 
 from __future__ import annotations
@@ -33,98 +34,97 @@ from .residuals import TransferErrors, rounded, wider_of
 
 Floats = NDArray[np.float64]
 Values = Mapping[str, float]
-#: What a file states of which numbers may move.
+#: Parts of a file whose numbers may move.
 Entry = Curve | CustomAllReduce | ExpertCurve | FabricFactors
-#: How far a number may move from where it was, each way.
+#: The largest factor by which a number may move, each way.
 REACH = 30.0
-#: What moves where rows are few.
+#: ``moved`` of a fit with few rows.
 FACTORS = "factors"
 FOLDS = 5
 #: A factor on everything is found at once but where a limit holds something.
 _TURNS = 3
 _REGIMES = ("base", "hop", "efficiency")
 _SHOTS = ("one_shot", "two_shot", "fallback")
-#: Of an exchange: seconds, shares of a bandwidth, bytes/s, and a loss.
+#: Numbers of an exchange: seconds, and shares of a bandwidth.
 _TIMES = ("base", "doubling", "node", "per_copy")
 _SHARES = ("efficiency", "fabric_efficiency")
 
 
 @dataclass(frozen=True)
 class TransferFit:
-    """What one set of rows moved."""
+    """The result of fitting one set of rows."""
 
     #: Collectives and their algorithms, an engine's kernels, or a fabric.
     what: str
-    #: Which numbers.
+    #: The numbers that moved.
     moved: str
-    #: Those measured.
+    #: Libraries that were measured.
     libraries: tuple[str, ...]
-    #: Rows that the fit saw.
+    #: Rows that the fit used.
     rows_used: int
-    #: TransferErrors on the other rows as the file was, and as it is now; None where every row was used.
+    #: TransferErrors on the other rows, before and after; None where every row was used.
     before: TransferErrors | None
     after: TransferErrors | None
 
 
 @dataclass(frozen=True)
 class FittedForm:
-    """What some rows may move of an entry of a file.
+    """One way to fit an entry of a file to rows.
 
-    ``build`` makes the entry from its numbers, ``costs`` from an entry and a row's position the ways it may take.
-    ``new``: the file has nothing yet for some of these rows.
+    ``build`` makes the entry from its numbers. ``costs`` gives the candidates' costs from an entry and a row's
+    position. ``new``: the file has no numbers yet for some of these rows.
     """
 
     entry: Entry
     what: str
     moved: str
     rows: Sequence[MeasuredTransfer]
-    known: Mapping[str, ParameterBounds]
+    bounds: Mapping[str, ParameterBounds]
     build: Callable[[Values], Entry]
     costs: Callable[[Any, int], Sequence[CollectiveCost]]
     new: bool = False
 
     def residual(self, values: Values, where: Sequence[int]) -> Floats:
-        """log(measured/predicted) of some rows; what several rows measured again is predicted once."""
+        """log(measured/predicted) of some rows; equal rows are predicted once."""
         entry = self.build(values)
         predicted: dict[int, float] = {}
         for i in where:
-            if self._asked[i] not in predicted:
+            if self._question_numbers[i] not in predicted:
                 size_bytes = self.rows[i].size_bytes
-                predicted[self._asked[i]] = min(sum(cost.alone(size_bytes)) for cost in self.costs(entry, i))
-        out: Floats = np.log([self.rows[i].seconds / predicted[self._asked[i]] for i in where])
+                predicted[self._question_numbers[i]] = min(sum(cost.alone(size_bytes)) for cost in self.costs(entry, i))
+        out: Floats = np.log([self.rows[i].seconds / predicted[self._question_numbers[i]] for i in where])
         return out
 
     @once
-    def _asked(self) -> list[int]:
-        """Number of what each row asks for, equal for equal ones."""
+    def _question_numbers(self) -> list[int]:
+        """A number per row, equal for rows with the same question."""
         numbers: dict[Any, int] = {}
-        asked = [(id(row.cluster), row.question, row.size_bytes) for row in self.rows]
-        return [numbers.setdefault(each, len(numbers)) for each in asked]
+        questions = [(id(row.cluster), row.question, row.size_bytes) for row in self.rows]
+        return [numbers.setdefault(question, len(numbers)) for question in questions]
 
     def solved(self, where: Sequence[int]) -> Values:
-        """The numbers that some rows tell, of four digits."""
+        """The fitted numbers, rounded to four digits."""
         pull = POOR_PRIOR if self.moved == FACTORS else PRIOR
-        values, _ = minimise(self.known, frozenset(), lambda moved: -self.residual(moved, where), pull=pull)
+        values, _ = minimise(self.bounds, frozenset(), lambda moved: -self.residual(moved, where), pull=pull)
         return {name: rounded(value) for name, value in values.items()}
 
     def one_factor(self, where: Sequence[int]) -> Values:
-        """The numbers that make all of it so much slower or faster as some rows say, whose size is one."""
+        """The numbers that slow down or speed up the whole entry by one factor, for rows of one size."""
         factor = 1.0
-        values: Values = {name: bounds.default for name, bounds in self.known.items()}
+        values = {name: bounds.default for name, bounds in self.bounds.items()}
         for _ in range(_TURNS):
             factor *= float(np.exp(np.median(self.residual(values, where))))
-            values = {
-                name: rounded(min(max(bounds.default * (factor if "latency" in name else 1.0 / factor), bounds.low), bounds.high))
-                for name, bounds in self.known.items()
-            }  # fmt: skip
+            for name, bounds in self.bounds.items():
+                value = bounds.default * (factor if "latency" in name else 1.0 / factor)
+                values[name] = rounded(min(max(value, bounds.low), bounds.high))
         return values
 
     def start(self, where: Sequence[int]) -> Floats:
-        """log(measured/predicted) of some rows as the file stands."""
-        return self.residual({name: bounds.default for name, bounds in self.known.items()}, where)
+        """log(measured/predicted) of some rows with the file as it is."""
+        return self.residual({name: bounds.default for name, bounds in self.bounds.items()}, where)
 
     def crossed(self, where: Sequence[int]) -> Floats:
-        """log(measured/predicted) of each of these rows by a fit to the others of another shape."""
+        """log(measured/predicted) of each row by a fit to the rows of other shapes."""
         shapes = {shape: i % FOLDS for i, shape in enumerate(sorted({self.rows[i].shape for i in where}))}
         fold = np.array([shapes[self.rows[i].shape] for i in where])
         out = np.zeros(len(where))
@@ -135,25 +135,26 @@ class FittedForm:
         return out
 
     def stated(self, entry: Entry, fit: TransferFit, spread: TransferSpread, source: str) -> Entry:
-        """The entry with what is known of it; where only factors of libraries moved, beside those."""
+        """The entry with the fit's range, source and basis. Where only factors of libraries moved, these are noted at
+        the factors."""
         errors = f"{fit.after.rows} left out: {fit.after}" if fit.after else "none left out"
         names = f": {', '.join(fit.libraries)}" if fit.libraries else ""
         text = f"{source}{names}, {fit.rows_used} rows used; {errors}"
-        known: dict[str, Any] = {"spread": spread, "source": text, "basis": "fitted"}
+        update: dict[str, Any] = {"spread": spread, "source": text, "basis": "fitted"}
         if isinstance(entry, Curve):
-            known["libraries"] = {
+            update["libraries"] = {
                 name: factors.model_copy(update={"source": text}) if name in fit.libraries else factors
                 for name, factors in entry.libraries.items()
             }
             if self.moved == FACTORS:
-                known |= {"spread": wider_of(entry.spread, spread), "source": entry.source, "basis": entry.basis}
-        return entry.model_copy(update=known)
+                update |= {"spread": wider_of(entry.spread, spread), "source": entry.source, "basis": entry.basis}
+        return entry.model_copy(update=update)
 
 
 def forms_of(
     entry: Entry, rows: Sequence[MeasuredTransfer], costs: Sequence[CollectiveCost], carrying: bool
 ) -> list[FittedForm]:
-    """What rows may move of an entry of a node, the richest last; everything only where they carry it."""
+    """Ways to fit an entry of a node, the richest last; the full set only where rows carry it."""
     if isinstance(entry, Curve):
         return _curve_forms(entry, rows, costs, carrying)
     if isinstance(entry, ExpertCurve):
@@ -165,12 +166,14 @@ def forms_of(
 def _curve_forms(
     curve: Curve, rows: Sequence[MeasuredTransfer], costs: Sequence[Any], carrying: bool
 ) -> list[FittedForm]:
-    """The factors of the libraries measured, and with them the curve's own numbers where rows carry them."""
+    """The factors of the measured libraries; with enough rows also the curve's own numbers."""
     libraries = sorted({row.library for row in rows})
-    known: dict[str, ParameterBounds] = {}
+    factor_bounds: dict[str, ParameterBounds] = {}
     for library in libraries:
         factors = curve.libraries.get(library, LibraryFactors())
-        known |= {f"{name} of {library}": _around(getattr(factors, name), 100.0) for name in ("latency", "bandwidth")}
+        factor_bounds |= {
+            f"{name} of {library}": _around(getattr(factors, name), 100.0) for name in ("latency", "bandwidth")
+        }
     own = {f"{name} {i}": _around(value, 2.0 if name == "efficiency" else None)
            for name in _REGIMES for i, value in enumerate(getattr(curve, name)) if value > 0.0}  # fmt: skip
     own |= {name: _around(value) for name in ("growth", "own") if (value := getattr(curve, name))}
@@ -183,7 +186,7 @@ def _curve_forms(
             for name in _REGIMES:
                 numbers[name] = tuple(values.get(f"{name} {i}", was) for i, was in enumerate(getattr(curve, name)))
             numbers |= {"growth": values.get("growth", 0.0), "ranks": (curve.ranks[0], most)}
-        if "own" in values:  # no slower than the links, so that a larger group never gains by it
+        if "own" in values:  # no slower than the links: a larger group never gains by it
             numbers["own"] = max(values["own"], link * max(numbers["efficiency"][1:]))
         factors = {
             name: LibraryFactors(latency=values[f"latency of {name}"], bandwidth=values[f"bandwidth of {name}"])
@@ -196,16 +199,16 @@ def _curve_forms(
         return (replace(costs[row], curve=entry, latency=factors.latency, bandwidth=factors.bandwidth),)
 
     new = any(library not in curve.libraries for library in libraries)
-    forms = [FittedForm(curve, name_of(curve), FACTORS, rows, known, build, costs_of, new)]
+    forms = [FittedForm(curve, name_of(curve), FACTORS, rows, factor_bounds, build, costs_of, new)]
     if carrying:
-        forms.append(FittedForm(curve, name_of(curve), "curve", rows, own | known, build, costs_of, new))
+        forms.append(FittedForm(curve, name_of(curve), "curve", rows, own | factor_bounds, build, costs_of, new))
     return forms
 
 
 def _engine_forms(
     engine: CustomAllReduce, rows: Sequence[MeasuredTransfer], costs: Sequence[Any], carrying: bool
 ) -> list[FittedForm]:
-    """A factor each of the latencies and bandwidths of an engine's ways; their own numbers where rows carry them."""
+    """One factor of an engine's latencies and one of its bandwidths; with enough rows each way's own numbers."""
     shots: dict[str, Shot] = {name: shot for name in _SHOTS if (shot := getattr(engine, name)) is not None}
     most = 1.0 / max(shot.efficiency for shot in shots.values())
     both = {"latency": _around(1.0), "bandwidth": _around(1.0, most)}
@@ -234,7 +237,7 @@ def _engine_forms(
 def _exchange_forms(
     curve: ExpertCurve, rows: Sequence[MeasuredTransfer], costs: Sequence[Any], carrying: bool
 ) -> list[FittedForm]:
-    """A factor each of the latencies and bandwidths of an exchange's phase; its own numbers where rows carry them."""
+    """One factor of the latencies and one of the bandwidths of an exchange's phase, or its own numbers."""
     most = 1.0 / max(getattr(curve, name) for name in _SHARES)
     both = {"latency factor": _around(1.0), "bandwidth factor": _around(1.0, most)}
     own = {name: _around(getattr(curve, name)) for name in (*_TIMES, "fabric_loss")}
@@ -262,8 +265,8 @@ def _exchange_forms(
 def fabric_form(
     name: str, entry: FabricFactors, rows: Sequence[MeasuredTransfer], ways: Sequence[tuple[AlgorithmCandidate, ...]]
 ) -> FittedForm:
-    """What a fabric changes of latencies and bandwidths."""
-    known = {factor: _around(getattr(entry, factor), 100.0) for factor in ("latency", "bandwidth")}
+    """The factors of latency and bandwidth of a fabric."""
+    bounds = {factor: _around(getattr(entry, factor), 100.0) for factor in ("latency", "bandwidth")}
 
     def build(values: Values) -> FabricFactors:
         return entry.model_copy(update=dict(values))
@@ -274,7 +277,7 @@ def fabric_form(
         assert regimes is not None
         return [across(cluster, regimes, factors, choice.schedule) for choice in ways[row]]
 
-    return FittedForm(entry, f"between nodes on {name}", FACTORS, rows, known, build, costs_of)
+    return FittedForm(entry, f"between nodes on {name}", FACTORS, rows, bounds, build, costs_of)
 
 
 def _around(value: float, most: float | None = None) -> ParameterBounds:
@@ -292,7 +295,7 @@ def name_of(entry: Entry) -> str:
 
 
 def entry_of(cost: CollectiveCost) -> Entry | None:
-    """What of the node's file a cost rests on; None for its library's own latencies."""
+    """The entry of the node's file that a cost uses; None for the library's own latencies."""
     if isinstance(cost, MeasuredCurve):
         return cost.curve
     if isinstance(cost, ExchangeCost):

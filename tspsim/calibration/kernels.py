@@ -1,9 +1,9 @@
 """Fit kernel models to measured tables: robust least squares on the logarithm of time.
 
-Rows are split by a hash of their shape alone (of their curve's, where a family has curves), so that a shape measured on
-several devices or libraries is on one side for all of them: at most 70 % are used, the rest tell the error. Switches
-(facts about a library, such as its tiles) are chosen by the error on rows used. Ranges are quantiles of the residuals
-by predicted time.
+Rows are split by a hash of their shape (or of their curve, where a family has curves), so that a shape measured on
+several devices or libraries is on the same side for all of them: at most 70 % are used, the others measure the error.
+Switches (facts about a library, such as its tiles) are chosen by the error on used rows. Ranges are quantiles of the
+residuals by predicted time.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from .rows import CallRows
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Another value of a switch must lower the cost to this share; optional terms together to that one.
+#: Another value of a switch must lower the cost to this share; optional terms together to WORTH_A_TERM.
 WORTH_A_SWITCH = 0.995
-#: Block heights of attention are told apart by small grids alone; few tables have them, so a height other than
-#: the usual one must explain a good part of what is left.
+#: Only small grids distinguish block heights of attention, and few tables have them: a height other than the usual one
+#: must explain a large part of the remaining error.
 WORTH_A_HEIGHT = 0.8
 WORTH_A_TERM = 0.9
-#: Where rows are too few to carry a family's parameters (:func:`tspsim.hardware.kernels.carries`) they move those of
-#: the kernel that would be borrowed, and the range is at least this factor each way.
+#: Where rows are too few to carry a family's parameters (:func:`tspsim.hardware.kernels.carries`), they move the
+#: parameters of the kernel that would be borrowed, and the range is at least this factor each way.
 POOR_FACTOR = 1.35
-#: Below so many rows the range is that of rows predicted by a fit to the others, in so many folds.
+#: Below this number of rows the range comes from cross-validation over FOLDS folds.
 CROSSED_ROWS = 60
 FOLDS = 5
-#: Fewer rows than this say nothing.
+#: Fewer rows carry no information.
 FEWEST_ROWS = 2
-#: Fewer rows than this cannot tell the values of a switch apart: its first, the usual one, stands.
+#: Fewer rows cannot distinguish the values of a switch: its first value, the usual one, stands.
 SWITCH_ROWS = 20
-#: Memory-bound kernels that reduce over rows, so that rows may cost something beside their bytes.
+#: Memory-bound kernels that reduce over rows; a row may have a cost beside its bytes.
 REDUCTIONS = ("norm", "softmax")
-#: Terms that are there for some kernels only: switched off, or fitted where that earns its place.
+#: Terms that only some kernels have: switched off, or fitted where that improves the fit enough.
 _OPTIONAL: Mapping[str, frozenset[str]] = {
     "gemm": frozenset({"quantise_gb_per_s"}),
     "grouped_gemm": frozenset({"quantise_gb_per_s"}),
@@ -57,22 +57,22 @@ _OPTIONAL: Mapping[str, frozenset[str]] = {
     "attention_backward": frozenset({"rope", "cache_write", "token_ns"}),
     "memory_bound": frozenset({"row_us", "row_exponent", "rows_us"}),
 }
-#: Rows from which a table can tell an optional term from chance.
+#: From this number of rows on a table can distinguish an optional term from chance.
 TERM_ROWS = 60
-#: Kernels that none of those terms belong to.
+#: Kernels without any of those terms.
 _PLAIN = frozenset({"attention_backward", "grouped_gemm", "grouped_gemm_backward"})
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFits:
-    """What a fit of one device did: the fits, and the groups it had to leave at their defaults (with why)."""
+    """Result of fitting one device: the fits, and the groups left at their defaults with the reason."""
 
     fits: tuple[KernelFit, ...]
     skipped: tuple[tuple[str, str], ...]
 
 
 def used_in_fit(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which rows a fit may use, by their shape alone (:func:`tspsim.calibration.least_squares.used_rows`)."""
+    """Which rows a fit may use, by their shape (:func:`tspsim.calibration.least_squares.used_rows`)."""
     return used_rows(tuple(shape) for shape in frame[list(columns)].astype(float).itertuples(index=False))
 
 
@@ -101,7 +101,7 @@ def fit_device(
     families
         Only these families; None: all.
     relatives
-        Whose kernels a group of very few rows starts from, nearest first, after the device's own.
+        Devices whose kernels a group of very few rows starts from, nearest first, after the device's own.
     """
     mine = rows[(rows["gpu"] == spec.name) & (rows["reason"] == "") & (rows["time_us"] > 0.0)]
     fits: list[KernelFit] = []
@@ -111,7 +111,9 @@ def fit_device(
         key = tuple(str(name) for name in names)
         if families is None or key[0] in set(families):
             groups.append((int(used_in_fit(group, split_by(key[0])).sum()), key, group))
-    for used, key, group in sorted(groups, key=lambda each: not carries(each[1][0], each[0])):  # those lend
+    for used, key, group in sorted(
+        groups, key=lambda item: not carries(item[1][0], item[0])
+    ):  # groups with enough rows first: the others borrow from them
         family, dtype, second, library = key
         if FAMILIES[family].curve is not None:
             if not used:
@@ -120,7 +122,7 @@ def fit_device(
             start = next((fit for kin in relatives if kin.family == spec.family for fit in kin.kernels
                           if _group(fit) == key), None)  # fmt: skip
             fits += fit_curves([curves_of(spec, key, group)], library, date=date, source=source,
-                               known=start.parameters if start else None)  # fmt: skip
+                               start=start.parameters if start else None)  # fmt: skip
             continue
         others = [fit for fit in in_place(spec.kernels, fits) if _group(fit) != key]
         own = spec.model_copy(update={"kernels": tuple(others)})
@@ -142,21 +144,21 @@ def fit_device(
 def fit_generation(
     specs: Sequence[DeviceSpec], rows: pd.DataFrame, family: str, *, date: str, source: str
 ) -> dict[str, list[KernelFit]]:
-    """Fits of a family that has curves, by device, to normalised rows of devices of one generation together.
+    """Fits of a family that has curves, by device, to normalised rows of all devices of one generation.
 
-    A device whose curves of a group are all left out has the group's numbers of the others.
+    A device whose curves of a group are all held out takes the group's numbers from the other devices.
     """
     mine = rows[rows["gpu"].isin([spec.name for spec in specs]) & (rows["family"] == family)]
     mine = mine[(mine["reason"] == "") & (mine["time_us"] > 0.0)]
-    found: dict[str, list[KernelFit]] = {spec.name: [] for spec in specs}
+    by_device: dict[str, list[KernelFit]] = {spec.name: [] for spec in specs}
     for names, group in mine.groupby(list(GROUP_COLUMNS), sort=True):
         key = tuple(str(name) for name in names)
         devices = [spec for spec in specs if (group["gpu"] == spec.name).any()]
         parts = [curves_of(spec, key, group[group["gpu"] == spec.name]) for spec in devices]
         if any(part.used.any() for part in parts):
             for spec, fit in zip(devices, fit_curves(parts, key[-1], date=date, source=source), strict=True):
-                found[spec.name].append(fit)
-    return found
+                by_device[spec.name].append(fit)
+    return by_device
 
 
 def curves_of(spec: DeviceSpec, key: Sequence[str], group: pd.DataFrame) -> Curves:
@@ -174,14 +176,14 @@ def split_by(family: str) -> tuple[str, ...]:
     return model.shape if model.curve is None else model.curve
 
 
-def in_place(known: Sequence[KernelFit], new: Sequence[KernelFit]) -> tuple[KernelFit, ...]:
-    """Fits with the new ones in place of those of the same types and library."""
+def in_place(fits: Sequence[KernelFit], new: Sequence[KernelFit]) -> tuple[KernelFit, ...]:
+    """``fits`` with new ones in place of those of the same types and library."""
     names = {_group(fit) for fit in new}
-    return (*new, *(fit for fit in known if _group(fit) not in names))
+    return (*new, *(fit for fit in fits if _group(fit) not in names))
 
 
 def _group(fit: KernelFit) -> tuple[str, ...]:
-    """What of a fit are the :data:`GROUP_COLUMNS` of its rows."""
+    """The :data:`GROUP_COLUMNS` of a fit."""
     return fit.family, fit.dtype, fit.kv_dtype or fit.dtype, fit.library
 
 
@@ -189,9 +191,9 @@ def fit_group(
     spec: DeviceSpec, family: str, dtype: str, second_dtype: str, library: str, group: pd.DataFrame,
     *, date: str, source: str, starts: int = 2, lender: Kernel | None = None,
 ) -> KernelFit:  # fmt: skip
-    """The best parameters and switches for one group, with its error on the rows left out.
+    """The best parameters and switches for one group, with its error on held-out rows.
 
-    With a ``lender`` its switches stand, and the rows only move its parameters.
+    With a ``lender`` its switches stand, and rows move only its parameters.
     """
     model = FAMILIES[family]
     rows = CallRows.of(limits_of(spec, dtype), family, dtype, second_dtype, group)
@@ -231,29 +233,29 @@ def fit_group(
     )
 
 
-#: Fits the parameters that are not absent to residuals: parameters, and their cost.
+#: Fits the parameters that are not absent: parameters, and their cost.
 _Solve = Callable[[frozenset[str], Callable[[Mapping[str, float]], Any]], tuple[dict[str, float], float]]
 
 
 def _stated(family: str, group: pd.DataFrame) -> dict[str, Any]:
-    """Switches that the rows themselves state, in a column of the name: facts, not for a fit to choose."""
+    """Switches that the rows state in a column of their name: facts, not choices of a fit."""
     return {name: group[name].iloc[0] for name in FAMILIES[family].switches if name in group}
 
 
 def _best_form(
     rows: CallRows, library: str, solve: _Solve, stated: Mapping[str, Any]
 ) -> tuple[frozenset[str], dict[str, Any]]:
-    """The optional terms to leave out, and the switches, that explain the rows best."""
+    """The optional terms to leave out, and the switches, that fit the rows best."""
     worth = WORTH_A_HEIGHT if rows.family.startswith("attention_") else WORTH_A_SWITCH
 
     def best_of(absent: frozenset[str]) -> tuple[float, dict[str, Any]]:
-        found: tuple[float, dict[str, Any]] | None = None
+        best: tuple[float, dict[str, Any]] | None = None
         for switches in _switches(rows.family, len(rows), stated):
             _, cost = solve(absent, partial(rows.residual, switches))
-            if found is None or cost < found[0] * worth:
-                found = cost, switches
-        assert found is not None
-        return found
+            if best is None or cost < best[0] * worth:
+                best = cost, switches
+        assert best is not None
+        return best
 
     without, *others = _absent_terms(rows.family, library, len(rows))
     cost, switches = best_of(without)
@@ -275,10 +277,10 @@ def _crossed(rows: CallRows, absent: frozenset[str], switches: Mapping[str, Any]
 
 
 def _absent_terms(family: str, library: str, rows: int) -> list[frozenset[str]]:
-    """Which sets of terms to leave out, tried in this order.
+    """Sets of terms to leave out, in the order tried.
 
-    A norm pays for its rows, a copy does not; a backward pass has neither rope nor a cache to write, and grouped
-    products take what is quantised; the rest is for the rows to decide where they are enough.
+    A norm has a cost per row, a copy has none. A backward pass has no rope and writes no cache, and grouped products
+    take quantised inputs. Rows decide the rest where they are enough.
     """
     optional = _OPTIONAL.get(family, frozenset())
     if family == "memory_bound":
@@ -289,7 +291,7 @@ def _absent_terms(family: str, library: str, rows: int) -> list[frozenset[str]]:
 
 
 def _switches(family: str, rows: int, stated: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Every combination of a family's switches that so many rows can tell apart, beside what the rows state."""
+    """Every combination of a family's switches that ``rows`` rows can distinguish, with the stated ones fixed."""
     values = {name: _TRIED.get(name, allowed) for name, allowed in FAMILIES[family].switches.items()}
     if rows < SWITCH_ROWS:
         values = {name: tried[:1] for name, tried in values.items()}
@@ -298,5 +300,5 @@ def _switches(family: str, rows: int, stated: Mapping[str, Any]) -> Iterable[dic
         yield dict(zip(values, chosen, strict=True))
 
 
-#: Of some switches only these values are tried.
+#: Switches of which only these values are tried.
 _TRIED: Mapping[str, tuple[Any, ...]] = {"splits": (1, 16)}

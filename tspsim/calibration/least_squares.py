@@ -1,7 +1,7 @@
-"""Robust least squares on the logarithm of time, and which measured rows a fit may use.
+"""Robust least squares on the logarithm of time, and the split of measured rows.
 
-What fits of kernels and of collectives share: every number that moves is positive, so its logarithm does; a row far
-off pulls no harder than one a little off; and every number is pulled weakly to where it started.
+Fits of kernels and of collectives share this: every fitted number is positive, so its logarithm moves; an outlier pulls
+no harder than a row that is slightly off; every number is pulled weakly to its start.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-#: Of all shapes this share may be used.
+#: Share of all shapes that may be used.
 FIT_SHARE_PERCENT = 70
 #: Residuals beyond this (in log time) count linearly, not squared.
 OUTLIER = 0.08
-#: Pull of every number towards its start, as a residual for a factor of e. It decides where rows cannot (few of
-#: them, or two numbers that compensate) and is nothing beside a hundred rows.
+#: Pull of every number towards its start, as a residual for a factor of e. It decides where rows cannot (few rows, or
+#: two numbers that compensate) and is negligible beside a hundred rows.
 PRIOR = 0.02
-#: The same for rows too few to carry the numbers by themselves.
+#: The same pull for rows too few to carry the numbers.
 POOR_PRIOR = 0.1
 
 
 class Bounded(Protocol):
-    """A number that may move: where it starts, and its bounds."""
+    """A number that may move: its start and its bounds."""
 
     @property
     def default(self) -> float: ...
@@ -36,7 +36,7 @@ class Bounded(Protocol):
 
 
 class ParameterBounds(NamedTuple):
-    """The plainest of those."""
+    """Start and bounds as a tuple."""
 
     default: float
     low: float
@@ -44,12 +44,12 @@ class ParameterBounds(NamedTuple):
 
 
 def used_rows(shapes: Iterable[tuple[object, ...]]) -> NDArray[np.bool_]:
-    """Which rows a fit may use: decided by a hash of the shape, the same in every process and table."""
+    """Which rows a fit may use, by a hash of the shape: the same in every process and table."""
     return np.array([zlib.crc32(repr(shape).encode()) % 100 < FIT_SHARE_PERCENT for shape in shapes], dtype=bool)
 
 
 def minimise(
-    known: Mapping[str, Bounded],
+    bounds: Mapping[str, Bounded],
     absent: frozenset[str],
     residuals: Callable[[Mapping[str, float]], Any],
     *,
@@ -60,10 +60,10 @@ def minimise(
 
     Parameters
     ----------
-    known
-        What may move.
+    bounds
+        Numbers that may move.
     absent
-        Names that stay zero.
+        Names of numbers that stay zero.
     residuals
         From all numbers to log(predicted/measured), shape (rows,).
     starts
@@ -78,10 +78,10 @@ def minimise(
     """
     from scipy.optimize import least_squares
 
-    names = [name for name in known if name not in absent]
-    low = np.log([max(known[name].low, known[name].high * 1e-6) for name in names])
-    high = np.log([known[name].high for name in names])
-    start = np.log([known[name].default or known[name].high * 0.3 for name in names])
+    names = [name for name in bounds if name not in absent]
+    low = np.log([max(bounds[name].low, bounds[name].high * 1e-6) for name in names])
+    high = np.log([bounds[name].high for name in names])
+    start = np.log([bounds[name].default or bounds[name].high * 0.3 for name in names])
     random = np.random.default_rng(7)
     best: Any = None
 
@@ -101,7 +101,8 @@ def minimise(
         )
         if best is None or result.cost < best.cost:
             best = result
-    found = full(best.x)
+    solution = full(best.x)
     return {
-        name: min(max(found[name], known[name].low), known[name].high) if name not in absent else 0.0 for name in known
+        name: min(max(solution[name], bounds[name].low), bounds[name].high) if name not in absent else 0.0
+        for name in bounds
     }, float(best.cost)

@@ -1,4 +1,4 @@
-"""Measured transfers: what was asked of which cluster, and how long it took."""
+"""Measured transfers: the operation, the cluster, and the time."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ class MeasuredTransfer(Protocol):
 
     @property
     def size_bytes(self) -> float:
-        """By which its cost goes."""
+        """Bytes that its cost depends on."""
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What decides whether a fit may use the row: the same for every GPU and library."""
+        """Key of the split into used and held-out rows: the same for every GPU and library."""
 
     @property
     def question(self) -> Hashable:
-        """Rows that share it on one cluster share their ways."""
+        """Rows of one cluster with the same question have the same candidates."""
 
     def ways(self, cluster: Cluster) -> tuple[AlgorithmCandidate, ...]:
-        """What the tuner of a cluster could take."""
+        """The candidates of a cluster's tuner."""
 
 
 @dataclass(frozen=True)
 class MeasuredCollective:
     """One measured collective, ``size_bytes`` as nccl-tests counts them.
 
-    ``library`` is a version or launch mode, or a serving engine's kernels; a version that the node does not know is
+    ``library`` is a version or launch mode, or a serving engine's kernels. A version that the node's file lacks becomes
     a new one.
     """
 
@@ -88,7 +88,7 @@ class MeasuredExchange:
     def of(
         cls, cluster: Cluster, phase: str, mode: str, ranks: int, exchange: ExpertExchange, seconds: float
     ) -> MeasuredExchange:
-        """With what the node's curve tells; raises InputError where it has none."""
+        """With library and bytes from the node's curve. Raises InputError where it has none."""
         group = Group(cluster, tuple(range(ranks)))
         curve = expert_curve(group, phase, mode, None)
         if curve is None or not group.regular:
@@ -98,8 +98,8 @@ class MeasuredExchange:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        asked = self.exchange
-        sizes = (asked.tokens, asked.token_bytes, asked.experts, asked.topk, asked.multiprocessors)
+        exchange = self.exchange
+        sizes = (exchange.tokens, exchange.token_bytes, exchange.experts, exchange.topk, exchange.multiprocessors)
         return self.phase, self.mode, self.ranks, *(float(size) for size in sizes)
 
     @property

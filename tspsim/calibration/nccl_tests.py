@@ -6,9 +6,9 @@ A log has comment lines (``#``), one of which names the columns::
     #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
          8388608       2097152     float     sum      -1    91.10   92.08  161.14      0    94.94   88.36  154.63      0
 
-and rows of as many cells. The first ``time`` is out of place, the second in place. Launchers put the rank before each
-line (``[1,0]<stdout>:``, ``0:``), and other processes print between them; whatever is neither comment nor row is
-passed over.
+and rows with the same number of cells. The first ``time`` is out of place, the second in place. Launchers prefix each
+line with the rank (``[1,0]<stdout>:``, ``0:``), and other processes print between them; lines that are neither
+comment nor row are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..program import COLLECTIVE_KINDS
 if TYPE_CHECKING:
     import pandas as pd
 
-#: A log is a few thousand lines; what is larger is something else.
+#: A log is a few thousand lines; a larger file is something else.
 LARGEST_LOG_BYTES = 2**26
 _PREFIX = re.compile(r"^\s*(?:\[\d+,\d+\]<std\w+>:|\d+:\s)")
 _COLUMNS = re.compile(r"^#\s+(size\s+count\s+type\s.*\btime\b.*)$")
@@ -36,19 +36,19 @@ _TESTED = re.compile(r"^#\s+Collective test (?:starting|concluded):\s+(?:\S*/)?(
 
 @dataclass(frozen=True)
 class NcclLog:
-    """One log and what it does not say."""
+    """One log, and the facts that it does not state."""
 
     #: The log.
     file: Path
-    #: Which collective was timed, one of :data:`~tspsim.program.COLLECTIVE_KINDS`.
+    #: The collective that was timed, one of :data:`~tspsim.program.COLLECTIVE_KINDS`.
     op: str
-    #: Ranks of the group, and the machines they are in; None: as its lines ``Rank … on … device`` say.
+    #: Ranks of the group, and their machines; None: as the lines ``Rank … on … device`` say.
     gpus: int | None = None
     nodes: int | None = None
-    #: Version of the library, as curves of a node's file call it (``NCCL 2.29.2``), or with a word that tells the
-    #: fabric (``NCCL 2.27, EFA``); empty: the node's own.
+    #: Version of the library, as curves of a node's file name it (``NCCL 2.29.2``), or with the fabric (``NCCL 2.27,
+    #: EFA``); empty: the node's own.
     library: str = ""
-    #: Catalog name of the node that it ran in; empty: the GPU's usual one.
+    #: Catalog name of the node; empty: the GPU's usual one.
     node: str = ""
 
     def rows(self, gpu: str) -> pd.DataFrame:
@@ -57,8 +57,8 @@ class NcclLog:
         Raises
         ------
         InputError
-            The file cannot be read, is no such log, is of another collective or number of GPUs than stated, or does
-            not say how many there were.
+            The file cannot be read or is no such log; collective or number of GPUs differ from those stated; or the
+            log does not list its GPUs.
         """
         import pandas as pd
 
@@ -74,15 +74,15 @@ class NcclLog:
             raise error.at(file=file) from None
         if not timed:
             raise InputError("has no row with a size and a time; give a log of nccl-tests as it was printed", file=file)
-        known = {
+        constants = {
             "gpu": gpu, "node": self.node, "nodes": nodes, "gpus": gpus, "op": self.op, "library": self.library,
         }  # fmt: skip
-        return pd.DataFrame([known | {"bytes": size, "time_us": time} for size, time in timed], dtype=str)
+        return pd.DataFrame([constants | {"bytes": size, "time_us": time} for size, time in timed], dtype=str)
 
     def _group(self, lines: Sequence[str]) -> tuple[int, int]:
-        """GPUs and nodes as stated, or as the log lists them, which are all where no number is left out; one node where
-        its header has all GPUs in one process."""
-        ranks = {int(found[1]): found[2] for line in lines if (found := _RANK.match(line))}
+        """GPUs and nodes as stated, or as the log lists them where no rank number is missing; one node where the header
+        has all GPUs in one process."""
+        ranks = {int(match[1]): match[2] for line in lines if (match := _RANK.match(line))}
         if (missing := set(range(max(ranks, default=0))) - set(ranks)) and (self.gpus is None or self.nodes is None):
             gap = f"lists rank {max(ranks)} and not rank {min(missing)}"
             raise InputError(f"{gap}; say --gpus and --nodes, of all machines together")
@@ -94,17 +94,17 @@ class NcclLog:
                 raise InputError(f"{option} {stated}, but the log lists {count}; leave the option out")
         if ranks:
             return len(ranks), len(set(ranks.values()))
-        header = next((found for line in lines if (found := _HEADER.match(line))), None)
+        header = next((match for line in lines if (match := _HEADER.match(line))), None)
         process = int(header[1]) * int(header[2]) if header else 0
         if self.gpus is not None and self.nodes is not None:
             return self.gpus, self.nodes
         if self.gpus is not None and self.gpus <= process:
             return self.gpus, 1
-        told = f"; a process has {process} of them" if process > 1 else ""
-        raise InputError(f"does not list its ranks; say --gpus and --nodes, of all machines together{told}")
+        detail = f"; a process has {process} of them" if process > 1 else ""
+        raise InputError(f"does not list its ranks; say --gpus and --nodes, of all machines together{detail}")
 
     def _check_test(self, lines: Sequence[str]) -> None:
-        tests = {found[1].replace("alltoall", "all_to_all") for line in lines if (found := _TESTED.match(line))}
+        tests = {match[1].replace("alltoall", "all_to_all") for line in lines if (match := _TESTED.match(line))}
         if len(tests) > 1:
             raise InputError(f"holds several tests ({', '.join(sorted(tests))}); give each in a file of its own")
         if tests and tests != {self.op}:
@@ -122,7 +122,7 @@ def is_log(file: Path) -> bool:
 
 
 def _timed(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Bytes and out-of-place microseconds of every row, as they are written."""
+    """Bytes and out-of-place microseconds of every row, as text."""
     columns: list[str] = []
     for number, line in enumerate(lines, 1):
         if named := _COLUMNS.match(line):
@@ -132,7 +132,7 @@ def _timed(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
             continue
         if len(cells) != len(columns):
             raise InputError(f"line {number} has {len(cells)} cells for {len(columns)} columns; was the log cut off?")
-        if cells[0] != "0":  # a message of nothing
+        if cells[0] != "0":  # an empty message
             yield cells[0], cells[columns.index("time")]
 
 

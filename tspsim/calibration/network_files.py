@@ -1,4 +1,4 @@
-"""A node and its fabrics fitted to measured collective tables: their catalog files with what was fitted put in."""
+"""A node and its fabrics fitted to measured collective tables: their catalog files with the new numbers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ ENGINES = "collectives/custom_all_reduce.csv"
 MORI = "collectives/moe_dispatch_combine_amd.csv"
 DEEPEP = "collectives/moe_dispatch_combine_deepep.csv"
 COLLECTIVE_TABLES = (COLLECTIVES, ENGINES, MORI, DEEPEP)
-#: What no table moves.
+#: Numbers that no table moves.
 NEVER_MOVED = ("regimes between nodes (a fabric's factors scale them), lines of protocols without a curve",)
 
 
 @dataclass(frozen=True)
 class MeasuredTransfers:
-    """Rows of one device by the file they may move, and what was left out with its reason.
+    """Rows of one device by the file that they may move, and the rows left out with the reason.
 
     ``nodes`` and ``fabrics`` are by catalog name.
     """
@@ -52,7 +52,7 @@ class MeasuredTransfers:
 
 @dataclass(frozen=True)
 class CalibratedTransfers:
-    """What was fitted, and the new files of nodes and fabrics as plain data, by kind and name."""
+    """The fits, and the new files of nodes and fabrics as plain data, by kind and name."""
 
     fits: tuple[TransferFit, ...]
     left_out: tuple[str, ...]
@@ -63,8 +63,8 @@ class CalibratedTransfers:
 def measured_transfers(
     name: str, folder: Path | None, logs: Sequence[NcclLog] = (), node: str | None = None
 ) -> MeasuredTransfers:
-    """Rows of a device in the collective tables of a folder, and in logs of nccl-tests; ``node``: the catalog name of
-    the node that those were measured in which name none.
+    """Rows of a device in the collective tables of a folder, and in logs of nccl-tests. ``node``: catalog name of the
+    node of rows that name none.
 
     Raises
     ------
@@ -85,23 +85,23 @@ def measured_transfers(
         for row in mine.to_dict("records"):
             try:
                 cells = {str(column): cell for column, cell in row.items()}
-                found = _READ[path](cells if node_of(cells) else cells | {"node": node or ""})
+                transfers = _READ[path](cells if node_of(cells) else cells | {"node": node or ""})
             except InputError as error:
                 reasons[error.message] += 1
                 continue
-            for each in found:
-                cluster = each.cluster
+            for transfer in transfers:
+                cluster = transfer.cluster
                 if cluster.fabric is None or path in (MORI, DEEPEP):
-                    nodes.setdefault(cluster.node.name, []).append(each)
+                    nodes.setdefault(cluster.node.name, []).append(transfer)
                 else:
-                    fabrics.setdefault(cluster.fabric.name, []).append(each)
+                    fabrics.setdefault(cluster.fabric.name, []).append(transfer)
         left_out += [f"{path}: {reason} ({count} rows)" for reason, count in sorted(reasons.items())]
     return MeasuredTransfers(nodes, fabrics, tuple(left_out))
 
 
 def calibrate_transfers(measured: MeasuredTransfers, source: str, *, held_out: bool = True) -> CalibratedTransfers:
-    """TransferFit the nodes and fabrics that rows are of; ``source`` says where the rows are from, and when. Without
-    ``held_out`` all rows are fitted, and crossed folds alone judge: steps have few sizes, each many times."""
+    """Fit the nodes and fabrics of the rows. ``source``: origin and date of the rows. Without ``held_out`` all rows are
+    fitted and only crossed folds judge: steps have few sizes, each many times."""
     documents: dict[tuple[str, str], Mapping[str, Any]] = {}
     done = []
     for name, rows in sorted(measured.nodes.items()):
@@ -125,7 +125,7 @@ def calibrate_transfers(measured: MeasuredTransfers, source: str, *, held_out: b
 
 
 def _collective(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
-    """A row of nccl-tests; raises InputError where it is no collective of the catalog's clusters."""
+    """A row of nccl-tests. Raises InputError where it is no collective of the catalog's clusters."""
     written, gpus, kind = str(row.get("library", "")).strip(), int(row["gpus"]), str(row["op"])
     cluster = cluster_of(row["gpu"], int(row["nodes"]), gpus, fabric_of(written), node_of(row))
     if kind not in COLLECTIVE_KINDS:
@@ -141,10 +141,10 @@ def _engine(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
 
 
 def _measurement(
-    row: Mapping[str, Any], cluster: Cluster, kind: str, asked: str | None, library: str
+    row: Mapping[str, Any], cluster: Cluster, kind: str, requested: str | None, library: str
 ) -> MeasuredTransfer:
     gpus, size = int(row["gpus"]), float(row["bytes"])
-    if not collective(cluster, range(gpus), kind, size, library=asked).links:
+    if not collective(cluster, range(gpus), kind, size, library=requested).links:
         raise InputError("one GPU alone exchanges nothing")
     return MeasuredCollective(cluster, kind, gpus, size, library, _seconds(row, "time_us"))
 
@@ -155,22 +155,22 @@ def _mori(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
 
 
 def _deepep(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
-    """The phases of DeepEP that a row has a time of: in normal mode that of transmitting."""
-    found = []
-    for asked in deepep(row):
-        columns = (f"{asked.phase}_avg_t_us", f"{asked.phase}_transmit_us")
+    """The phases of DeepEP with a time in a row; in normal mode the time of transmitting."""
+    transfers = []
+    for phase in deepep(row):
+        columns = (f"{phase.phase}_avg_t_us", f"{phase.phase}_transmit_us")
         timed = [column for column in columns if str(row.get(column, "")).strip()]
         if timed:
-            found.append(_exchange(asked, _seconds(row, timed[0])))
-    if not found:
+            transfers.append(_exchange(phase, _seconds(row, timed[0])))
+    if not transfers:
         raise InputError("no time of a dispatch or combine")
-    return found
+    return transfers
 
 
-def _exchange(asked: MeasuredPhase, seconds: float) -> MeasuredTransfer:
-    if not asked.traffic().links:
+def _exchange(phase: MeasuredPhase, seconds: float) -> MeasuredTransfer:
+    if not phase.traffic().links:
         raise InputError("one GPU alone exchanges nothing")
-    return MeasuredExchange.of(asked.cluster, asked.phase, asked.mode, asked.ranks, asked.exchange, seconds)
+    return MeasuredExchange.of(phase.cluster, phase.phase, phase.mode, phase.ranks, phase.exchange, seconds)
 
 
 def _seconds(row: Mapping[str, Any], column: str) -> float:
@@ -189,7 +189,7 @@ _READ: Mapping[str, Callable[[Mapping[str, Any]], list[MeasuredTransfer]]] = {
 
 
 def _node_document(original: Mapping[str, Any], was: CollectivesSpec, now: CollectivesSpec) -> dict[str, Any]:
-    """A node's file with the curves and engines put in that moved; the others as they are written."""
+    """A node's file with the moved curves and engines; the others as they are written."""
     collectives = dict(original["collectives"])
     if now.default_library is not None:
         collectives = {"library": collectives["library"], "default_library": now.default_library, **collectives}
@@ -219,7 +219,7 @@ def _stated_curve(curve: Curve) -> dict[str, Any]:
     if curve.switch is not None:
         stated |= {"switch": f"{curve.switch:.0f} B", "switch_exponent": curve.switch_exponent}
     libraries = {name: factors.model_dump(exclude_none=True) for name, factors in curve.libraries.items()}
-    return stated | {"libraries": libraries, **_told(curve)}
+    return stated | {"libraries": libraries, **_provenance(curve)}
 
 
 def _stated_engine(engine: CustomAllReduce) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def _stated_engine(engine: CustomAllReduce) -> dict[str, Any]:
         if shot is not None:
             times = {"base": _microseconds(shot.base), "hop": _microseconds(shot.hop)}
             stated[way] = times | {"efficiency": _six(shot.efficiency)}
-    return stated | _told(engine)
+    return stated | _provenance(engine)
 
 
 def _stated_exchange(curve: ExpertCurve) -> dict[str, Any]:
@@ -241,17 +241,17 @@ def _stated_exchange(curve: ExpertCurve) -> dict[str, Any]:
     stated |= {name: _six(getattr(curve, name)) for name in ("efficiency", "fabric_efficiency", "fabric_loss")}
     if curve.per_multiprocessor is not None:
         stated["per_multiprocessor"] = f"{curve.per_multiprocessor / 1e9:.6g} GB/s"
-    return stated | _told(curve)
+    return stated | _provenance(curve)
 
 
 def _stated_factors(factors: FabricFactors) -> dict[str, Any]:
-    return {"latency": factors.latency, "bandwidth": factors.bandwidth, **_told(factors)}
+    return {"latency": factors.latency, "bandwidth": factors.bandwidth, **_provenance(factors)}
 
 
-def _told(entry: Curve | CustomAllReduce | ExpertCurve | FabricFactors) -> dict[str, Any]:
+def _provenance(entry: Curve | CustomAllReduce | ExpertCurve | FabricFactors) -> dict[str, Any]:
     spread: TransferSpread = entry.spread
-    known = {"small": list(spread.small), "large": list(spread.large), "rows": spread.rows}
-    return {"spread": known, "source": entry.source, "basis": entry.basis}
+    range_ = {"small": list(spread.small), "large": list(spread.large), "rows": spread.rows}
+    return {"spread": range_, "source": entry.source, "basis": entry.basis}
 
 
 def _microseconds(value: float) -> str:
@@ -259,5 +259,5 @@ def _microseconds(value: float) -> str:
 
 
 def _six(value: float) -> float:
-    """Six digits, as quantities have."""
+    """Six digits, as quantities are written."""
     return float(f"{value:.6g}")

@@ -1,6 +1,6 @@
-"""Residuals of a fit as a file says of them: the error on rows it had not seen, and the range of nine in ten.
+"""Residuals of a fit as a file states them: the error on held-out rows, and the range that holds nine in ten.
 
-Of kernels by thirds of the predicted time; of transfers between those that are all latency and all bandwidth.
+Kernels have ranges by thirds of the predicted time; transfers interpolate between pure latency and pure bandwidth.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..hardware.specification import HeldOutError, KernelSpread
 from ..network.calibration import TransferSpread
 
 Floats = NDArray[np.float64]
-#: Fewer rows than this have no quantiles; two standard deviations stand in, of at least so much in log time: a dozen
+#: Fewer rows have no quantiles: two standard deviations stand in, each at least SCATTER in log time, because a dozen
 #: rows can happen to lie on the model.
 QUANTILE_ROWS = 20
 SCATTER = 0.04
@@ -40,10 +40,10 @@ def kernel_error(residual: Any) -> HeldOutError:
 def kernel_spread(predicted: Any, residual: Any, parameters: int, *, least: float = 1.005) -> KernelSpread:
     """The 90 % range of measured over predicted in each third of the predicted times, ``least`` each way.
 
-    Residuals of rows used are smaller than those of new rows; by how much a linear model with as many
-    parameters tells: sqrt((1 + p/n) / (1 − p/n)), with p at most n/2: the pull to defaults holds the rest.
-    Quantiles are those of one more row (Vovk et al. 2005, conformal prediction): few rows have wider ones.
-    Fewer than :data:`QUANTILE_ROWS` have none.
+    Residuals of used rows are smaller than those of new rows. A linear model with as many parameters gives the factor:
+    sqrt((1 + p/n) / (1 − p/n)), with p at most n/2, since the pull to defaults holds the rest. Quantiles are those of
+    one more row (Vovk et al. 2005, conformal prediction): few rows give wider ones. Fewer than :data:`QUANTILE_ROWS`
+    have none.
     """
     us = predicted * 1e6
     first, second = np.quantile(us, [1 / 3, 2 / 3])
@@ -91,15 +91,15 @@ def transfer_errors(residual: Floats) -> TransferErrors | None:
 
 
 def transfer_spread(residual: Floats, share: Floats) -> TransferSpread:
-    """The factors of the predicted time between which nine of ten measured ones lie.
+    """The factors of the predicted time between which nine of ten measured times lie.
 
     Parameters
     ----------
     residual
-        log(measured/predicted) of rows that their fit had not seen, shape (rows,).
+        log(measured/predicted) of rows that the fit had not used, shape (rows,).
     share
-        Of the predicted time that is fluid: rows weigh on the range of large messages by it, on that of small ones by
-        the rest.
+        Fluid share of the predicted time: the weight of a row in the range of large messages. The rest is its weight in
+        the range of small ones.
     """
     ends = []
     for weight in (1.0 - share, share):
@@ -109,7 +109,7 @@ def transfer_spread(residual: Floats, share: Floats) -> TransferSpread:
 
 
 def wider_of(one: TransferSpread, other: TransferSpread) -> TransferSpread:
-    """The wider of two ranges at each end; ``one`` says how many rows told it."""
+    """The wider of two ranges at each end; the number of rows is that of ``one``."""
     small, large = ((min(a[0], b[0]), max(a[1], b[1])) for a, b in ((one.small, other.small), (one.large, other.large)))
     return TransferSpread(small=small, large=large, rows=one.rows)
 
@@ -121,7 +121,7 @@ def of_one_size(spread: TransferSpread) -> TransferSpread:
 
 
 def _ends(residual: Floats, weight: Floats) -> tuple[float, float]:
-    """5 and 95 % quantiles of weighted residuals, those of one row more (Vovk et al. 2005, conformal prediction)."""
+    """Weighted 5 and 95 % quantiles of residuals, those of one more row (Vovk et al. 2005, conformal prediction)."""
     weight = weight + 1e-9
     rows = float(weight.sum() ** 2 / (weight**2).sum())
     if rows < QUANTILE_ROWS:
@@ -135,5 +135,5 @@ def _ends(residual: Floats, weight: Floats) -> tuple[float, float]:
 
 
 def rounded(value: Any) -> float:
-    """Four digits."""
+    """Rounds to four digits."""
     return float(f"{float(value):.4g}")

@@ -1,4 +1,4 @@
-"""A device, its node and its fabrics fitted to measured tables: their catalog files with the fits put in."""
+"""A device, its node and its fabrics fitted to measured tables: their catalog files with the fits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Starting points of a fit.
 STARTS = 2
-#: Where the catalog's kinds of files lie.
+#: Folders of the catalog by kind of file.
 _FOLDERS: Mapping[str, str] = dict(catalog.FOLDERS.items())
 #: A file of the catalog: its kind and name.
 Entry = tuple[str, str]
@@ -37,29 +37,29 @@ Entry = tuple[str, str]
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was fitted, and the catalog files that say so."""
+    """The fits, and the catalog files that contain them."""
 
-    #: Catalog name.
+    #: Catalog name of the device.
     device: str
-    #: One a kernel family, type and library of the tables.
+    #: One per kernel family, type and library of the tables.
     fits: tuple[KernelFit, ...]
-    #: One a set of collectives of the node, or a fabric.
+    #: One per set of collectives of the node, or per fabric.
     collectives: tuple[TransferFit, ...]
-    #: Rows of the tables that are of this device.
+    #: Rows of this device in the tables.
     rows: int
-    #: Tables, rows and groups that could not be used, and why.
+    #: Tables, rows and groups that could not be used, with the reason.
     left_out: tuple[str, ...]
-    #: What the files keep as it was.
+    #: Parts of the files that stay unchanged.
     kept: tuple[str, ...]
-    #: The new files as plain data, by kind and name; none for a file that nothing moved.
+    #: The new files as plain data, by kind and name; none for an unchanged file.
     documents: Mapping[Entry, Mapping[str, Any]]
 
     def yaml(self, kind: str = "devices") -> str:
-        """The file of a kind, found first when it lies in ``topologies/KIND`` of the current folder."""
+        """The file of a kind. In ``topologies/KIND`` of the current folder it takes precedence over the catalog's."""
         return self.text(next(entry for entry in self.documents if entry[0] == kind))
 
     def text(self, entry: Entry) -> str:
-        """One of the files."""
+        """The text of one file."""
         import yaml
 
         what = "kernel models" if entry[0] == "devices" else "collectives"
@@ -70,27 +70,27 @@ class Calibration:
 
 
 def places(entries: Sequence[Entry], out: Path | None) -> dict[Entry, Path]:
-    """Where the files go.
+    """Paths of the files.
 
-    In the catalog's folders within the current one, or, with ``out``, there: one file by that name; of several the
-    device's, and the others beside it, or, where it lies in a folder ``devices``, in the folders of their kinds beside
-    that.
+    Without ``out`` they go to the catalog's folders within the current one. With ``out`` a single file gets that name.
+    Of several files the device's gets it, and the others go beside it; if ``out`` lies in a folder ``devices``, the
+    others go to the sibling folders of their kinds.
 
     Raises
     ------
     InputError
-        Without ``out`` a file exists already; with it two files would be one.
+        Without ``out``: a file exists already. With it: two files would have the same path.
     """
     if out is None:
-        found = {(kind, name): Path(_FOLDERS[kind]) / f"{name}.yaml" for kind, name in entries}
-        for path in found.values():
+        paths = {(kind, name): Path(_FOLDERS[kind]) / f"{name}.yaml" for kind, name in entries}
+        for path in paths.values():
             if path.exists():
                 raise InputError("exists already; name it with --out to replace it", file=str(path))
-        return found
+        return paths
     if len(entries) == 1:
         return {entries[0]: out}
     ordered = out.parent.name == "devices"
-    # Where it lies in topologies/devices, what lies in workloads goes there too.
+    # If ``out`` lies in topologies/devices, files of workloads go beside topologies.
     root = out.parent.parent.parent if out.parent.parts[-2:] == Path(_FOLDERS["devices"]).parts else None
 
     def folder(kind: str) -> Path:
@@ -98,11 +98,11 @@ def places(entries: Sequence[Entry], out: Path | None) -> dict[Entry, Path]:
             return root / _FOLDERS[kind]
         return out.parent.parent / kind if ordered else out.parent
 
-    found = {(kind, name): folder(kind) / f"{name}.yaml" for kind, name in entries}
-    found |= {entry: out for entry in entries if entry[0] == "devices"}
-    if len(set(found.values())) < len(found):
+    paths = {(kind, name): folder(kind) / f"{name}.yaml" for kind, name in entries}
+    paths |= {entry: out for entry in entries if entry[0] == "devices"}
+    if len(set(paths.values())) < len(paths):
         raise InputError("is the place of another file too; name the device's", file=str(out))
-    return found
+    return paths
 
 
 def calibrate(
@@ -116,32 +116,32 @@ def calibrate(
 ) -> Calibration:
     """Fit a device's kernel models, and the collectives of its node and fabrics, to the tables of a folder.
 
-    Every group (of kernels: a family, type and library; of collectives: what shares a curve, an engine's kernels, or a
-    fabric) is fitted on at most 70 % of its rows, by robust least squares (a row far off pulls no harder than one a
-    little off), and judged on the others.
+    Every group (of kernels: a family, type and library; of collectives: those of a curve, an engine's kernels, or a
+    fabric) is fitted on at most 70 % of its rows, by robust least squares (an outlier pulls no harder than a row that
+    is slightly off), and judged on the others.
 
     Parameters
     ----------
     gpu
         A device of the catalog: the fits refer to its peak, bandwidth, compute units and links.
     folder
-        Laid out as docs/validation.md says; its kernel and collective tables are read. None: the logs alone.
+        Folder of tables, laid out as docs/validation.md says. None: only the logs.
     logs
-        Of nccl-tests or rccl-tests, as they were printed.
+        Logs of nccl-tests or rccl-tests, as printed.
     node
         Catalog name of the node whose collectives were measured; None: the GPU's usual one.
     today
-        The date that is written; None: the calendar's.
+        The date to write; None: today's.
     before
-        Told which files may come of it before anything is fitted.
+        Called with the files that may result, before anything is fitted.
 
     Raises
     ------
     UnknownNameError
         The catalog has no such device or node.
     InputError
-        The node has another device, the folder is missing or has no such table, a log cannot be read, or there are no
-        rows of this device, or too few of them.
+        The node has another device; the folder is missing or has no such table; a log cannot be read; or the device
+        has no rows, or too few.
     """
     name = device_name(gpu)
     if name is None:
@@ -149,7 +149,7 @@ def calibrate(
     if node is not None:
         own_node(node, name)
     folder = Path(folder) if folder is not None else None
-    found = [*(tables_of(folder) if folder is not None else []), *(str(log.file) for log in logs)]
+    sources = [*(tables_of(folder) if folder is not None else []), *(str(log.file) for log in logs)]
     place = shorten(", ".join([*([str(folder)] if folder else []), *(str(log.file) for log in logs)]), 200)
     calls, left_out = measured_calls(name, folder)
     modules = measured_modules(name, folder, left_out)
@@ -157,7 +157,7 @@ def calibrate(
     if not len(calls) and not len(modules) and not measured.rows:
         lines = "; ".join([*left_out, *measured.left_out])
         raise InputError(
-            f"no table has rows of {name}: {', '.join(found)}" + (f" ({lines})" if lines else ""), file=place
+            f"no table has rows of {name}: {', '.join(sources)}" + (f" ({lines})" if lines else ""), file=place
         )
     before([
         *([("devices", name)] if len(calls) or len(modules) else []),
@@ -205,7 +205,7 @@ def own_node(node: str, device: str | None = None) -> str:
 def _kernels(
     name: str, rows: pd.DataFrame, modules: pd.DataFrame, date: str, source: str
 ) -> tuple[KernelFits, DeviceSpec, dict[str, Any]]:
-    """What was fitted to calls of a device and to modules, the device as it is, and its new file."""
+    """The fits to calls of a device and to modules, the device as it is, and its new file."""
     spec = load_spec(name)
     if spec.announced:
         missing = ", ".join(("visible_memory", "compute_units", "clock", "l2", "tdp", "sustained", "overlap"))
@@ -223,28 +223,28 @@ def _kernels(
 
 
 def tables_of(folder: Path) -> list[str]:
-    """Paths of the tables in a folder that calibration reads; raises InputError where it has none, and why."""
+    """Paths of the tables in a folder that calibration reads. Raises InputError with the reason where it has none."""
     place = shorten(folder, 200)
     if not folder.is_dir():
         remedy = "; give a log of nccl-tests with --nccl-tests FILE --op OP" if folder.exists() else ""
         raise InputError(f"is a file, not a folder of tables{remedy}" if remedy else "no such folder", file=place)
-    found = [path for path in (*KERNEL_TABLES, SPARSE_MODULES, *COLLECTIVE_TABLES) if (folder / path).is_file()]
-    logs = [path for path in found if is_log(folder / path)]
+    paths = [path for path in (*KERNEL_TABLES, SPARSE_MODULES, *COLLECTIVE_TABLES) if (folder / path).is_file()]
+    logs = [path for path in paths if is_log(folder / path)]
     if logs:
         remedy = f"give it with --nccl-tests {shorten(folder / logs[0], 120)} --op all_reduce (or what it timed)"
         raise InputError(f"is the log of nccl-tests as printed, not a table; {remedy}", file=str(folder / logs[0]))
-    if not found:
+    if not paths:
         raise InputError(
             f"holds no kernel table, such as {KERNEL_TABLES[0]}, nor one of collectives ({COLLECTIVE_TABLES[0]}); "
             "logs of nccl-tests are given with --nccl-tests FILE --op OP",
             file=place,
         )
-    return found
+    return paths
 
 
 def measured_calls(name: str, folder: Path | None) -> tuple[pd.DataFrame, list[str]]:
-    """Rows of a device in all kernel tables of a folder, normalised, and what was left out with its reason; without a
-    folder none."""
+    """Normalised rows of a device in all kernel tables of a folder, and the rows left out with the reason. Without a
+    folder both are empty."""
     import pandas as pd
 
     parts: list[pd.DataFrame] = []
@@ -267,7 +267,7 @@ def measured_calls(name: str, folder: Path | None) -> tuple[pd.DataFrame, list[s
 
 
 def measured_modules(name: str, folder: Path | None, left_out: list[str]) -> pd.DataFrame:
-    """Rows of a device in a folder's table of sparse attention, with numbers as numbers; what lacks a cell is added to
+    """Rows of a device in a folder's table of sparse attention, with numeric times; rows that lack a cell are added to
     ``left_out``."""
     import pandas as pd
 
@@ -280,7 +280,7 @@ def measured_modules(name: str, folder: Path | None, left_out: list[str]) -> pd.
 
 
 def document(original: Mapping[str, Any], spec: DeviceSpec, fits: tuple[KernelFit, ...]) -> dict[str, Any]:
-    """The device's file with the fits put in; a family's default library becomes the one with most rows here."""
+    """The device's file with the fits; a family's default library becomes the one with most rows here."""
     fitted = {_group(fit) for fit in fits}
     kept = [
         entry
@@ -289,8 +289,8 @@ def document(original: Mapping[str, Any], spec: DeviceSpec, fits: tuple[KernelFi
     ]
     defaults = dict(original.get("defaults") or {})
     for family in dict.fromkeys(fit.family for fit in fits):
-        if family != "memory_bound":  # there a library is an operation, and copying stands for the unknown ones
-            usual = defaults.get(family)  # stands where another was measured as well
+        if family != "memory_bound":  # its libraries are operations, and copying stands for unknown ones
+            usual = defaults.get(family)  # stays the default unless another has more rows
             here = [fit for fit in fits if fit.family == family]
             defaults[family] = max(here, key=lambda fit: (fit.rows_used, fit.library == usual)).library
     new = [fit.model_dump(mode="json", exclude_none=True) for fit in fits]
@@ -302,7 +302,7 @@ def _group(fit: KernelFit) -> tuple[str, str, str | None, str]:
 
 
 def _kept(spec: DeviceSpec, fits: tuple[KernelFit, ...]) -> list[str]:
-    """What no row of the tables changed."""
+    """Kernels of the device that no row changed."""
     fitted = {_group(fit) for fit in fits}
     kept = []
     for fit in spec.kernels:

@@ -1,7 +1,7 @@
-"""Fit the kernels of sparse attention to whole modules: what is left when projections and norms have their price.
+"""Fit the kernels of sparse attention to whole modules: the time left after projections and norms.
 
-All modules of an engine on a device are fitted together, over both types of cache: one indexer, and attention by the
-type of its cache. The range of each is what the modules need beside the ranges of everything around it.
+All modules of an engine on a device are fitted together, over both types of cache: one indexer, and one attention
+kernel per cache type. The range of each covers the modules' residuals beside the ranges of everything around it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from .residuals import kernel_error, kernel_spread
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Their table, relative to a measurements folder.
+#: Path of the table in a measurements folder.
 SPARSE_MODULES = "kernels/sparse_attention.csv"
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-#: Modules that an engine launches one by one are the device's time from here on, not the host's.
+#: From this time on, a module launched kernel by kernel shows the device's time, not the host's.
 EAGER_US = 6000.0
-#: Prompts that attend all there is run another kernel.
+#: Prompts that attend to every token run another kernel.
 DENSE = "dense_mha"
-#: Fewer rows than this do not tell the kernels of a module apart.
+#: Fewer rows cannot separate the kernels of a module.
 FEWEST_ROWS = 40
-#: A range's factor is told from residuals of at least so much: what is left of a module beside long projections is
-#: uncertain by more than itself.
+#: The least share of a module's core that a range's factor counts: beside long projections the rest of a module is more
+#: uncertain than itself.
 LEAST_SHARE = 0.1
 
 
@@ -62,15 +62,15 @@ class _Part:
         return cls(family, dtype, second, np.array([op is not None for op in operators]), shape)
 
     @property
-    def known(self) -> Mapping[str, Parameter]:
+    def bounds(self) -> Mapping[str, Parameter]:
         return {f"{self.family} {self.second} {name}": p for name, p in FAMILIES[self.family].parameters.items()}
 
     def own(self, parameters: Mapping[str, float]) -> dict[str, float]:
-        """Of all parameters, this kernel's."""
-        return {name.split()[-1]: parameters[name] for name in self.known}
+        """This kernel's numbers among all parameters."""
+        return {name.split()[-1]: parameters[name] for name in self.bounds}
 
     def seconds(self, spec: DeviceSpec, parameters: Mapping[str, float]) -> Floats:
-        """Shape (all rows,); zero where a module has none."""
+        """Seconds of the kernel, shape (all rows,); zero where a module lacks it."""
         out = np.zeros(len(self.where))
         limits = limits_of(spec, self.dtype)
         out[self.where] = FAMILIES[self.family].seconds(
@@ -89,12 +89,12 @@ def _call(operator: Operator) -> tuple[str, dict[str, float]]:
 def fit_sparse_modules(
     spec: DeviceSpec, relatives: Sequence[DeviceSpec], frame: pd.DataFrame, *, date: str, source: str, starts: int = 2
 ) -> tuple[tuple[KernelFit, ...], tuple[str, ...]]:
-    """Fits of all engines in a table's rows that are of this device, and what was left out with its reason.
+    """Fits of all engines in a table's rows of this device, and the rows left out with the reason.
 
     Parameters
     ----------
     spec, relatives
-        The device, with the fits of products that price the projections, and whom it borrows from.
+        The device, with fits of the products that price the projections, and the devices it borrows from.
     frame
         Rows of ``sparse_attention.csv`` of this device as read, ``time_us`` a number.
     date, source
@@ -103,9 +103,9 @@ def fit_sparse_modules(
         Starting points, the first at the defaults.
     """
     on, fits, skipped = Device(spec, tuple(relatives)), list[KernelFit](), list[str]()
-    told = (frame["launch"] == "graph") | (frame["time_us"] >= EAGER_US)
-    told &= ~frame["library"].str.contains(DENSE)
-    rows = frame[told & (frame["time_us"] > 0.0)]
+    usable = (frame["launch"] == "graph") | (frame["time_us"] >= EAGER_US)
+    usable &= ~frame["library"].str.contains(DENSE)
+    rows = frame[usable & (frame["time_us"] > 0.0)]
     over_tokens = rows["kind"] == "dsa"
     groups = [rows["library"].map(engine), over_tokens.map({True: "tokens", False: "entries"})]
     for (library, what), group in rows.groupby(groups, sort=True):
@@ -129,7 +129,7 @@ def fit_sparse_modules(
 
 
 def used(modules: Sequence[Module]) -> Bools:
-    """Which modules a fit may use, by their shape alone."""
+    """Which modules a fit may use, by their shape."""
     return used_rows((float(m.batch), float(m.q_len), float(m.context), float(m.heads)) for m in modules)
 
 
@@ -149,7 +149,7 @@ def _fit(
     if any(indexer is not None for indexer, _ in cores):
         parts.append(_Part.of([indexer for indexer, _ in cores], "fp8"))
     may = used(modules)
-    known = {name: parameter for part in parts for name, parameter in part.known.items()}
+    bounds = {name: parameter for part in parts for name, parameter in part.bounds.items()}
 
     def core_seconds(parameters: Mapping[str, float]) -> Floats:
         total_s: Floats = np.sum([part.seconds(on.spec, parameters) for part in parts], axis=0)
@@ -159,17 +159,18 @@ def _fit(
         off: Floats = np.log((around[:, 0] + core_seconds(parameters)) / measured)
         return off
 
-    found, _ = minimise(known, frozenset(), lambda parameters: residual(parameters)[may], starts=starts)
-    found = {name: float(f"{value:.4g}") for name, value in found.items()}
-    core, off = core_seconds(found), -residual(found)
+    solution, _ = minimise(bounds, frozenset(), lambda parameters: residual(parameters)[may], starts=starts)
+    solution = {name: float(f"{value:.4g}") for name, value in solution.items()}
+    core, off = core_seconds(solution), -residual(solution)
     fits = []
     for part in parts:
         mine, judged = part.where & may & graph, part.where & ~may & graph
-        seconds = part.seconds(on.spec, found)[mine]
-        # What the kernel may be off by so that the module is as measured, with all around it at either end.
+        seconds = part.seconds(on.spec, solution)[mine]
+        # The kernel's possible error such that the module is as measured, with everything around it at either end of
+        # its range.
         low, high = (
             kernel_spread(
-                seconds, np.log(np.maximum((measured - around[:, end])[mine] / core[mine], LEAST_SHARE)), len(known)
+                seconds, np.log(np.maximum((measured - around[:, end])[mine] / core[mine], LEAST_SHARE)), len(bounds)
             )
             for end in (1, 2)
         )
@@ -179,7 +180,7 @@ def _fit(
                 dtype=part.dtype,
                 kv_dtype=part.second,
                 library=library,
-                parameters=part.own(found),
+                parameters=part.own(solution),
                 spread=KernelSpread(borders_us=low.borders_us, low=low.low, high=high.high, domain_us=low.domain_us),
                 rows_used=int((part.where & may).sum()),
                 held_out=kernel_error(off[judged]) if judged.any() else None,

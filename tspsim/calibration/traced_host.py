@@ -1,9 +1,9 @@
-"""The host's time of measured steps as a number of a stack: what the device waits for, in steps as in their simulation.
+"""The host's time of measured steps as a number of a stack: the time that the device waits for it.
 
-Of an engine, whose graphs leave one stretch between steps, that is ``engine.step``; of a trainer, which launches kernel
-by kernel, ``kernel``: the median time between two launches, times the kernels that one operator is. Both are judged by
-how long the device idles in a step that is simulated with them. Of a trace that ends with its step the time between
-steps is not seen: its idle time raises an engine's number and never lowers it.
+An engine, whose graphs leave one gap between steps, gets ``engine.step``. A trainer, which launches kernel by kernel,
+gets ``kernel``: the median time between two launches, times the kernels per operator. Both are judged by the device's
+idle time in a step simulated with them. A trace that ends with its step does not show the time between steps: its idle
+time can raise an engine's number, never lower it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from ..traces.lay import lay
 from ..traces.table import busy_s
 from .residuals import ONE_SIZE
 
-#: One step's number may be off by so much, that of several by at least so much: profilers take time too.
+#: Range factor of one step's number, and least range factor of several: profilers take time too.
 ONE_STEP, SEVERAL = ONE_SIZE, 1.25
 
 
 @dataclass(frozen=True)
 class IdleCheck:
-    """How long the device idles in a step: measured, as the stack was, as it is now, by the other traces alone."""
+    """Idle time of the device in a step: measured; with the stack's old number, its new one, and a fit to the other
+    traces."""
 
     name: str
     measured_s: float
@@ -41,7 +42,7 @@ class IdleCheck:
 
 @dataclass(frozen=True)
 class HostFit:
-    """A number of a stack's host, before and now, with its range and how many steps it rests on."""
+    """A number of a stack's host before and after, with its range and number of steps."""
 
     stack: str
     key: str
@@ -54,7 +55,7 @@ class HostFit:
 
 @dataclass(frozen=True)
 class CalibratedHosts:
-    """What was fitted, the steps' idle times, and the new files of stacks by name."""
+    """The fits, the steps' idle times, and the new files of stacks by name."""
 
     fits: tuple[HostFit, ...] = ()
     checks: tuple[IdleCheck, ...] = ()
@@ -63,7 +64,7 @@ class CalibratedHosts:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What one step tells: its stack's number, and how long its device idles, measured and simulated."""
+    """One step's estimate of its stack's number, and the device's idle time, measured and simulated."""
 
     laid: Laid
     question: Question
@@ -88,13 +89,13 @@ class _Seen:
         return stack.engine.step.value if self.serves else stack.kernel_s
 
     def with_value(self, value_s: float) -> float:
-        """How long the device idles where the stack has another number."""
+        """Simulated idle time of the device with another number of the stack."""
         question, laid = _with(self.question, self.serves, value_s), self.laid
         return idle_of(lay(self.trace, question, laid.plan, laid.rank, laid.step))
 
 
 def idle_of(laid: Laid) -> float:
-    """How long the device idles in the simulated step."""
+    """Idle time of the device in the simulated step."""
     return _measured_idle(laid) - laid.causes.host_s
 
 
@@ -112,7 +113,7 @@ def _with(question: Question, serves: bool, value_s: float) -> Question:
 
 
 def _seen(laid: Laid, question: Question, trace: Trace, name: str) -> _Seen | None:
-    """What a step tells; None where its scenario names no stack of the catalog, or its launches were not recorded."""
+    """A step's estimate; None where its scenario names no stack of the catalog, or launches were not recorded."""
     stack, serves, stated = question.work.stack, question.work.step.serves, question.scenario.workload.stack
     if stated is None or catalog.is_path(stated):
         return None
@@ -123,7 +124,7 @@ def _seen(laid: Laid, question: Question, trace: Trace, name: str) -> _Seen | No
         if share <= 0.0:
             return None
         value = stack.engine.step.value + (measured - simulated) / share
-        # What is behind a trace's last step is in no trace: its host takes that long at least.
+        # No trace shows what follows its last step; the host takes at least that long.
         if not laid.followed and value <= stack.engine.step.value:
             return None
     else:
@@ -145,13 +146,13 @@ def _between_launches(laid: Laid) -> float | None:
 
 
 def hosts_of(steps: Sequence[tuple[Laid, Question, Trace, str]], source: str) -> CalibratedHosts:
-    """Fit the stacks of steps that were laid over their scenarios; ``source`` says where the steps are from."""
-    found = [one for step in steps if (one := _seen(*step)) is not None]
+    """Fit the stacks of steps aligned with their scenarios. ``source``: origin of the steps."""
+    seen = [one for step in steps if (one := _seen(*step)) is not None]
     fits: list[HostFit] = []
     checks: list[IdleCheck] = []
     documents: dict[str, Mapping[str, Any]] = {}
-    for stack, key in sorted({(one.stack, one.key) for one in found}):
-        own = [one for one in found if (one.stack, one.key) == (stack, key)]
+    for stack, key in sorted({(one.stack, one.key) for one in seen}):
+        own = [one for one in seen if (one.stack, one.key) == (stack, key)]
         fit = _fit(stack, key, own)
         fits.append(fit)
         for one in own:
@@ -173,11 +174,11 @@ def _fit(stack: str, key: str, own: Sequence[_Seen]) -> HostFit:
 
 
 def _document(written: Mapping[str, Any] | None, stack: str, fit: HostFit, seen: _Seen, source: str) -> dict[str, Any]:
-    """The stack's file with the number put in, at the host that its times are of; of a version, in that."""
+    """The stack's file with the new number, at the reference host; in a version's section for a version."""
     base, version = catalog.versioned(stack)
     document = dict(written or catalog.read_yaml(catalog.locate("stacks", base)))
     slower = seen.question.work.stack.engine.slower_host(seen.question.device.name)
-    value, low, high = (f"{1e6 * each / slower:.4g} us" for each in (fit.value_s, fit.low_s, fit.high_s))
+    value, low, high = (f"{1e6 * seconds / slower:.4g} us" for seconds in (fit.value_s, fit.low_s, fit.high_s))
     entry = {"value": value, "range": [low, high], "source": source}
     key = fit.key.rpartition(".")[2]
     if version:

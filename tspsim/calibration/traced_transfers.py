@@ -1,8 +1,8 @@
-"""Transfers of measured steps as rows that move a node's or a fabric's numbers, as a table of nccl-tests would.
+"""Transfers of measured steps as rows that move a node's or a fabric's numbers, like a table of nccl-tests.
 
-Only transfers that ran alone tell what a library takes: beside kernels both give way. What of a transfer was waiting
-for the last rank is left out where several ranks' profiles tell it. All-reduces of an engine's own kernels and
-exchanges with experts are rows of the node's file like those of a library.
+Only transfers that ran alone show a library's time: beside kernels both slow down. Time spent waiting for the last rank
+is left out where several ranks' profiles show it. All-reduces of an engine's own kernels and exchanges with experts
+move the node's file too.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from ..validation.collectives import cluster_of
 from .measurements import MeasuredCollective, MeasuredExchange, MeasuredTransfer
 from .network_files import MeasuredTransfers
 
-#: Names of NCCL's and RCCL's kernels, whose numbers a node's file has.
+#: Kernel names of NCCL and RCCL, whose numbers a node's file has.
 _OF_A_LIBRARY = re.compile(r"nccl|rccl", re.IGNORECASE)
-#: What a node's file calls a library whose numbers are from steps.
+#: The library name in a node's file for numbers from steps.
 IN_STEPS = "in steps"
-#: Share of a transfer's time in which other kernels may run beside it.
+#: Largest share of a transfer's time with other kernels running.
 ALONE = 0.2
 
 
 @dataclass(frozen=True)
 class _Beside:
-    """Kernels of a step, by which a stretch is alone or not: union of their spans."""
+    """Kernels of a step other than transfers, sorted by start."""
 
     starts: NDArray[np.float64]
     ends: NDArray[np.float64]
@@ -55,7 +55,7 @@ class _Beside:
         return cls(trace.columns["start_s"][rows], trace.end_s[rows])
 
     def share(self, start: float, end: float) -> float:
-        """The share of a stretch in which any of them runs."""
+        """Share of an interval in which any of them runs."""
         inside = (self.starts < end) & (self.ends > start)
         spans = zip(np.maximum(self.starts[inside], start), np.minimum(self.ends[inside], end), strict=True)
         busy, last = 0.0, start
@@ -66,16 +66,16 @@ class _Beside:
 
 
 def transfers_of(steps: Sequence[Laid]) -> MeasuredTransfers:
-    """The transfers of steps that were laid over their scenarios, by the file that they may move."""
+    """The transfers of steps aligned with their scenarios, by the file that they may move."""
     nodes: dict[str, list[MeasuredTransfer]] = {}
     fabrics: dict[str, list[MeasuredTransfer]] = {}
     left_out: Counter[str] = Counter()
     for laid in steps:
-        beside, found = _Beside.of(laid), kernels_found(laid)
+        beside, kernels = _Beside.of(laid), kernels_found(laid)
         cluster = laid.lane.question.cluster
         mesh = build_mesh(laid.lane.job.plan, cluster.gpus, cluster.gpus_per_node)
         columns, ends, names = laid.trace.columns, laid.trace.end_s, laid.trace.word("name")
-        for index, rows in found.items():
+        for index, rows in kernels.items():
             item = laid.lane.operations[index]
             if not item.is_transfer:
                 continue
@@ -103,7 +103,7 @@ def transfers_of(steps: Sequence[Laid]) -> MeasuredTransfers:
             except InputError as error:
                 left_out[error.message] += 1
                 continue
-            # Exchanges with experts stand in the node's file, across nodes too.
+            # Exchanges with experts belong to the node's file, across nodes too.
             file = (nodes, own.node.name) if own.fabric is None or exchanged else (fabrics, own.fabric.name)
             file[0].setdefault(file[1], []).append(row)
     reasons = tuple(f"{count} transfers: {reason}" for reason, count in sorted(left_out.items()))
@@ -111,21 +111,21 @@ def transfers_of(steps: Sequence[Laid]) -> MeasuredTransfers:
 
 
 def _engine_of(laid: Laid, item: Operation) -> str:
-    """The library of all-reduces that a step's engine has in the node's file; empty where it has none."""
+    """The node file's name of the engine's own all-reduces; empty where it has none."""
     own = f"{laid.lane.job.work.stack.name.partition('@')[0]} custom"
-    known = {kernels.library for kernels in laid.lane.question.cluster.node.collectives.custom_all_reduce}
-    return own if item.kind == "all_reduce" and own in known else ""
+    libraries = {kernels.library for kernels in laid.lane.question.cluster.node.collectives.custom_all_reduce}
+    return own if item.kind == "all_reduce" and own in libraries else ""
 
 
 def _row(cluster: Cluster, item: Operation, ranks: int, library: str, seconds: float) -> MeasuredTransfer:
-    """One measured transfer; raises InputError where the node has no numbers for it."""
-    asked = item.collective
-    if asked is None or asked.tokens is None:
+    """One measured transfer. Raises InputError where the node has no numbers for it."""
+    collective = item.collective
+    if collective is None or collective.tokens is None:
         return MeasuredCollective(cluster, item.kind, ranks, item.size_bytes, library, seconds)
-    algorithm = ALGORITHMS.get(asked.algorithm or "")
+    algorithm = ALGORITHMS.get(collective.algorithm or "")
     if not isinstance(algorithm, ExpertPhase):
         raise InputError(f"{item.kind} of no library that moves tokens to experts")
-    exchange = ExpertExchange(**asked.tokens._asdict())
+    exchange = ExpertExchange(**collective.tokens._asdict())
     return MeasuredExchange.of(cluster, algorithm.phase, algorithm.mode, ranks, exchange, seconds)
 
 
@@ -134,12 +134,12 @@ def _ranks(mesh: Mesh, item: Operation) -> int:
 
 
 def _on(cluster: Cluster, mesh: Mesh, item: Operation, rank: int) -> Cluster | str:
-    """The cluster of as many nodes and ranks as a transfer's group has; why not where the catalog has none such."""
+    """The cluster with the nodes and ranks of a transfer's group, or the reason why the catalog has none."""
     groups = mesh.groups(item.axis)
     group = groups[int(mesh.group_of(item.axis)[rank]) if rank < mesh.ranks.size else 0]
     nodes = len({int(member) // cluster.gpus_per_node for member in group})
     fabric = cluster.fabric.name if cluster.fabric is not None and nodes > 1 else None
-    # A part of a node is no file's; the device's usual node stands for it.
+    # A part of a node has no file; the device's usual node stands for it.
     node = cluster.node.name if cluster.node.name in catalog.names("nodes") else None
     try:
         return cluster_of(cluster.node.device, nodes, len(group), fabric, node)

@@ -1,11 +1,12 @@
-"""A device fitted to profiles of whole steps: what each family of operators takes there, beside its kernel models.
+"""A device fitted to profiles of whole steps: the time of each family of operators in steps, relative to its kernel
+models.
 
-A step is laid over its scenario (:mod:`tspsim.traces.lay`), which gives every operator its measured time: the median
-over its layers, so that one slow kernel moves nothing. Of a family, t = start + factor · t(model), fitted to the
-logarithm of time by its different shapes; one shape alone is taken as a factor with a wide range. Ranges come from
-crossed folds: a shape is judged by the fit to the others. Kernels shorter than three of a
-step's shortest are a start. Transfers that ran alone move the node's and the fabric's files as rows of nccl-tests do
-(:mod:`.traced_transfers`), the host's gaps that of the stack (:mod:`.traced_host`).
+A step is aligned with its scenario (:mod:`tspsim.traces.lay`), which gives every operator its measured time: the median
+over its layers, so that one slow kernel changes nothing. Per family, t = start + factor · t(model) is fitted to the
+logarithm of time over its different shapes; a single shape gives a factor with a wide range. Ranges come from crossed
+folds: a shape is judged by the fit to the others. Kernels shorter than three of a step's shortest give only the start.
+Transfers that ran alone move the node's and the fabric's files like rows of nccl-tests (:mod:`.traced_transfers`); the
+host's gaps move the stack's (:mod:`.traced_host`).
 """
 
 from __future__ import annotations
@@ -42,46 +43,47 @@ from .traced_transfers import transfers_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: A family with one shape may be off by so much, one with several by at least so much.
+#: Range factor of a family with one shape, and least range factor of one with several.
 ONE_ROW, SEVERAL = ONE_SIZE, 1.15
-#: Beyond such a factor a kernel does something else than its operator.
+#: Beyond this factor a kernel does not match its operator.
 OUTLIER = 12.0
-#: Shapes from which a start is told apart from a factor.
+#: From this number of shapes on a fit separates the start from the factor.
 ROWS_OF_A_START = 3
-#: Kernels shorter than so many of the step's shortest ones take as long as they start, whatever they move.
+#: Kernels shorter than this many of the step's shortest take only their start time, whatever they move.
 STARTS = 3.0
-#: Which of a step's kernels stands for the shortest: a step of many tokens has few that only start.
+#: Quantile of a step's kernel times that stands for the shortest: a step of many tokens has few kernels that only
+#: start.
 SHORTEST = 0.01
 
 
 @dataclass(frozen=True)
 class TracedOperator:
-    """One operator of one step: what the device's model says, what was measured, how often it ran."""
+    """One operator of one step: time by the device's model, measured time, number of runs."""
 
     operator: Operator
     model_s: float
     measured_s: float
     times: int
-    #: Kernels that it was, and what the shortest ones of its step take.
+    #: Its kernels, and the time of the shortest ones in its step.
     kernels: float = 1.0
     shortest_s: float = 0.0
-    #: What a product takes as long as (:func:`tspsim.hardware.pricers.bound_of`); empty of other operators.
+    #: The resource that bounds a product (:func:`tspsim.hardware.pricers.bound_of`); empty for other operators.
     bound: str = ""
 
     @property
     def starts(self) -> bool:
-        """Whether its kernels are so short that they do not tell what moving bytes takes."""
+        """Whether its kernels are too short to show the time of moving bytes."""
         return not self.bound and self.measured_s < STARTS * self.shortest_s * self.kernels
 
     @property
     def is_outlier(self) -> bool:
-        """Whether its kernels do something else than the operator."""
+        """Whether its kernels do not match the operator."""
         return not self.starts and not 1.0 / OUTLIER < self.measured_s / self.model_s < OUTLIER
 
 
 @dataclass(frozen=True)
 class Check:
-    """A step before and after: kernels together, measured, by the old device, by the new, by the other traces alone."""
+    """Kernel time of a step: measured; by the old device, by the new one, and by a fit to the other traces."""
 
     name: str
     measured_s: float
@@ -92,15 +94,15 @@ class Check:
 
 @dataclass(frozen=True)
 class TraceCalibration:
-    """A device's file with what its steps taught."""
+    """A device's file with the factors from its steps."""
 
     device: str
     fits: tuple[InSteps, ...]
     checks: tuple[Check, ...]
     document: Mapping[str, Any]
-    #: Of transfers between ranks: nodes and fabrics that they moved, by kind of file and name.
+    #: Nodes and fabrics that transfers between ranks moved, by kind of file and name.
     transfers: CalibratedTransfers | None = None
-    #: Of the host: stacks that its gaps moved.
+    #: Stacks that the host's gaps moved.
     hosts: CalibratedHosts = field(default_factory=CalibratedHosts)
 
     @property
@@ -126,33 +128,34 @@ class TraceCalibration:
 
 
 def points_of(laid: Laid, costs: Costs, device: Device) -> list[TracedOperator]:
-    """Operators of a step with the median of what they took."""
+    """Operators of a step with their median measured time."""
     rows = kernels_found(laid)
     starts, ends = laid.trace.columns["start_s"], laid.trace.end_s
     shortest = float(np.quantile(laid.trace.columns["duration_s"], SHORTEST))
     took: dict[Operator, list[tuple[float, int]]] = defaultdict(list)
-    # One kernel may do what the model has as two of a kind (attention of prompts and of decoding): whose, nobody knows.
+    # One kernel may do the work of two modelled operators of a kind (attention of prompts and of decoding); it is then
+    # left out.
     alike = Counter((item.instruction, item.kind) for item in laid.lane.operations)
     for index, own in rows.items():
         item = laid.lane.operations[index]
         operator = item.operator
         if operator is not None and (alike[item.instruction, item.kind] == 1 or item.kind == "gemm"):
             took[operator].append((busy_s(starts[own], ends[own]), len(own)))
-    found = []
+    operators = []
     for operator, spans in took.items():
         seconds, kernels = (float(np.median(column)) for column in zip(*spans, strict=True))
         bound = bound_of(device, operator) if operator.kind == "gemm" else ""
-        found.append(TracedOperator(operator, costs(operator), seconds, len(spans), kernels, shortest, bound))
-    return [point for point in found if min(point.model_s, point.measured_s) > 0.0 and not point.is_outlier]
+        operators.append(TracedOperator(operator, costs(operator), seconds, len(spans), kernels, shortest, bound))
+    return [point for point in operators if min(point.model_s, point.measured_s) > 0.0 and not point.is_outlier]
 
 
 def fitted(points: Sequence[TracedOperator], source: str) -> tuple[InSteps, ...]:
-    """One entry a family; of products one for those that take as long as the bytes of their weights, of their rows, and
-    as their arithmetic, where they were seen: none of them teaches anything of the others."""
+    """One entry per family. Products get one per bound (bytes of weights, bytes of rows, arithmetic), where it was
+    seen: none of them predicts the others."""
     families: dict[str, list[TracedOperator]] = defaultdict(list)
     for point in points:
         families[point.operator.family].append(point)
-    found = []
+    entries = []
     for family, every in sorted(families.items()):
         for bound in sorted({point.bound for point in every}):
             basis = [point for point in every if point.bound == bound]
@@ -164,24 +167,24 @@ def fitted(points: Sequence[TracedOperator], source: str) -> tuple[InSteps, ...]
                     a, b = _fit([*basis[:index], *basis[index + 1 :]])
                     off.append(abs(np.log(1e6 * point.measured_s / (a + b * 1e6 * point.model_s))))
                 spread = max(SEVERAL, float(np.exp(np.quantile(off, 0.9))))
-            found.append(
+            entries.append(
                 InSteps(
                     operator=family, bound=bound or None, start_us=round(start, 4), factor=float(f"{factor:.5g}"),
                     low=float(f"{1 / spread:.4g}"), high=float(f"{spread:.4g}"), rows=len(basis), source=source,
                 )
             )  # fmt: skip
-    return tuple(found)
+    return tuple(entries)
 
 
 def _fit(points: Sequence[TracedOperator]) -> tuple[float, float]:
-    """Start in µs, and factor. Kernels that all are as short as a device's shortest are a start, and no factor."""
+    """Start in µs, and factor. Kernels that are all as short as the device's shortest give a start and no factor."""
     model = np.array([point.model_s for point in points]) * 1e6
     measured = np.array([point.measured_s for point in points]) * 1e6
     short = np.array([point.starts for point in points])
     if short.all():
         return float(np.median(np.maximum(measured - model, 0.0))), 1.0
     if len(points) < ROWS_OF_A_START and short.any():
-        # The long ones have what short ones start with, and tell the factor of the rest.
+        # Long kernels have the short ones' start, and give the factor of the rest.
         start = float(np.median(np.maximum(measured - model, 0.0)[short]))
         rest = np.maximum(measured - start, 0.1 * measured)[~short] / model[~short]
         return start, float(np.exp(np.median(np.log(rest))))
@@ -214,12 +217,12 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
     Parameters
     ----------
     runs
-        A trace and the scenario that it ran, each.
+        Pairs of a trace and the scenario that it ran.
 
     Raises
     ------
     InputError
-        The catalog has no such device, a scenario is of another, or a trace is not of its scenario.
+        The catalog has no such device, a scenario has another device, or a trace does not match its scenario.
     """
     name = device_name(gpu)
     if name is None:
@@ -254,7 +257,7 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
     before = {(entry.operator, entry.bound): entry for entry in spec.in_steps}
     for entry in fits:
         old = before.get((entry.operator, entry.bound)) or before.pop((entry.operator, None), None)
-        if old is not None:  # the model that was asked had the old entry in it
+        if old is not None:  # the model's times include the old entry
             entry = entry.model_copy(
                 update={
                     "start_us": entry.start_us + entry.factor * old.start_us,
@@ -265,17 +268,19 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
     document = dict(catalog.read_yaml(catalog.locate("devices", name)))
     document["in_steps"] = [entry.model_dump(exclude_none=True) for entry in before.values()]
     measured = transfers_of([one for one, *_ in laid])
-    told = measured.rows or measured.left_out
-    transfers = calibrate_transfers(measured, f"profiles of whole steps: {files}", held_out=False) if told else None
+    any_transfers = measured.rows or measured.left_out
+    transfers = (
+        calibrate_transfers(measured, f"profiles of whole steps: {files}", held_out=False) if any_transfers else None
+    )
     hosts = hosts_of(laid, f"profiles of whole steps: {files}")
     return TraceCalibration(name, fits, tuple(checks), document, transfers, hosts)
 
 
 def _together(points: Sequence[TracedOperator], fits: Sequence[InSteps]) -> float:
-    known: dict[tuple[str, str], InSteps] = {(entry.operator, entry.bound or ""): entry for entry in fits}
+    by_bound: dict[tuple[str, str], InSteps] = {(entry.operator, entry.bound or ""): entry for entry in fits}
     total = 0.0
     for point in points:
-        entry = known.get((point.operator.family, point.bound))
+        entry = by_bound.get((point.operator.family, point.bound))
         seconds = 1e-6 * entry.start_us + entry.factor * point.model_s if entry is not None else point.model_s
         total += point.times * seconds
     return total

@@ -28,7 +28,7 @@ def connect(
 
     A channel that its devices know already stays the same object.
     """
-    known: dict[int, Channel] = {}
+    channel_of_key: dict[int, Channel] = {}
     ends: list[tuple[SimulatedDevice, int, int]] = []
     channels: list[Channel] = []
     rates: list[float] = []
@@ -44,9 +44,9 @@ def connect(
                 key = 2 * instance.template + (half if instance.is_message else 0)
                 ends.append((device, key, cls))
                 if key in device.channels:
-                    known[cls] = device.channels[key]
+                    channel_of_key[cls] = device.channels[key]
     constrain(channels, users, rates, bandwidth_bytes_per_s)
-    for cls, channel in known.items():
+    for cls, channel in channel_of_key.items():
         channel.become(channels[cls])
         channels[cls] = channel
     for device, key, cls in ends:
@@ -72,9 +72,9 @@ def users_of(uses: Uses, classes: Sequence[int]) -> Users:
     first[uses.link[::-1]] = np.arange(len(uses.link))[::-1]
     order = np.argsort(first[link[begins]])
     row, taken = 3 * cls.itemsize, np.stack([cls, total.view(np.int64), count], axis=1).tobytes()
-    found: dict[bytes, tuple[int, int]] = {}
+    segments_of: dict[bytes, tuple[int, int]] = {}
     for begin, end in zip(begins[order].tolist(), ends[order].tolist(), strict=True):
-        found.setdefault(taken[row * begin : row * end], (begin, end))
+        segments_of.setdefault(taken[row * begin : row * end], (begin, end))
     return {
         int(link[begin]): {
             number: (share, times)
@@ -82,7 +82,7 @@ def users_of(uses: Uses, classes: Sequence[int]) -> Users:
                 cls[begin:end].tolist(), total[begin:end].tolist(), count[begin:end].tolist(), strict=True
             )
         }
-        for begin, end in found.values()
+        for begin, end in segments_of.values()
     }
 
 

@@ -46,7 +46,7 @@ class Alike:
 
 def links_of(instances: Iterable[Instance]) -> int:
     """How many links instances use, each by itself."""
-    return sum([len(each.traffic.links) for each in instances])
+    return sum([len(instance.traffic.links) for instance in instances])
 
 
 def alike(
@@ -90,13 +90,15 @@ def told_apart(
     """
     first_instance, first_link = len(members), len(members) + len(instances)
     colours: list[tuple[object, ...]] = [("rank", int(kinds[rank]), copies) for rank, copies in members]
-    colours += [("instance", each.template, each.traffic.latency_s, each.traffic.fluid_s) for each in instances]
+    colours += [
+        ("instance", instance.template, instance.traffic.latency_s, instance.traffic.fluid_s) for instance in instances
+    ]
     rates, using, share, there = twins(cluster, uses, links)
-    colours += [("links", *sorted(each.items())) for each in rates]
+    colours += [("links", *sorted(counts.items())) for counts in rates]
     vertex = np.zeros(cluster.gpus, dtype=np.int64)
     vertex[[rank for rank, _ in members]] = np.arange(first_instance)
-    lengths = [len(each.ranks) for each in instances]
-    rank = np.fromiter(chain.from_iterable(each.ranks for each in instances), np.int64, sum(lengths))
+    lengths = [len(instance.ranks) for instance in instances]
+    rank = np.fromiter(chain.from_iterable(instance.ranks for instance in instances), np.int64, sum(lengths))
     position = np.fromiter(chain.from_iterable(map(_positions, instances)), np.int64, len(rank))
     # Edges both ways: between ranks and instances, and between instances and links.
     members_of = np.repeat(np.arange(first_instance, first_link), lengths)
@@ -136,11 +138,11 @@ def twins(cluster: Cluster, uses: Uses, links: int) -> tuple[list[Counter[float]
     begins, ends = segments(link)
     bandwidth = cluster.links.bandwidth_bytes_per_s[link[begins]].tolist()
     row, pairs = 2 * instance.itemsize, np.stack([instance, share.view(np.int64)], axis=1).tobytes()
-    known: dict[bytes, int] = {}
+    place_of: dict[bytes, int] = {}
     rates: list[Counter[float]] = []
     parts: list[tuple[int, int]] = []
     for begin, end, rate in zip(begins.tolist(), ends.tolist(), bandwidth, strict=True):
-        place = known.setdefault(pairs[row * begin : row * end], len(rates))
+        place = place_of.setdefault(pairs[row * begin : row * end], len(rates))
         if place == len(rates):
             rates.append(Counter())
             parts.append((begin, end))

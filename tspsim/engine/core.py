@@ -123,7 +123,10 @@ class Submission:
     """One launch of an assignment: under way, and afterwards what its ranks did."""
 
     def __init__(self, env: simpy.Environment, system: System, first_use: int) -> None:
-        ranks = [replace(each, rank=each.rank.launched(len(each.role.labels), first_use)) for each in system.ranks]
+        ranks = [
+            replace(simulated, rank=simulated.rank.launched(len(simulated.role.labels), first_use))
+            for simulated in system.ranks
+        ]
         self.system = replace(system, ranks=ranks)
         #: A SimPy event that happens when the last instruction has ended.
         self.done = env.event()
@@ -146,10 +149,10 @@ class Submission:
         """What has been done so far."""
         if self._timeline is not None:
             return self._timeline
-        rows = [np.flatnonzero(np.frombuffer(each.rank.done, dtype=np.uint8)) for each in self.ranks]
+        rows = [np.flatnonzero(np.frombuffer(simulated.rank.done, dtype=np.uint8)) for simulated in self.ranks]
         times = [
-            (np.array(each.rank.start_s)[done], np.array(each.rank.end_s)[done])
-            for each, done in zip(self.ranks, rows, strict=True)
+            (np.array(simulated.rank.start_s)[done], np.array(simulated.rank.end_s)[done])
+            for simulated, done in zip(self.ranks, rows, strict=True)
         ]
         timeline = written(self.ranks, rows, times)
         if len(timeline) == self.instructions:
@@ -162,11 +165,11 @@ class Submission:
         timeline = self.timeline
         if len(timeline) != self.instructions:
             stuck = next(
-                simulated.role.labels[each.number].name
+                simulated.role.labels[step.number].name
                 for simulated in self.ranks
                 for stream in simulated.role.streams.values()
-                for each in stream
-                if not simulated.rank.done[each.number]
+                for step in stream
+                if not simulated.rank.done[step.number]
             )
             raise DeadlockError(f"programs wait for each other: '{stuck}' never ran")
         if not len(timeline):
@@ -176,7 +179,7 @@ class Submission:
 
     def start(self, machine: Machine) -> None:
         """Register a process for every stream of every rank, those of kernels first."""
-        streams = [(each.rank, stream) for each in self.ranks for stream in each.role.streams.values()]
+        streams = [(simulated.rank, stream) for simulated in self.ranks for stream in simulated.role.streams.values()]
         streams.sort(key=lambda entry: not entry[1][0].is_compute)
         self.processes = [machine.env.process(process_of(machine, rank, stream)) for rank, stream in streams]
         machine.env.all_of(self.processes).callbacks.append(self.done.trigger)
@@ -209,9 +212,11 @@ def written(
     if not ranks:
         return timeline
     number = zip(ranks, rows, strict=True)
-    timeline.rank = np.concatenate([np.full(len(done), each.rank.number, dtype=np.int32) for each, done in number])
+    timeline.rank = np.concatenate(
+        [np.full(len(done), simulated.rank.number, dtype=np.int32) for simulated, done in number]
+    )
     number = zip(ranks, rows, strict=True)
-    timeline.label = np.concatenate([(done + first[id(each.role)]).astype(np.int32) for each, done in number])
+    timeline.label = np.concatenate([(done + first[id(simulated.role)]).astype(np.int32) for simulated, done in number])
     timeline.start_s = np.concatenate([start for start, _ in times])
     timeline.end_s = np.concatenate([end for _, end in times])
     timeline.labels = Labels(distinct, np.concatenate(which), np.concatenate(layer))

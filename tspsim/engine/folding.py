@@ -46,15 +46,15 @@ def refined(
         classes = np.array(number(views.tolist()), dtype=np.int64)
         refined = int(classes.max(initial=-1)) + 1
         if refined == count:
-            return [int(each) for each in classes]
+            return [int(kind) for kind in classes]
         count = refined
 
 
 def row_bytes(rows: NDArray[np.int64]) -> list[bytes]:
     """Every row as bytes: equal for equal rows."""
     whole = np.ascontiguousarray(rows)
-    found: Any = whole.view(np.dtype((np.void, whole.shape[1] * whole.itemsize))).reshape(-1).tolist()
-    return cast("list[bytes]", found)
+    voids: Any = whole.view(np.dtype((np.void, whole.shape[1] * whole.itemsize))).reshape(-1).tolist()
+    return cast("list[bytes]", voids)
 
 
 def _by_value(values: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:

@@ -105,10 +105,10 @@ def template_instances(
             yield Instance(index, template.is_message, ranks, traffic, shares, copies)
             continue
         traffic = moved(cluster, ranks, template)
-        known = shares_of.get(id(traffic.link_bytes))
-        if known is None:  # the traffic is kept beside them, so that its number stays its own
-            known = shares_of[id(traffic.link_bytes)] = link_shares(cluster, traffic), traffic
-        shares = known[0]
+        entry = shares_of.get(id(traffic.link_bytes))
+        if entry is None:  # the traffic is kept beside them, so that its number stays its own
+            entry = shares_of[id(traffic.link_bytes)] = link_shares(cluster, traffic), traffic
+        shares = entry[0]
         if alone:
             inside[place] = (node, traffic, shares)
         detoured = bool(cluster.layout.dead) and moved(cluster.sound, ranks, template).links != traffic.links
@@ -169,9 +169,9 @@ class Uses(NamedTuple):
 
 def used_links(instances: Sequence[Instance]) -> Uses:
     """Those of some instances, one after the other."""
-    lengths = [len(each.traffic.links) for each in instances]
-    link = np.fromiter(chain.from_iterable(each.traffic.links for each in instances), np.int64, sum(lengths))
-    share = np.fromiter(chain.from_iterable(each.shares for each in instances), np.float64, len(link))
+    lengths = [len(instance.traffic.links) for instance in instances]
+    link = np.fromiter(chain.from_iterable(instance.traffic.links for instance in instances), np.int64, sum(lengths))
+    share = np.fromiter(chain.from_iterable(instance.shares for instance in instances), np.float64, len(link))
     return Uses(np.repeat(np.arange(len(instances)), lengths), link, share)
 
 

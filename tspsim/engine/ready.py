@@ -102,17 +102,17 @@ class ReadyProgram:
 
     def uses(self) -> Counter[int]:
         """How often the program meets others, by key."""
-        found: Counter[int] = Counter()
-        for each, times in self._different():
-            for key in each.keys:
-                found[key] += times
-        return found
+        uses: Counter[int] = Counter()
+        for takes, times in self._different():
+            for key in takes.keys:
+                uses[key] += times
+        return uses
 
     def alone_s(self, transfer_s: Mapping[int, float]) -> float:
         """Seconds of all its instructions one after the other; ``transfer_s`` by template."""
         total_s = 0.0
-        for each, times in self._different():
-            total_s += times * (each.duration_s + sum([transfer_s.get(key // 2, 0.0) for key in each.keys]))
+        for takes, times in self._different():
+            total_s += times * (takes.duration_s + sum([transfer_s.get(key // 2, 0.0) for key in takes.keys]))
         return total_s
 
     def _different(self) -> Iterator[tuple[Costed, int]]:
@@ -157,13 +157,13 @@ class IssuedItems:
         # The same layers stand in a program many times: where each goes is looked up once.
         bodies: dict[int, Any] = {}
         position = 0
-        for item, each in zip(self.items, self.compiled, strict=True):
+        for item, compiled in zip(self.items, self.compiled, strict=True):
             alone = not isinstance(item, Repeat)
             first = 0 if isinstance(item, Repeat) and item.continues else position
-            if id(each) not in bodies:
-                bodies[id(each)] = [(appends[instruction[0]], *instruction[1:]) for instruction in each.body]
-            body = bodies[id(each)]
-            for _ in range(each.times):
+            if id(compiled) not in bodies:
+                bodies[id(compiled)] = [(appends[instruction[0]], *instruction[1:]) for instruction in compiled.body]
+            body = bodies[id(compiled)]
+            for _ in range(compiled.times):
                 begin = position
                 for append, waits, duration_s, keys, is_compute in body:
                     if waits and not alone:
@@ -190,7 +190,7 @@ def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgr
     kernels: dict[str, bool] = {}
     labels: list[Label] = []
     costs: dict[Operator, float] = {}
-    known = KnownInstructions()
+    costs_of = KnownInstructions()
     numbers: dict[Hashable, int] = {}
     order: list[Compiled] = []
     # The same layers stand in a program many times: each is looked up once.
@@ -208,7 +208,7 @@ def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgr
         """Of a Repeat, or with ``begin`` of an instruction alone, whose waits count from the program's start."""
         body, does = [], []
         for instruction in instructions:
-            duration_s, keys, _, is_compute = known.look_up(instruction, new)
+            duration_s, keys, _, is_compute = costs_of.look_up(instruction, new)
             stream, after = instruction.stream, instruction.after
             if kernels.setdefault(stream, is_compute) is not is_compute:
                 # Communication stands beside kernels, not between them.
@@ -220,22 +220,22 @@ def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgr
     position = 0
     for item in program.items:
         if not isinstance(item, Repeat):
-            each = compile_body((item,), 1, position)
+            body_of = compile_body((item,), 1, position)
         elif id(item) in compiled:
-            each = compiled[id(item)]
+            body_of = compiled[id(item)]
         else:
-            each = compiled[id(item)] = compile_body(item.body, item.times, 0)
-        order.append(each)
-        position += each.times * len(each.body)
-    signature = (tuple([each.number for each in order]), tuple(numbers))
-    return ReadyProgram(program, IssuedItems(program.items, order, tuple(kernels)), labels, signature, known)
+            body_of = compiled[id(item)] = compile_body(item.body, item.times, 0)
+        order.append(body_of)
+        position += body_of.times * len(body_of.body)
+    signature = (tuple([part.number for part in order]), tuple(numbers))
+    return ReadyProgram(program, IssuedItems(program.items, order, tuple(kernels)), labels, signature, costs_of)
 
 
 #: What ``ReadyInstruction._make`` does, three times as fast: a run makes a hundred thousand of these.
 _ready = cast("Callable[[tuple[object, ...]], ReadyInstruction]", partial(tuple.__new__, ReadyInstruction))
 
 
-def labels_of(program: Program, known: KnownInstructions, distinct: Sequence[Label]) -> Labels:
+def labels_of(program: Program, takes: KnownInstructions, distinct: Sequence[Label]) -> Labels:
     """The label of every instruction of the unrolled program."""
     which: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
     layers = which.copy()
@@ -243,7 +243,7 @@ def labels_of(program: Program, known: KnownInstructions, distinct: Sequence[Lab
     seen: dict[int, tuple[NDArray[np.int32], NDArray[np.int32]]] = {}
 
     def put_those_alone() -> None:
-        which.append(np.array([known[instruction].label for instruction in alone], dtype=np.int32))
+        which.append(np.array([takes[instruction].label for instruction in alone], dtype=np.int32))
         layers.append(np.array([max(-1, instruction.layer) for instruction in alone], dtype=np.int32))
         alone.clear()
 
@@ -253,7 +253,7 @@ def labels_of(program: Program, known: KnownInstructions, distinct: Sequence[Lab
             continue
         put_those_alone()
         if id(item) not in seen:
-            numbers = np.array([known[instruction].label for instruction in item.body], dtype=np.int32)
+            numbers = np.array([takes[instruction].label for instruction in item.body], dtype=np.int32)
             first = np.array([instruction.layer for instruction in item.body], dtype=np.int32)
             turns = item.layer_step * np.arange(item.times, dtype=np.int32)[:, None]
             seen[id(item)] = np.tile(numbers, item.times), np.where(first >= 0, first + turns, -1).reshape(-1)

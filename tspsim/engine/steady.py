@@ -117,18 +117,18 @@ def write_out(
     Until ``exact_until_s`` on the clock no time was rounded to more than a tick.
     """
     ranks = submission.ranks
-    times = [(np.array(each.rank.start_s), np.array(each.rank.end_s)) for each in ranks]
-    if not all(all(each.rank.done) for each in ranks):
+    times = [(np.array(simulated.rank.start_s), np.array(simulated.rank.end_s)) for simulated in ranks]
+    if not all(all(simulated.rank.done) for simulated in ranks):
         return {*excerpt.inner, *excerpt.outer}
-    roles = [int(assignment.role_of[each.rank.number]) for each in ranks]
+    roles = [int(assignment.role_of[simulated.rank.number]) for simulated in ranks]
     together = components(ranks, submission)
     for cuts, programs in ((excerpt.inner, excerpt.programs), (excerpt.outer, excerpt.between)):
         unsteady = set()
         for cut in reversed(cuts):
             iterations = {number: Iterations.of(programs[number], cut) for number in set(roles)}
             placed = [[(index, iterations[roles[index]]) for index in component] for component in together]
-            found = [steady(each, times) for each in placed]
-            for component, period in zip(placed, found, strict=True):
+            periods = [steady(component, times) for component in placed]
+            for component, period in zip(placed, periods, strict=True):
                 if period is None:
                     unsteady.add(cut)
                     continue
@@ -139,10 +139,10 @@ def write_out(
     if max(float(end.max(initial=0.0)) for _, end in times) > exact_until_s:
         return {*excerpt.inner, *excerpt.outer}
     whole = {}
-    for each, number in zip(ranks, roles, strict=True):
+    for simulated, number in zip(ranks, roles, strict=True):
         if number not in whole:
-            whole[number] = each.role.written_out(assignment.programs[number])
-    full = [replace(each, role=whole[number]) for each, number in zip(ranks, roles, strict=True)]
+            whole[number] = simulated.role.written_out(assignment.programs[number])
+    full = [replace(simulated, role=whole[number]) for simulated, number in zip(ranks, roles, strict=True)]
     submission.replaced(full, times)
     return set()
 
@@ -158,10 +158,10 @@ class Iterations:
     @classmethod
     def of(cls, program: Program, cut: RepetitionCut) -> Iterations:
         first, names = iteration_of(program, cut)
-        found: dict[str, list[int]] = {}
+        places: dict[str, list[int]] = {}
         for index, name in enumerate(names):
-            found.setdefault(name, []).append(index)
-        return cls(first, len(names), tuple([np.array(each) for each in found.values()]))
+            places.setdefault(name, []).append(index)
+        return cls(first, len(names), tuple([np.array(indices) for indices in places.values()]))
 
 
 def components(ranks: Sequence[SimulatedRank], submission: Submission) -> list[list[int]]:
@@ -174,16 +174,16 @@ def components(ranks: Sequence[SimulatedRank], submission: Submission) -> list[l
             index = above[index]
         return index
 
-    place: dict[object, int] = {each.rank.device: index for index, each in enumerate(ranks)}
+    place: dict[object, int] = {simulated.rank.device: index for index, simulated in enumerate(ranks)}
     first_of_region: dict[int, int] = {}
     for channel in submission.system.channels:
         for device in channel.devices:
             index = place[device]
             above[find(index)] = find(first_of_region.setdefault(channel.region, index))
-    found: dict[int, list[int]] = {}
+    together: dict[int, list[int]] = {}
     for index in range(len(ranks)):
-        found.setdefault(find(index), []).append(index)
-    return list(found.values())
+        together.setdefault(find(index), []).append(index)
+    return list(together.values())
 
 
 def steady(component: Sequence[tuple[int, Iterations]], times: Sequence[Times]) -> tuple[float, float] | None:

@@ -25,7 +25,7 @@ def process_of(machine: Machine, rank: Rank, stream: Sequence[ReadyInstruction])
     """The generator of a stream, by what stands on it."""
     if stream[0].is_compute:
         return kernels(machine, rank, stream)
-    return (launches if any(each.duration_s > 0.0 for each in stream) else transfers)(machine, rank, stream)
+    return (launches if any(step.duration_s > 0.0 for step in stream) else transfers)(machine, rank, stream)
 
 
 def kernels(machine: Machine, rank: Rank, stream: Sequence[ReadyInstruction]) -> Process:

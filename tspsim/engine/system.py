@@ -74,7 +74,7 @@ class System:
     @once
     def _uses(self) -> Mapping[Channel, int]:
         by_role: dict[int, Counter[int]] = {}
-        found = dict.fromkeys(self.channels, 0)
+        uses = dict.fromkeys(self.channels, 0)
         for simulated in self.ranks:
             role, channels = simulated.role, simulated.rank.device.channels
             if id(role) not in by_role:
@@ -82,8 +82,8 @@ class System:
             for key, times in by_role[id(role)].items():
                 # Half 0 of a key is a collective or a sending: one a use.
                 if key % 2 == 0 and key in channels:
-                    found[channels[key]] = times
-        return found
+                    uses[channels[key]] = times
+        return uses
 
     def link_loads(self) -> tuple[Integers, Floats, Integers]:
         """Links of the components that were built, the bytes that each carried, and its copies."""
@@ -93,9 +93,9 @@ class System:
         if not sum(lengths):
             return np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0, dtype=np.int64)
         link = np.fromiter(chain.from_iterable(traffic.links for traffic, _, _ in every), np.int64, sum(lengths))
-        each = np.fromiter(chain.from_iterable(traffic.link_bytes for traffic, _, _ in every), np.float64, len(link))
+        sizes = np.fromiter(chain.from_iterable(traffic.link_bytes for traffic, _, _ in every), np.float64, len(link))
         times, copies = (np.repeat(np.array([row[place] for row in every]), lengths) for place in (1, 2))
-        distinct, carried = sums(link, times * each)
+        distinct, carried = sums(link, times * sizes)
         # Of what is written to one place the last stays.
         copies_of = np.zeros(int(distinct[-1]) + 1, dtype=np.int64)
         copies_of[link] = copies
@@ -155,7 +155,7 @@ class Partition:
 
     def prepare(self, assignment: Assignment, cost: Cost) -> Prepared:
         """Cost an assignment and take note of it."""
-        mesh, known = assignment.mesh, assignment.mesh.key in self._templates
+        mesh, met = assignment.mesh, assignment.mesh.key in self._templates
         templates = self._templates.setdefault(mesh.key, Templates(mesh, self._numbers))
         before = len(templates.numbers), int(self._kinds.max())
         roles = [make_ready(program, cost, templates) for program in assignment.programs]
@@ -164,7 +164,7 @@ class Partition:
         self._prepared.append(prepared)
         _, self._kinds = np.unique(self._kinds * (int(kinds.max()) + 2) + kinds + 1, return_inverse=True)
         # Ranks that meet as they did and are told apart as they were stay in their classes.
-        self.stable = self.stable and known and before == (len(templates.numbers), int(self._kinds.max()))
+        self.stable = self.stable and met and before == (len(templates.numbers), int(self._kinds.max()))
         if self.stable:
             prepared.system = system_of(prepared, self.devices.values(), self._carried, at_worst=self._at_worst)
         return prepared
@@ -181,14 +181,14 @@ class Partition:
         instances = list(chain.from_iterable(parts))
         if self.every_rank:
             everyone = list(range(len(members))), list(range(len(instances))), False
-            found = Alike(everyone, users_of(used_links(instances), everyone[1]))
+            alike = Alike(everyone, users_of(used_links(instances), everyone[1]))
         else:
             among = tuple(members), self._kinds.tobytes()
-            found = self._alike_lately.of_parts(
+            alike = self._alike_lately.of_parts(
                 parts, among, lambda: Alike.of(self.cluster, members, self._kinds, instances)
             )
-        rank_class, instance_class, self._at_worst = found.classes
-        self.solutions = found.solutions
+        rank_class, instance_class, self._at_worst = alike.classes
+        self.solutions = alike.solutions
         sizes: Counter[int] = Counter()
         first_of: dict[int, int] = {}
         for (rank, copies), cls in zip(members, rank_class, strict=True):
@@ -199,7 +199,9 @@ class Partition:
             rank for cls, rank in first_of.items() if rank in self.devices and self.devices[rank].size == sizes[cls]
         }
         for prepared in in_flight:
-            if prepared.system is not None and any(each.rank.number not in same for each in prepared.system.ranks):
+            if prepared.system is not None and any(
+                simulated.rank.number not in same for simulated in prepared.system.ranks
+            ):
                 raise TspsimError(
                     "what is prepared now tells ranks apart that stand for each other in a submission in flight: "
                     "prepare it before that is launched, or run every rank"
@@ -210,10 +212,10 @@ class Partition:
         }
         self.devices = {device.number: device for device in by_class.values()}
         device_of = {rank: by_class[cls] for (rank, _), cls in zip(members, rank_class, strict=True)}
-        channels = connect(instances, instance_class, found.users, device_of, self.cluster.links.bandwidth_bytes_per_s)
+        channels = connect(instances, instance_class, alike.users, device_of, self.cluster.links.bandwidth_bytes_per_s)
         self._carried = [(instance, channels[cls]) for instance, cls in zip(instances, instance_class, strict=True)]
         for prepared in self._prepared:
-            if prepared.system is None or any(each.rank.number not in same for each in prepared.system.ranks):
+            if prepared.system is None or any(simulated.rank.number not in same for simulated in prepared.system.ranks):
                 prepared.system = system_of(prepared, self.devices.values(), self._carried, at_worst=self._at_worst)
         self.stable = True
 
@@ -226,7 +228,7 @@ class Partition:
         if len(tables) > 1:
             ranks = np.unique(np.concatenate([templates.mesh.ranks.reshape(-1) for templates in tables]))
             return [(rank, 1) for rank in ranks.tolist()], [
-                found for templates in tables for found in self._among(templates.mesh.ranks.reshape(-1), templates, 1)
+                built for templates in tables for built in self._among(templates.mesh.ranks.reshape(-1), templates, 1)
             ]
         (templates,) = tables
         mesh = templates.mesh
@@ -244,7 +246,7 @@ class Partition:
             ):
                 chosen = distinct
         return [(int(rank), copies) for index, copies in chosen for rank in components[index]], [
-            found for index, copies in chosen for found in self._among(components[index], templates, copies)
+            built for index, copies in chosen for built in self._among(components[index], templates, copies)
         ]
 
     def _among(self, component: NDArray[np.int64], templates: Templates, copies: int) -> list[list[Instance]]:
@@ -254,15 +256,15 @@ class Partition:
         # Meshes that differ along other axes have the same groups along this one.
         axes = {template.axis for template, _ in templates if not template.is_copy}
         groups = {axis: mesh.groups(axis) for axis in axes}
-        lines = {axis: (each.shape, each.tobytes()) for axis, each in groups.items()}
+        lines = {axis: (members.shape, members.tobytes()) for axis, members in groups.items()}
         for template, index in templates:
             key = lines.get(template.axis), template, index, place, copies
-            found = self._instances.get(key) or self._instances_lately.get(key)
-            if found is None:
-                found = list(template_instances(self.cluster, component, mesh, template, index, copies))
-                self._instances_lately[key] = found
-            self._instances[key] = found
-            instances.append(found)
+            built = self._instances.get(key) or self._instances_lately.get(key)
+            if built is None:
+                built = list(template_instances(self.cluster, component, mesh, template, index, copies))
+                self._instances_lately[key] = built
+            self._instances[key] = built
+            instances.append(built)
         return instances
 
 
@@ -275,7 +277,7 @@ def system_of(
 ) -> System:
     """The devices and instances that an assignment has to do with."""
     assignment = prepared.assignment
-    used = {key // 2 for role in prepared.roles for each in role.known.values() for key in each.keys}
+    used = {key // 2 for role in prepared.roles for takes in role.known.values() for key in takes.keys}
     ranks = []
     named: dict[int, ReadyProgram] = {}
     for device in devices:

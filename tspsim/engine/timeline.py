@@ -83,8 +83,8 @@ class Labels(Sequence[Label]):
     def __getitem__(self, index: int | slice) -> Label | Labels:
         if isinstance(index, slice):
             return Labels(self.distinct, self.which[index], self.layer[index])
-        found: Label = self.distinct[int(self.which[index])]
-        return found.at_layer(int(self.layer[index]))
+        label: Label = self.distinct[int(self.which[index])]
+        return label.at_layer(int(self.layer[index]))
 
     def __iter__(self) -> Iterator[Label]:
         for number, layer in zip(self.which.tolist(), self.layer.tolist(), strict=True):
@@ -144,8 +144,8 @@ class Timeline:
     def layers(self) -> NDArray[np.int32]:
         """The layer of every row."""
         labels = self.labels
-        found = labels.layer if isinstance(labels, Labels) else np.array([e.layer for e in labels], dtype=np.int32)
-        return found[np.asarray(self.label, dtype=np.int32)]
+        layers = labels.layer if isinstance(labels, Labels) else np.array([e.layer for e in labels], dtype=np.int32)
+        return layers[np.asarray(self.label, dtype=np.int32)]
 
     def frame(self) -> pandas.DataFrame:
         """A DataFrame of every row, ordered by rank, stream and start."""

@@ -16,13 +16,13 @@ from ..scenario import Faults
 from ..step.description import describe_cluster
 from ..step.question import in_islands, measured_between, with_faults
 from ..step.result import PlanResult
-from .asked import Ask, Paces, checked_sizes, jobs_of
 from .clock import Fleet
 from .failing import Failing
 from .jobs import FleetJob
 from .life import LOSSES, Life
 from .neighbours import Neighbours, scarce
 from .nodes import Nodes
+from .paces import Ask, Paces, checked_sizes, jobs_of
 from .power import FleetPower
 from .question import FleetQuestion
 from .replica import ServiceReplica, replicas_of
@@ -35,7 +35,7 @@ Progress = Callable[[str, float], None]
 def answer(
     question: FleetQuestion, ask: Ask, *, every_job_step: bool = False, progress: Progress | None = None
 ) -> FleetAnswer:
-    """What becomes of every job, and of the cluster.
+    """The history of every job, and of the cluster.
 
     Parameters
     ----------
@@ -44,9 +44,9 @@ def answer(
     ask
         Answers the scenario of one job: :func:`tspsim.answer.kinds.simulate`.
     every_job_step
-        Launch the real steps of jobs that met on links together, and say what they come to beside the rule.
+        Also run the real steps of jobs that shared links together, and report them beside the rule.
     progress
-        Called with what is under way and the share that is done.
+        Called with the current task and the share done.
 
     Raises
     ------
@@ -94,12 +94,14 @@ def answer(
         power = FleetPower(question.power, device, fleet, speed_at, own_w)
         for entry, watts in own_w.items():
             if watts > power.busy_w:
-                told = f"{watts:,.0f} W of a GPU; at most power.busy, {power.busy_w:,.0f} W"
-                raise InputError(told, key=f"jobs.{question.jobs[entry].name}.busy")
-        fleet.watts, fleet.desk.allows = lambda: power.watts, power.allows
+                problem = f"{watts:,.0f} W of a GPU; at most power.busy, {power.busy_w:,.0f} W"
+                raise InputError(problem, key=f"jobs.{question.jobs[entry].name}.busy")
+        fleet.watts, fleet.dispatcher.allows = lambda: power.watts, power.allows
     fleet.run()
     if services:
-        parts["services"] = [each.to_json(ServiceReplica(paces, each.keys, each.replica.nodes)) for each in services]
+        parts["services"] = [
+            service.to_json(ServiceReplica(paces, service.keys, service.replica.nodes)) for service in services
+        ]
     if power is not None:
         parts["power"] = power.to_json()
     if neighbours is not None:
@@ -112,9 +114,7 @@ def answer(
     if power is not None:
         facts = replace(facts, energy_kwh=parts["power"]["energy_kwh"])
     plans = tuple(_plans(paces))
-    provenance = {
-        (each["what"], each["source"]): each for result in paces.answers.values() for each in result.provenance
-    }
+    provenance = {(row["what"], row["source"]): row for result in paces.answers.values() for row in result.provenance}
     unexplained = dict.fromkeys(text for result in paces.answers.values() for text in result.unexplained)
     return FleetAnswer(
         scenario=question.to_dict(),
@@ -154,19 +154,19 @@ def _plans(paces: Paces) -> Iterator[PlanResult]:
 
 
 def _in_words(jobs: list[FleetJob], paces: Paces) -> Iterator[str]:
-    """What was assumed of the jobs, as sentences."""
+    """Assumptions about the jobs, as sentences."""
     for name, why in paces.left_out.items():
         if why:
-            told = ", ".join(f"{count:,} {words}" for words, count in why.items())
-            yield f"Rows of `{name}` that are no jobs as they stand: {told}."
+            reasons = ", ".join(f"{count:,} {words}" for words, count in why.items())
+            yield f"Rows of `{name}` that are left out: {reasons}."
     unknown = sum(job.paces[0].plan is None for job in jobs)
     if unknown:
         every = several(len(jobs), "job")
-        yield f"Of {unknown:,} of {every} no workload is known: they take nodes for a stated time."
+        yield f"{unknown:,} of {every} have no workload: they take nodes for a stated time."
 
 
 def facts_of(question: FleetQuestion, cluster: Cluster, device: Device, fleet: Fleet) -> FleetFacts:
-    """What became of a fleet that has run."""
+    """The facts of a fleet that has run."""
     ended_s = fleet.ended_s
     gpus, of_a_node = cluster.gpus, cluster.gpus_per_node
     price = _price(question, device)
@@ -215,7 +215,7 @@ def facts_of(question: FleetQuestion, cluster: Cluster, device: Device, fleet: F
 
 
 def _price(question: FleetQuestion, device: Device) -> float | None:
-    """USD of a GPU-hour: as stated, or the first basis that the device's file has."""
+    """USD per GPU-hour: as stated, or the first price in the device's file."""
     if question.prices.gpu_hour is not None:
         return question.prices.gpu_hour
     return next(iter(device.prices_usd_per_hour.values()), None)
@@ -246,7 +246,7 @@ def _job(life: Life, job: FleetJob, of_a_node: int, price: float | None, fleet: 
     )
 
 
-#: What the model knowingly leaves out.
+#: What the model leaves out, knowingly.
 UNEXPLAINED = (
     "Storage that jobs share: files of one job never wait for those of another.",
     "People: jobs that are cancelled, edited or submitted again by hand.",

@@ -1,9 +1,9 @@
-"""Requests that a service's replicas cannot serve at once, and that wait for hours with less to do.
+"""Requests that a service's replicas cannot serve at once, and that wait for hours with less load.
 
-Requests flow: they come at a rate, replicas serve at most theirs, and what is not served queues, first come, first
-served. With A(t) requests that came and D(t) of which service began, the n-th waits D⁻¹(n) − A⁻¹(n); both are lines
-between the times at which a rate changes or the queue is empty, so that nothing is approximated but that requests are
-counted as a flow (Newell 1982, Applications of Queueing Theory, chapter 2).
+Requests are a flow: they come at a rate, replicas serve at most theirs, and the rest queues, first come, first served.
+With A(t) requests that came by t and D(t) whose service began, the n-th waits D⁻¹(n) − A⁻¹(n). Both curves are straight
+between the times at which a rate changes or the queue becomes empty, so the only approximation is the flow itself
+(Newell 1982, Applications of Queueing Theory, chapter 2).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Backlog:
-    """What became of a service's requests, in runs of requests that came and were served while nothing changed.
+    """Waits of a service's requests, in runs of requests that came and were served at constant rates.
 
     Attributes
     ----------
     requests
-        Of every run that was served.
+        Requests of every served run.
     wait_s, longest_s
-        Of every run, the mean and the largest, until its service begins.
+        Mean and largest wait of every run until its service begins.
     pace
-        Requests/s that a replica served while it served them.
+        Requests/s per replica while it served the run.
     left, left_wait_s
-        Requests that are not served at the end, and how long the first of them has waited.
+        Requests not served at the end, and the wait of the first of them.
     most
-        Requests that waited at once, at most.
+        Most requests that waited at once.
     """
 
     requests: Floats
@@ -61,15 +61,15 @@ def backlog(for_s: Floats, rate: Floats, serving: Floats, capacity: float) -> Ba
     Parameters
     ----------
     for_s, rate, serving
-        Spans of time one after another: seconds, requests/s that come, replicas that serve. Shape (spans,) each.
+        Consecutive spans of time: seconds, arriving requests/s, serving replicas. Shape (spans,) each.
     capacity
-        Requests/s that a replica serves at most; infinite where that is not known to be too little.
+        Most requests/s of a replica; infinite where it always suffices.
 
     Examples
     --------
     >>> import numpy as np
-    >>> told = backlog(np.array([10.0, 10.0]), np.array([3.0, 0.0]), np.array([1.0, 1.0]), 2.0)
-    >>> told.to_json()["most_requests"], told.to_json()["mean_wait_s"], told.left
+    >>> result = backlog(np.array([10.0, 10.0]), np.array([3.0, 0.0]), np.array([1.0, 1.0]), 2.0)
+    >>> result.to_json()["most_requests"], result.to_json()["mean_wait_s"], result.left
     (10.0, 2.5, 0.0)
     """
     spans, queues = _spans(for_s, rate, serving, capacity)
@@ -79,7 +79,7 @@ def backlog(for_s: Floats, rate: Floats, serving: Floats, capacity: float) -> Ba
     served = came - queues
     left = float(came[-1] - served[-1])
     borders = np.unique(np.concatenate([came, served]))
-    # A difference in the last digits is none.
+    # Borders that differ only in the last digits are equal.
     borders = borders[np.concatenate([[True], np.diff(borders) > 1e-9 * max(1.0, float(came[-1]))])]
     low, high = borders[:-1], borders[1:]
     kept = high <= served[-1] + 1e-9 * max(1.0, float(came[-1]))
@@ -95,7 +95,7 @@ def backlog(for_s: Floats, rate: Floats, serving: Floats, capacity: float) -> Ba
 
 
 def _waits(numbers: Floats, at_s: Floats, came: Floats, served: Floats) -> Floats:
-    """How long requests wait, by how many came before them; none lies where a curve is flat."""
+    """Waits of requests by the number of requests before them; no number lies where a curve is flat."""
     return np.asarray(np.interp(numbers, served, at_s) - np.interp(numbers, came, at_s))
 
 

@@ -1,13 +1,13 @@
-"""Steps of jobs reduced to the transfers that leave their leaf switch, and such steps beside each other.
+"""Steps of jobs reduced to the transfers that leave their leaf switch, and such steps run beside each other.
 
-A step that ran alone is a graph of events: a transfer begins once all that it waits for is done, and a kernel takes as
-long as it did. Of two transfers over links between switches only the longest way from the end of the first to the begin
-of the second counts, through all kernels and all other transfers; so the whole step is a few dozen transfers with
-delays between them (the max-plus reduction of an event graph; Baccelli, Cohen, Olsder and Quadrat 1992, chapter 2), and
-alone it takes exactly as long. Several such steps share links max-min, as the engine's transfers do: what is slowed
-delays what waits for it, what is hidden behind kernels delays nothing until it lasts longer than they do, and steps of
-one length meet in every step or never. Kernels are slower beside data; while data of a job moves for longer than alone,
-its delays take longer by as much of them as is kernels.
+A simulated step is a graph of events: a transfer begins once everything that it waits for is done, and a kernel takes
+its simulated time. Between two transfers over links between switches only the longest path counts, from the end of the
+first to the begin of the second, through all kernels and all other transfers. So a step becomes a few dozen transfers
+with delays between them (the max-plus reduction of an event graph; Baccelli, Cohen, Olsder and Quadrat 1992, chapter
+2), and alone it takes exactly its simulated time. Several such steps share links max-min, as the engine's transfers do:
+a slowed transfer delays whatever waits for it, a hidden one delays nothing until it exceeds the kernels that hide it,
+and steps of equal length meet in every step or never. Kernels are slower beside data; while data of a job moves for
+longer than alone, the kernel share of its delays grows accordingly.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from ..engine.system import SimulatedRank
 from ..network.fluid import Channel
 from ..network.sharing import shares
 
-#: A source of delays: a transfer by its number, or the begin of the step.
+#: The source of delays at the begin of the step; other sources are numbers of transfers.
 BEGIN = -1
-#: Seconds from the end of each source, at least.
+#: Least seconds from the end of each source.
 Delays = dict[int, float]
-#: Two ways that differ by less are one (s).
+#: Paths that differ by less (s) are equal.
 SAME_S = 1e-12
-#: A use that takes as long as another one to this many digits is the same flow.
+#: Uses of a channel that take equally long to this many digits are the same flow.
 DIGITS = 4
-#: Sources of one transfer that are kept: those that could hold it up soonest.
+#: Sources kept per transfer: those with the least slack.
 MOST_WAITS = 64
-#: Sets of flows whose rates are remembered.
+#: Most sets of flows whose rates are memoized.
 REMEMBERED = 50_000
 
 
 @dataclass(frozen=True)
 class BurstFlow:
-    """Data on its way.
+    """Data that moves over links.
 
     Attributes
     ----------
     usage
-        The share of each link that it takes while it moves alone.
+        Link → share that it takes while it moves alone.
     weight
-        Its claim to a full one (:func:`tspsim.network.sharing.shares`).
+        Its weight on a full link (:func:`tspsim.network.sharing.shares`).
     beside
         Share of the job's GPUs whose kernels are slower meanwhile.
     """
@@ -60,7 +60,7 @@ class BurstFlow:
 
 @dataclass(frozen=True)
 class BurstTransfer:
-    """One of a step: which of its flows, seconds alone, and delays from what it waits for."""
+    """One transfer of a step: number of its flow, seconds alone, and delays from the sources that it waits for."""
 
     flow: int
     alone_s: float
@@ -74,11 +74,11 @@ class StepGraph:
     Attributes
     ----------
     step_s
-        Alone.
+        Seconds of the step alone.
     ends
         Delays to the end of the step.
     slower
-        How much longer delays take while data moves on all GPUs for longer than alone: 0.2 is a fifth.
+        Growth of delays while data moves on all GPUs for longer than alone: 0.2 is a fifth.
     """
 
     step_s: float
@@ -89,7 +89,7 @@ class StepGraph:
 
     @once
     def peaks(self) -> Mapping[int, float]:
-        """Link → the most of it that the step may take at once."""
+        """Link → the largest share of it that the step may take at once."""
         sums: dict[int, float] = {}
         for flow in self.flows:
             for link, share in flow.usage.items():
@@ -97,8 +97,8 @@ class StepGraph:
         return sums
 
 
-class _Meeting:
-    """A use of a channel: from when to when its data moved, and what its parties wait for."""
+class _ChannelUse:
+    """One use of a channel: when its data moved, and what its parties wait for."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel, self.missing = channel, channel.parties
@@ -114,12 +114,12 @@ class _Meeting:
 def graph_of(
     submission: Submission, carried: Mapping[Channel, Mapping[int, float]], compute_slowdown: float = 1.0
 ) -> StepGraph:
-    """A step that has run, reduced to the transfers of some channels.
+    """A simulated step, reduced to the transfers of some channels.
 
     Parameters
     ----------
     carried
-        Channel → link → seconds of it that one use takes, by all the groups that it stands for.
+        Channel → link → seconds of it that one use takes, over all groups that it stands for.
     compute_slowdown
         Factor on the time of a kernel beside which data moves.
     """
@@ -127,44 +127,46 @@ def graph_of(
 
 
 class _Reduction:
-    """Walks the instructions of a step that has run, in an order in which nothing stands before what it waits for."""
+    """Walks the instructions of a simulated step, each after everything that it waits for."""
 
     def __init__(
         self, submission: Submission, carried: Mapping[Channel, Mapping[int, float]], compute_slowdown: float
     ) -> None:
         self.ranks, self.carried, self.compute_slowdown = submission.ranks, carried, compute_slowdown
-        self.gpus = sum(each.size for each in self.ranks)
-        #: Seconds of all kernels, and of transfers that stay below their leaf.
+        self.gpus = sum(rank.size for rank in self.ranks)
+        #: Seconds of all kernels, and of transfers below the leaf switches.
         self.kernels_s = self.local_s = 0.0
-        self.begin_s = min(min(each.rank.start_s, default=inf) for each in self.ranks)
-        self.last_s = max(max(each.rank.end_s, default=0.0) for each in self.ranks)
-        #: When each source was done.
+        self.begin_s = min(min(simulated.rank.start_s, default=inf) for simulated in self.ranks)
+        self.last_s = max(max(simulated.rank.end_s, default=0.0) for simulated in self.ranks)
+        #: End of each source.
         self.done_s = {BEGIN: self.begin_s}
-        self.meetings: dict[tuple[int, int], _Meeting] = {}
+        self.meetings: dict[tuple[int, int], _ChannelUse] = {}
         self.flows: dict[tuple[int, float], int] = {}
         self.kinds: list[BurstFlow] = []
         self.transfers: list[BurstTransfer] = []
         self.waits: list[Delays] = []
         self.ends: Delays = {BEGIN: 0.0}
-        #: Of instructions by rank and number: from when on what follows may go on.
+        #: Delays to the successors of an instruction, by rank and number.
         self.after: dict[tuple[int, int], Delays] = {}
         self._moved = False
-        for each in self.ranks:
-            for stream in each.role.streams.values():
+        for simulated in self.ranks:
+            for stream in simulated.role.streams.values():
                 for ready in stream:
-                    ended_s = each.rank.end_s[ready.number]
+                    ended_s = simulated.rank.end_s[ready.number]
                     for key, use in ready.meets:
-                        channel = each.rank.device.channels.get(key)
+                        channel = simulated.rank.device.channels.get(key)
                         if channel is not None:
-                            meeting = self.meetings.setdefault((channel.number, use), _Meeting(channel))
+                            meeting = self.meetings.setdefault((channel.number, use), _ChannelUse(channel))
                             # An instruction with both halves of a message begins with one and ends with the other.
-                            meeting.began_s = max(meeting.began_s, each.rank.start_s[ready.number])
+                            meeting.began_s = max(meeting.began_s, simulated.rank.start_s[ready.number])
                             meeting.ended_s = min(meeting.ended_s, ended_s)
 
     def graph(self) -> StepGraph:
-        walks = [self._stream(each, stream) for each in self.ranks for stream in each.role.streams.values()]
+        walks = [
+            self._stream(simulated, stream) for simulated in self.ranks for stream in simulated.role.streams.values()
+        ]
         while walks:
-            # A walk stands still where something that it waits for has not been walked through.
+            # A walk stops where an instruction that it waits for has not been walked yet.
             waiting = [walk for walk in walks if next(walk, None) is not None]
             assert len(waiting) < len(walks) or self._moved, "a step that ran waits for itself"
             walks, self._moved = waiting, False
@@ -177,9 +179,9 @@ class _Reduction:
             (self.compute_slowdown - 1.0) * kernels,
         )
 
-    def _stream(self, each: SimulatedRank, stream: Sequence[ReadyInstruction]) -> Iterator[bool]:
+    def _stream(self, simulated: SimulatedRank, stream: Sequence[ReadyInstruction]) -> Iterator[bool]:
         """One stream of a rank; yields where it cannot go on yet."""
-        rank, held, held_s = each.rank, {BEGIN: 0.0}, self.begin_s
+        rank, held, held_s = simulated.rank, {BEGIN: 0.0}, self.begin_s
         for ready in stream:
             waits, arrived_s = held, held_s
             for other in ready.after:
@@ -204,7 +206,7 @@ class _Reduction:
                 held = self._pruned(held, ended_s)
             else:
                 took_s = ended_s - arrived_s
-                self.kernels_s += took_s * each.size * ready.is_compute
+                self.kernels_s += took_s * simulated.size * ready.is_compute
                 held = {source: delay_s + took_s for source, delay_s in waits.items()} if took_s else waits
                 held = self._pruned(held, ended_s)
             held_s = ended_s
@@ -212,7 +214,7 @@ class _Reduction:
             self._moved = True
         self.ends = self._pruned(_later(self.ends, held), self.last_s)
 
-    def _arrive(self, meeting: _Meeting, waits: Delays) -> None:
+    def _arrive(self, meeting: _ChannelUse, waits: Delays) -> None:
         meeting.waits = _later(meeting.waits, waits)
         meeting.missing -= 1
         self._moved = True
@@ -236,14 +238,14 @@ class _Reduction:
         if key not in self.flows:
             self.flows[key] = len(self.kinds)
             usage = {link: min(1.0, seconds / moved_s) for link, seconds in links.items()}
-            # Fair in bytes: who moves slower alone has as large a claim to more of its own speed.
+            # Fair in bytes: the weight grows by the factor by which a transfer is slower alone.
             slower = moved_s / channel.fluid_s if channel.fluid_s else 1.0
             self.kinds.append(BurstFlow(usage, channel.weight * slower, _gpus(channel) / self.gpus))
         return self.flows[key]
 
     def _pruned(self, delays: Delays, at_s: float) -> Delays:
-        """Of what happens at ``at_s`` alone: without sources that a later one waits for at least as long, and of many
-        those that could hold it up soonest."""
+        """Delays of an event at ``at_s``, without sources that a later source waits for at least as long; of many,
+        those with the least slack."""
         if len(delays) < 2:
             return delays
         kept = dict(delays)
@@ -264,7 +266,7 @@ class _Reduction:
 
 
 def _gpus(channel: Channel) -> int:
-    """Those whose kernels are slower while it moves."""
+    """GPUs whose kernels are slower while the channel moves data."""
     return sum(cast("SimulatedDevice", device).size for device in channel.devices)
 
 
@@ -279,8 +281,8 @@ def _later(one: Delays, other: Delays) -> Delays:
     return merged
 
 
-class _Way:
-    """A step under way on a clock of its own, which is slower while the job's data moves.
+class _RunningStep:
+    """A step that runs on its own clock, which is slower while the job's data moves.
 
     Attributes
     ----------
@@ -289,11 +291,11 @@ class _Way:
     """
 
     def __init__(self, graph: StepGraph, flows: Sequence[int]) -> None:
-        self.flow = [flows[each.flow] for each in graph.transfers]
-        self.alone_s = [each.alone_s for each in graph.transfers]
-        self.share = [graph.flows[each.flow].beside for each in graph.transfers]
+        self.flow = [flows[transfer.flow] for transfer in graph.transfers]
+        self.alone_s = [transfer.alone_s for transfer in graph.transfers]
+        self.share = [graph.flows[transfer.flow].beside for transfer in graph.transfers]
         self.most = graph.slower
-        nodes = [*(each.waits for each in graph.transfers), graph.ends]
+        nodes = [*(transfer.waits for transfer in graph.transfers), graph.ends]
         self.last = len(nodes) - 1
         self.counts = [len(waits) for waits in nodes]
         self.follow: dict[int, list[tuple[int, float]]] = {}
@@ -304,16 +306,17 @@ class _Way:
         self.due: list[tuple[float, int]] = []
         self.now_s = 0.0
         self.rate = 1.0
-        #: Of the job's GPUs those that move data, and those of them that do alone: what delays have in them already.
+        #: Share of the job's GPUs that move data, and of those that also do so alone, whose slowdown the delays
+        #: contain.
         self.moving = self.as_alone = 0.0
 
     def begin(self) -> None:
-        """A step begins now."""
+        """Begins a step now."""
         self.left, self.ready_s = list(self.counts), [self.now_s] * len(self.counts)
         self.done(BEGIN)
 
     def done(self, source: int) -> None:
-        """A transfer is through now."""
+        """Completes a source now."""
         now_s, left, ready_s = self.now_s, self.left, self.ready_s
         for node, delay_s in self.follow.get(source, ()):
             if now_s + delay_s > ready_s[node]:
@@ -323,7 +326,7 @@ class _Way:
                 heappush(self.due, (ready_s[node], node))
 
     def moves(self, share: float, as_alone: float) -> None:
-        """Data begins to move, moves for longer than alone, or has moved."""
+        """Updates the clock rate when data begins to move, moves for longer than alone, or has moved."""
         self.moving += share
         self.as_alone += as_alone
         beyond = min(1.0, self.moving) - min(1.0, self.as_alone)
@@ -331,28 +334,27 @@ class _Way:
 
 
 @dataclass(slots=True, eq=False)
-class _Moving:
-    """A transfer under way: seconds that it has left at full speed, and those until it moves for longer than alone."""
+class _ActiveTransfer:
+    """A transfer that runs: seconds left at full speed, and seconds until it moves for longer than alone."""
 
     flow: int
-    way: _Way
+    way: _RunningStep
     node: int
     share: float
     left_s: float
     as_alone_s: float
 
 
-def _flow_of(moving: _Moving) -> int:
+def _flow_of(moving: _ActiveTransfer) -> int:
     return moving.flow
 
 
 def beside(graphs: Sequence[StepGraph], begins_s: Sequence[float], steps: int) -> list[list[float]]:
-    """Ends of the steps of jobs beside each other, one after the other from ``begins_s`` on, until every job has done
-    so many."""
+    """Ends of consecutive steps of jobs beside each other, from ``begins_s`` on, until every job has done ``steps``."""
     usages, flows_of = _shared(graphs)
-    ways = [_Way(graph, flows) for graph, flows in zip(graphs, flows_of, strict=True)]
+    ways = [_RunningStep(graph, flows) for graph, flows in zip(graphs, flows_of, strict=True)]
     remembered: dict[tuple[int, ...], list[float]] = {}
-    active: list[_Moving] = []
+    active: list[_ActiveTransfer] = []
     rates: list[float] = []
     now_s = 0.0
     for way, begin_s in zip(ways, begins_s, strict=True):
@@ -361,20 +363,20 @@ def beside(graphs: Sequence[StepGraph], begins_s: Sequence[float], steps: int) -
     unfinished = len(ways)
     while unfinished:
         next_s, first, begins, longer = inf, None, None, None
-        for each, rate in zip(active, rates, strict=True):
-            if each.left_s < next_s * rate:
-                next_s, first = each.left_s / rate, each
+        for transfer, rate in zip(active, rates, strict=True):
+            if transfer.left_s < next_s * rate:
+                next_s, first = transfer.left_s / rate, transfer
         for way in ways:
             if way.due and way.due[0][0] - way.now_s < next_s * way.rate:
                 next_s, begins = max(0.0, way.due[0][0] - way.now_s) / way.rate, way
-        for each in active:
-            if 0.0 < each.as_alone_s < next_s:
-                next_s, longer = each.as_alone_s, each
+        for transfer in active:
+            if 0.0 < transfer.as_alone_s < next_s:
+                next_s, longer = transfer.as_alone_s, transfer
         now_s += next_s
-        for each, rate in zip(active, rates, strict=True):
-            each.left_s -= next_s * rate
-            if each.as_alone_s > 0.0 and each is not longer:
-                each.as_alone_s -= next_s
+        for transfer, rate in zip(active, rates, strict=True):
+            transfer.left_s -= next_s * rate
+            if transfer.as_alone_s > 0.0 and transfer is not longer:
+                transfer.as_alone_s -= next_s
         for way in ways:
             way.now_s += next_s * way.rate
         if longer is not None:
@@ -392,14 +394,14 @@ def beside(graphs: Sequence[StepGraph], begins_s: Sequence[float], steps: int) -
                 continue
             share = way.share[node]
             way.moves(share, share)
-            active.append(_Moving(way.flow[node], way, node, share, way.alone_s[node], way.alone_s[node]))
+            active.append(_ActiveTransfer(way.flow[node], way, node, share, way.alone_s[node], way.alone_s[node]))
             active.sort(key=_flow_of)
         else:
             assert first is not None
             active.remove(first)
             first.way.moves(-first.share, -first.share if first.as_alone_s > 0.0 else 0.0)
             first.way.done(first.node)
-        meeting = tuple([each.flow for each in active])
+        meeting = tuple([transfer.flow for transfer in active])
         speeds = remembered.get(meeting)
         if speeds is None:
             if len(remembered) >= REMEMBERED:
@@ -411,8 +413,8 @@ def beside(graphs: Sequence[StepGraph], begins_s: Sequence[float], steps: int) -
 
 
 def _shared(graphs: Sequence[StepGraph]) -> tuple[list[tuple[dict[Hashable, float], float]], list[list[int]]]:
-    """Flows of all jobs by number, each with its shares of what jobs may fill together and its claim; and of each job
-    the numbers of its flows. Links that the same flows take in the same shares are one."""
+    """Flows of all jobs by number, each with its shares of contested links and its weight; and for each job the numbers
+    of its flows. Links that the same flows take in the same shares are merged."""
     users: dict[int, list[tuple[int, float]]] = {}
     jobs: dict[int, set[int]] = {}
     weights: list[float] = []

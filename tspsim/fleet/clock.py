@@ -1,7 +1,7 @@
 """The fleet on a clock: jobs are submitted, wait, get nodes, run and leave.
 
-SimPy keeps the time. What waits is a process (arrivals, failures, repairs); the end of a job is an event that is called
-back, for a process costs a generator for every wait.
+SimPy keeps the time. What waits repeatedly is a process (arrivals, failures, repairs). The end of a job is an event
+with a callback, since a process would cost a generator per wait.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import simpy
 
 from ..base.errors import TspsimError
-from .desk import JobDispatcher, Running
+from .dispatcher import JobDispatcher, Running
 from .jobs import FleetJob, JobPace
 from .life import OF_NODES, SLOWER, Life, Series, Spells
 from .nodes import Nodes
@@ -23,7 +23,7 @@ from .placements import Placement
 from .schedulers import JobScheduler
 from .waiting import Waiting
 
-#: Behind all else that happens at an instant.
+#: Priority after everything else at an instant.
 LATE = 2
 
 
@@ -33,21 +33,21 @@ class RunningJob(Running):
     Attributes
     ----------
     size
-        Which of its sizes.
+        Index of its size.
     ready_s
-        When its restart is over and it works.
+        End of its restart, when work begins.
     speeds
-        Why it works slower than alone → as a share of its speed otherwise (:data:`tspsim.fleet.life.SLOWER`).
+        Cause of a slowdown → share of its speed otherwise (:data:`tspsim.fleet.life.SLOWER`).
     rate
-        How fast it works, alone = 1: the product.
+        Its speed, alone = 1: the product of ``speeds``.
     since_s
-        Until when its work is accounted for.
+        Time up to which its work is accounted for.
     end
-        The event of its end; another one once its rate changes.
+        The event of its end; a new one whenever its rate changes.
     advanced_s
-        What it has done in this run, in seconds of work alone.
+        Work done in this run, in seconds of work alone.
     hung_s
-        When a node of it failed, which nobody knows yet; None while it is sound.
+        When a node of it failed, before the failure is noticed; None while it is sound.
     """
 
     __slots__ = ("advanced_s", "end", "hung_s", "rate", "ready_s", "since_s", "size", "speeds")
@@ -79,11 +79,11 @@ class Fleet:
     Parameters
     ----------
     jobs
-        By number, which is their order of submission.
+        Jobs by number, in order of submission.
     restart_s
-        From nodes to the first step, of a job that begins again; reading its checkpoint comes on top.
+        Seconds from nodes to the first step of a restarted job; reading its checkpoint is added.
     horizon_s
-        When to stop looking; None: when all jobs are done.
+        End of the simulation; None: when all jobs are done.
     """
 
     def __init__(
@@ -101,14 +101,14 @@ class Fleet:
         self.jobs, self.nodes = list(jobs), nodes
         self.placement, self.random = placement, random
         self.restart_s, self.horizon_s = restart_s, horizon_s
-        self.desk = JobDispatcher(nodes, Waiting(scheduler.rank), self._launch, self._halt)
+        self.dispatcher = JobDispatcher(nodes, Waiting(scheduler.rank), self._launch, self._halt)
         self.lives = [Life() for _ in jobs]
         self.series, self.spells = Series(), Spells()
-        #: GPU-seconds that no job had, by why.
+        #: GPU-seconds without a job, by cause.
         self.idle_gpu_s = dict.fromkeys(OF_NODES, 0.0)
         self._idle = "empty"
         self.ended_s = 0.0
-        #: Numbers of jobs that ran at the end of the time that was looked at.
+        #: Numbers of jobs that ran at the end of the simulation.
         self.cut_off: set[int] = set()
         self._schedule = scheduler.open()
         self._policy = scheduler
@@ -118,36 +118,36 @@ class Fleet:
         self._unsubmitted = len(jobs)
         self._since_s = 0.0
         self._gpus_held = 0
-        #: Entry → GPUs that its jobs have, where they have any.
+        #: Entry → GPUs of its jobs, if any.
         self.held_by: dict[int, int] = {}
-        #: Jobs that stand because a node of theirs failed.
+        #: Jobs that hang because a node of theirs failed.
         self.hung: list[RunningJob] = []
-        #: Entry → its jobs that are not done; and jobs that wait for that.
+        #: Entry → number of its jobs that are not done.
         self._open: dict[int, int] = {}
         for job in jobs:
             self._open[job.entry] = self._open.get(job.entry, 0) + 1
         self._dependent: dict[int, list[FleetJob]] = {}
-        #: What the machines draw now; 0 where nobody asks.
+        #: Current power of the machines; 0 where no power is asked for.
         self.watts: Callable[[], float] = lambda: 0.0
-        #: Told of the jobs that run after an instant in which they changed.
+        #: Called with the fleet after an instant in which running jobs changed.
         self.listeners: list[Callable[[Fleet], None]] = []
         #: Processes that may bring nodes back: a fleet that waits for them is not stuck.
         self.repairs = 0
-        #: Nodes that are up and kept free to stand in for others.
+        #: Nodes that are up and kept as spares.
         self.spares: Callable[[], int] = lambda: 0
-        #: Numbers of jobs that wait for another entry, and of those that are still to come.
+        #: Numbers of jobs that wait for another entry, and of those still to come.
         self._held: set[int] = set()
         self._to_come = range(len(jobs))
-        #: Numbers of jobs that were taken back before they ran.
+        #: Numbers of jobs that were withdrawn before they ran.
         self.withdrawn: set[int] = set()
 
     def run(self) -> None:
-        """Until all jobs are done, or the horizon.
+        """Runs until all jobs are done, or to the horizon.
 
         Raises
         ------
         TspsimError
-            Jobs wait that the scheduler never starts.
+            The scheduler never starts some waiting jobs.
         """
         if not self._unfinished:
             return
@@ -157,14 +157,14 @@ class Fleet:
             self._at(self.horizon_s, lambda _: self._stop.succeed())
         self.env.run(until=self._stop)
         self._account(self.env.now)
-        for run in list(self.desk.running.values()):
+        for run in list(self.dispatcher.running.values()):
             assert isinstance(run, RunningJob)
             self.cut_off.add(run.job.number)
             self._leave(run, "cut off")
         self.ended_s = self.env.now
 
     def _at(self, when_s: float, call: Callable[[simpy.Event], object], priority: int = 1) -> simpy.Event:
-        """Call back at a time."""
+        """Schedules a callback."""
         event = self.env.event()
         event._ok, event._value = True, None
         event.callbacks.append(cast("Any", call))
@@ -172,12 +172,12 @@ class Fleet:
         return event
 
     def changed(self) -> None:
-        """Let the scheduler look once this instant is over."""
+        """Calls the scheduler at the end of this instant."""
         if not self._due:
             self._due = True
             self._at(self.env.now, self._dispatch, LATE)
 
-    # What happens.
+    # Events.
 
     def _submit(self, jobs: Sequence[FleetJob]) -> Generator[simpy.Event, Any, None]:
         for job in jobs:
@@ -190,39 +190,39 @@ class Fleet:
                 self._dependent.setdefault(job.after, []).append(job)
                 self._held.add(job.number)
                 continue
-            self.desk.queue.add(job)
+            self.dispatcher.queue.add(job)
             self.changed()
 
     def hold(self) -> None:
-        """More jobs may come: the fleet is not done before :meth:`release`."""
+        """Announces further jobs: the fleet is not done before :meth:`release`."""
         self._unfinished += 1
         self._unsubmitted += 1
 
     def release(self) -> None:
-        """The opposite of :meth:`hold`."""
+        """Reverses :meth:`hold`."""
         self._unsubmitted -= 1
         self._finish()
 
     def add(self, job: FleetJob) -> FleetJob:
-        """Submit one more job now; with its number."""
+        """Submits one more job now, and returns it with its number."""
         self._account(self.env.now)
         job = replace(job, number=len(self.jobs))
         self.jobs.append(job)
         self.lives.append(Life())
         self._unfinished += 1
         self._open[job.entry] = self._open.get(job.entry, 0) + 1
-        self.desk.queue.add(job)
+        self.dispatcher.queue.add(job)
         self.changed()
         return job
 
     def retire(self, job: FleetJob) -> None:
-        """A job that waits is taken back, one that runs is done now; nothing else of it is left to do."""
+        """Withdraws a waiting job, or ends a running one as done."""
         self._account(self.env.now)
-        run = self.desk.running.get(job.number)
+        run = self.dispatcher.running.get(job.number)
         if isinstance(run, RunningJob):
             self._leave(run, "done")
         else:
-            self.desk.queue.remove(job)
+            self.dispatcher.queue.remove(job)
         life = self.lives[job.number]
         if life.started_s is None:
             self.withdrawn.add(job.number)
@@ -232,39 +232,47 @@ class Fleet:
         self.changed()
 
     def _finish_of(self, job: FleetJob) -> None:
-        """A job less; who waits for all of its entry need not wait longer."""
+        """Counts a finished job, and releases jobs that wait for its entry."""
         self._open[job.entry] -= 1
         if not self._open[job.entry]:
             for waiting in self._dependent.pop(job.entry, ()):
                 self._held.discard(waiting.number)
-                self.desk.queue.add(waiting)
+                self.dispatcher.queue.add(waiting)
         self._finish()
 
     def _finish(self) -> None:
         self._unfinished -= 1
         if not self._unfinished:
-            # After the scheduler has looked once more, so that the last row is an empty fleet.
+            # After one more call of the scheduler, so that the last row is an empty fleet.
             self.changed()
             self._at(self.env.now, lambda _: None if self._stop.triggered else self._stop.succeed(), LATE + 1)
 
     def _dispatch(self, _event: simpy.Event) -> None:
         self._due = False
-        desk = self.desk
+        dispatcher = self.dispatcher
         self._account(self.env.now)
-        desk.now_s = self.env.now
-        self._schedule(desk)
-        if desk.queue and not desk.running and not self._unsubmitted and not self.repairs and not self.nodes.down:
-            told = f"{len(desk.queue)} jobs wait for ever, {desk.queue[0].name} first, and all nodes are empty"
-            raise TspsimError(f"{told}: the scheduler '{self._policy.name}' does not start them")
+        dispatcher.now_s = self.env.now
+        self._schedule(dispatcher)
+        if (
+            dispatcher.queue
+            and not dispatcher.running
+            and not self._unsubmitted
+            and not self.repairs
+            and not self.nodes.down
+        ):
+            problem = (
+                f"{len(dispatcher.queue)} jobs wait for ever, {dispatcher.queue[0].name} first, and all nodes are empty"
+            )
+            raise TspsimError(f"{problem}: the scheduler '{self._policy.name}' does not start them")
         for listener in self.listeners:
             listener(self)
         self._idle = self._why_idle()
         self._record()
 
     def _why_idle(self) -> str:
-        """Why GPUs that are free stay free until something changes: nobody waits, who waits does not fit, or a job that
-        would fit is held back."""
-        queue, nodes = self.desk.queue, self.nodes
+        """The cause of idle GPUs until the next change: nobody waits, no waiting job fits, or a job that fits is held
+        back."""
+        queue, nodes = self.dispatcher.queue, self.nodes
         if not queue:
             return "empty"
         room = nodes.gpus if nodes.empty_count else max(nodes.parts.values(), default=0)
@@ -281,8 +289,8 @@ class Fleet:
             count = job.sizes[size]
             taken = tuple(self.placement.choose(self.nodes, count, self.random))
             if len(taken) != count:
-                told = f"job {job.name} was given {len(taken)} nodes of {count}"
-                raise TspsimError(f"{told}: the placement '{self.placement.name}' is wrong")
+                problem = f"job {job.name} was given {len(taken)} nodes of {count}"
+                raise TspsimError(f"{problem}: the placement '{self.placement.name}' is wrong")
             self.nodes.take(taken)
         self._hold(job, job.gpus_at(len(taken), self.nodes.gpus))
         begins_again = life.started_s is not None
@@ -299,14 +307,14 @@ class Fleet:
         return run
 
     def _hold(self, job: FleetJob, gpus: int) -> None:
-        """A job has so many more GPUs."""
+        """Counts the GPUs that a job takes, or gives back."""
         self._gpus_held += gpus
         held = self.held_by.pop(job.entry, 0) + gpus
         if held:
             self.held_by[job.entry] = held
 
     def _plan_end(self, run: RunningJob) -> None:
-        """The event of its end, from its rate on."""
+        """Schedules the job's end at its current rate."""
         if run.rate <= 0.0:
             run.end = None
             return
@@ -314,17 +322,17 @@ class Fleet:
         run.end = self._at(max(run.since_s, self.env.now) + left_s / run.rate, lambda event: self._done(run, event))
 
     def set_speed(self, run: RunningJob, why: str, share: float) -> None:
-        """From now on a job works at another share of its speed; what it works slower is lost to ``why``."""
+        """Sets one of a job's speeds from now on; the lost work is charged to ``why``."""
         if share == run.speeds.get(why, 1.0):
             return
         self._advance(run, self.env.now)
         run.speeds[why] = share
-        run.rate = prod(run.speeds[each] for each in SLOWER if each in run.speeds)
+        run.rate = prod(run.speeds[cause] for cause in SLOWER if cause in run.speeds)
         if not run.hung:
             self._plan_end(run)
 
     def _advance(self, run: RunningJob, until_s: float) -> None:
-        """Account for its work until a time."""
+        """Accounts for its work up to a time."""
         if until_s <= run.since_s:
             return
         life, worked_s = self.lives[run.job.number], until_s - run.since_s
@@ -351,7 +359,7 @@ class Fleet:
         self.changed()
 
     def _leave(self, run: RunningJob, why: str) -> None:
-        """A job gives its nodes back, and its seconds are told apart."""
+        """A job gives its nodes back, and its seconds are split by cause."""
         now, job = self.env.now, run.job
         life, pace = self.lives[job.number], run.pace
         run.end = None
@@ -375,7 +383,7 @@ class Fleet:
         stalled_s = max(0.0, advanced_s) * pace.stalled
         life.lose("checkpointing", stalled_s)
         life.lose("exposed_communication", (max(0.0, advanced_s) - stalled_s) * pace.exposed)
-        self.desk.left(run)
+        self.dispatcher.left(run)
         self._hold(job, -gpus)
         if job.gpus:
             self.nodes.give_part(run.nodes[0], job.gpus)
@@ -388,7 +396,7 @@ class Fleet:
         self.spells.why.append(why)
 
     def _roll_back(self, run: RunningJob) -> float:
-        """Back to the last checkpoint; the seconds of work, alone, that are lost."""
+        """Rolls back to the last checkpoint; returns the lost seconds of work alone."""
         life, pace = self.lives[run.job.number], run.pace
         done_s = (1.0 - life.left) * run.work_s
         period_s = pace.every_s + pace.stall_s
@@ -400,22 +408,22 @@ class Fleet:
         return lost_s
 
     def hang(self, run: RunningJob, notice_s: float, why: str) -> None:
-        """A job's work stands; after ``notice_s`` it gives its nodes back and waits again."""
+        """Stops a job's work; after ``notice_s`` it gives its nodes back and waits again."""
         self._advance(run, self.env.now)
         run.hung_s, run.end = self.env.now, None
         self.hung.append(run)
 
         def noticed(_event: simpy.Event) -> None:
-            if self.desk.running.get(run.job.number) is run:
+            if self.dispatcher.running.get(run.job.number) is run:
                 self._account(self.env.now)
                 self._leave(run, why)
-                self.desk.queue.add(run.job)
+                self.dispatcher.queue.add(run.job)
                 self.changed()
 
         self._at(self.env.now + notice_s, noticed)
 
     def state_of(self, job: FleetJob) -> str:
-        """Where a job is, once the fleet has run."""
+        """State of a job after the run."""
         if self.lives[job.number].ended_s is not None:
             return "done"
         if job.number in self.withdrawn:
@@ -428,29 +436,29 @@ class Fleet:
 
     @property
     def gpus_held(self) -> int:
-        """GPUs that jobs have."""
+        """GPUs that jobs hold."""
         return self._gpus_held
 
     def account(self) -> None:
-        """Count what has been since the last change, before another one."""
+        """Accounts for the time since the last change, before another one."""
         self._account(self.env.now)
 
     def _halt(self, running: Running) -> None:
-        """Stop a job for another; it waits again."""
+        """Preempts a job; it waits again."""
         assert isinstance(running, RunningJob)
         self._leave(running, "stopped")
-        self.desk.queue.add(running.job)
+        self.dispatcher.queue.add(running.job)
 
-    # What is counted.
+    # Accounting.
 
     def _account(self, now: float) -> None:
-        """GPU-seconds that no job had since the last change."""
+        """Adds GPU-seconds without a job since the last change."""
         for_s = now - self._since_s
         if for_s <= 0.0:
             return
         self._since_s = now
         nodes = self.nodes
-        # Whole GPUs, so that nothing is left over by rounding where nothing is down.
+        # Whole GPUs, so that rounding leaves nothing over where no node is down.
         free = nodes.empty_count * nodes.gpus + sum(nodes.parts.values())
         spare = self.spares() * nodes.gpus
         down = max(0, nodes.count * nodes.gpus - free - spare - self._gpus_held)
@@ -464,6 +472,6 @@ class Fleet:
                 column.pop()
         series.at_s.append(self.env.now)
         series.allocated.append(self._gpus_held)
-        series.waiting.append(len(self.desk.queue))
+        series.waiting.append(len(self.dispatcher.queue))
         series.down.append(len(self.nodes.down))
         series.watts.append(self.watts())

@@ -1,4 +1,4 @@
-"""Nodes fail, are repaired, and are taken out as planned: processes beside the jobs of a fleet."""
+"""Failures, repairs and maintenance of nodes: processes beside the jobs of a fleet."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ DAY_S = 86_400.0
 
 
 class Failing:
-    """What fails in a fleet, from the same draws whatever its jobs do.
+    """Failures of a fleet; the draws do not depend on its jobs.
 
     Attributes
     ----------
     events
-        Component → how often it failed, and how often a job stood because of it.
+        Component → number of failures, and number of jobs that they stopped.
     """
 
     def __init__(
@@ -33,10 +33,10 @@ class Failing:
         self.fleet, self.keys, self.random = fleet, keys, random
         self.events: dict[str, list[int]] = {}
         self._failures: dict[int, int] = {}
-        #: Nodes that are kept free, and how many more are to be kept once nodes come back.
+        #: Spare nodes, and spares still owed once nodes come back.
         self._spares: list[int] = []
         self._owed = 0
-        #: Why a node is out, to be mended when all reasons are over.
+        #: Node → number of reasons why it is out.
         self._reasons: dict[int, int] = {}
         if keys is not None:
             self._components = list(keys.all_components().items())
@@ -54,7 +54,7 @@ class Failing:
             self.fleet.spares = lambda: sum(node not in self.fleet.nodes.down for node in self._spares)
 
     def _lemons(self, keys: FailureKeys) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """How often each node fails, mean 1."""
+        """Relative failure rate of each node, mean 1."""
         weights = np.ones(self.fleet.nodes.count)
         if keys.lemons is not None:
             count = max(1, round(keys.lemons.share * len(weights)))
@@ -78,7 +78,7 @@ class Failing:
                 self._strike(name, component, node)
 
     def _sound(self, node: int, drawn: float) -> bool:
-        """Whether a node is there to fail: not out, and not a lemon that was replaced (which fails as others do)."""
+        """Whether a node can fail: not if it is out, or a lemon that was replaced (beyond the usual rate)."""
         if node in self.fleet.nodes.down:
             return False
         lemons = self.keys.lemons if self.keys is not None else None
@@ -92,7 +92,7 @@ class Failing:
         fleet.account()
         self._failures[node] = self._failures.get(node, 0) + 1
         nodes = fleet.nodes.leaves[fleet.nodes.leaf_of[node]] if component.leaf else [node]
-        struck = [each for each in nodes if each not in fleet.nodes.down]
+        struck = [member for member in nodes if member not in fleet.nodes.down]
         stood = self._out(struck, "failed", self.keys.detection + self.keys.eviction)
         counted = self.events.setdefault(name, [0, 0])
         counted[0] += 1
@@ -101,14 +101,14 @@ class Failing:
         fleet.env.process(self._repair(struck, self.keys.detection + self.keys.eviction, component.repair))
 
     def _out(self, nodes: Sequence[int], why: str, notice_s: float) -> int:
-        """Nodes are out: jobs on them stand, and wait again once it is noticed; how many jobs."""
+        """Takes nodes out: their jobs hang, and wait again once that is noticed. Returns the number of jobs."""
         fleet = self.fleet
         struck = set(nodes)
         stood = 0
         for node in nodes:
             self._reasons[node] = self._reasons.get(node, 0) + 1
             fleet.nodes.fail(node)
-        for running in [each for each in fleet.desk.running.values() if not struck.isdisjoint(each.nodes)]:
+        for running in [run for run in fleet.dispatcher.running.values() if not struck.isdisjoint(run.nodes)]:
             assert isinstance(running, RunningJob)
             if not running.hung:
                 stood += 1
@@ -138,18 +138,18 @@ class Failing:
         fleet.changed()
 
     def _expect(self, nodes: Sequence[int], back_s: float) -> None:
-        """Nodes should be back by then, or later where they are out for another reason too."""
-        told = self.fleet.desk.back_s
+        """Nodes should be back by then, or later if another reason holds."""
+        back_at_s = self.fleet.dispatcher.back_s
         for node in nodes:
-            told[node] = max(back_s, told.get(node, 0.0))
+            back_at_s[node] = max(back_s, back_at_s.get(node, 0.0))
 
     def _back(self, node: int) -> None:
-        """One reason to be out is over; without another the node is there again, as a spare where one is owed."""
+        """Ends one reason to be out; with no other the node is back, as a spare where one is owed."""
         nodes = self.fleet.nodes
         self._reasons[node] -= 1
         if self._reasons[node]:
             return
-        self.fleet.desk.back_s.pop(node, None)
+        self.fleet.dispatcher.back_s.pop(node, None)
         nodes.mend(node)
         if self._owed and node not in nodes.taken:
             self._owed -= 1
@@ -186,8 +186,8 @@ class Failing:
             yield env.timeout(max(0.0, began_s + window.every - env.now))
 
     def to_json(self) -> dict[str, Any]:
-        """The entry ``failures``: by component, and of the whole fleet."""
-        total, stood = (sum(each[part] for each in self.events.values()) for part in (0, 1))
+        """The entry ``failures``: by component, and for the whole fleet."""
+        total, stood = (sum(counts[part] for counts in self.events.values()) for part in (0, 1))
         days = self.fleet.ended_s / DAY_S * self.fleet.nodes.count
         return {
             "events": {name: counts[0] for name, counts in sorted(self.events.items())},

@@ -1,4 +1,4 @@
-"""What fails, how often, and what a failure costs, as files state it."""
+"""Failures as files state them: which components, how often, and at what cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rate = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class Component(Section):
-    """One thing of a node that fails, or one that many nodes share."""
+    """A component of a node that fails, or one that several nodes share."""
 
     rate: Rate = Field(description="failures per 1,000 node-days")
     repair: Seconds = Field(86_400.0, description="until the node is back; a day, assumed")
@@ -25,7 +25,7 @@ class Component(Section):
 
 
 class FailureEntry(Section):
-    """An entry of the catalog: what one operator has published."""
+    """An entry of the catalog: an operator's published failure rates."""
 
     name: Name
     description: Prose = ""
@@ -35,36 +35,40 @@ class FailureEntry(Section):
 
 
 class Lemons(Section):
-    """Nodes that fail more often than others; the mean over all nodes stays."""
+    """Nodes that fail more often than others, at an unchanged mean over all nodes."""
 
     share: Annotated[float, Field(gt=0, lt=1)] = Field(description="of all nodes")
     factor: Annotated[float, Field(ge=1, le=1e6)] = Field(description="their rate over that of the others")
-    retire: PositiveNumber | None = Field(None, description="replaced by a sound node after so many failures; never")
+    retire: PositiveNumber | None = Field(
+        None, description="failures after which it is replaced by a sound node; default: never"
+    )
 
 
 class OrdinaryCheckpoints(Section):
-    """What jobs write that say nothing of checkpoints."""
+    """Checkpoints of jobs that state none."""
 
     every: PositiveSeconds = Field(description="work between two checkpoints")
-    write: Seconds = Field(0.0, description="a job is held up by one")
-    read: Seconds = Field(0.0, description="to read one back")
+    write: Seconds = Field(0.0, description="time that one stops the job")
+    read: Seconds = Field(0.0, description="time to read one back")
 
 
 class FailureKeys(Section):
-    """Failures of a fleet: rates from an entry of the catalog or stated, and what happens then."""
+    """Failures of a fleet: rates from the catalog or stated, and their consequences."""
 
     like: Name | None = Field(None, description="rates of an entry of the catalog of failures: llama-3, meta-rsc-1")
     components: Annotated[dict[Name, Component], Field(max_length=100)] = Field(
-        {}, description="instead of the entry's components of these names, or beside them"
+        {}, description="components that replace the entry's of the same name, or are added"
     )
-    detection: Seconds = Field(0.0, description="from a failure until it is noticed; the job hangs")
-    eviction: Seconds = Field(0.0, description="from there until its node is taken out and the job waits again")
-    restart: Seconds = Field(600.0, description="from new nodes to the first step, without reading; 10 min, assumed")
-    spares: Count = Field(0, description="nodes kept free that take the place of failed ones")
-    spare_start: Seconds = Field(0.0, description="until a spare works; 0 where they are kept warm")
+    detection: Seconds = Field(0.0, description="time until a failure is noticed; the job hangs")
+    eviction: Seconds = Field(0.0, description="time from then until its node is taken out and the job waits again")
+    restart: Seconds = Field(
+        600.0, description="time from new nodes to the first step, without reading; 10 min, assumed"
+    )
+    spares: Count = Field(0, description="nodes kept free to replace failed ones")
+    spare_start: Seconds = Field(0.0, description="time until a spare works; 0 for warm spares")
     lemons: Lemons | None = Field(None, description="nodes that fail more often")
     checkpoint: OrdinaryCheckpoints | None = Field(
-        None, description="of jobs that state none and whose plan writes none; without any they begin anew"
+        None, description="for jobs that state none and whose plan writes none; without checkpoints they begin anew"
     )
 
     @model_validator(mode="after")
@@ -74,7 +78,7 @@ class FailureKeys(Section):
         return self
 
     def all_components(self) -> dict[str, Component]:
-        """Of the entry and of its own; raises InputError where there is no such entry."""
+        """Components of the entry, and its own. Raises InputError where there is no such entry."""
         if self.like is None:
             return dict(self.components)
         try:
@@ -85,27 +89,27 @@ class FailureKeys(Section):
 
 
 class Maintenance(Section):
-    """Nodes that are taken out as planned, block after block in order of their numbers."""
+    """Planned outages, block after block in the order of nodes."""
 
-    every: PositiveSeconds = Field(description="from the begin of one window to that of the next")
+    every: PositiveSeconds = Field(description="time between the begins of two windows")
     takes: PositiveSeconds = Field(description="how long the nodes are out")
-    nodes: PositiveNumber = Field(description="how many at once; their jobs wait again, from their last checkpoint")
+    nodes: PositiveNumber = Field(description="nodes at once; their jobs wait again, from their last checkpoint")
     first: Seconds | None = Field(None, description="begin of the first window; default: after `every`")
 
 
 def load_failures(name: str) -> FailureEntry:
-    """An entry of the catalog of failures; raises InputError where there is none, or it is wrong."""
+    """An entry of the catalog of failures. Raises InputError where there is none, or it is wrong."""
     return catalog.load("failures", name, FailureEntry)
 
 
 def in_words(keys: FailureKeys) -> tuple[str, ...]:
-    """What is assumed of failures, as sentences."""
+    """Assumptions about failures, as sentences."""
     components = keys.all_components()
-    rate = sum(each.rate for each in components.values())
-    told: list[str] = [
+    rate = sum(component.rate for component in components.values())
+    sentences: list[str] = [
         f"{rate:.3g} failures per 1,000 node-days ({', '.join(components)}); a job hangs until one is noticed, waits "
         "again, and begins at its last checkpoint (`failures`)."
     ]
     if keys.spares:
-        told.append(f"{keys.spares:,} nodes are kept free to take the place of failed ones (`failures.spares`).")
-    return tuple(told)
+        sentences.append(f"{keys.spares:,} nodes are kept free to replace failed ones (`failures.spares`).")
+    return tuple(sentences)

@@ -1,4 +1,4 @@
-"""Jobs as a fleet runs them: nodes, seconds of work, and what the seconds are made of. Plain data."""
+"""Jobs of a fleet as plain data: nodes, seconds of work, and the composition of these seconds."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ..step.result import PlanResult
 
 @dataclass(frozen=True)
 class JobPace:
-    """What running at one size is like.
+    """The pace of a job at one size.
 
     Attributes
     ----------
     step_s, tokens_per_step
-        Of one step without checkpoints; 0 where no workload is known.
+        One step without checkpoints; 0 without a workload.
     exposed
         Share of a step in communication that no kernel hides, in [0, 1].
     every_s, stall_s, read_s
-        Seconds of work between two checkpoints, seconds that one holds the work up, seconds to read one back;
-        ``every_s`` is infinite where none is written.
+        Seconds of work between two checkpoints, seconds that one stops the work, seconds to read one back;
+        ``every_s`` is infinite without checkpoints.
     start_s
         Seconds from its nodes to its work at the first start.
     plan
-        The simulated step that says so.
+        The simulated step.
     """
 
     step_s: float = 0.0
@@ -38,36 +38,36 @@ class JobPace:
 
     @property
     def stalled(self) -> float:
-        """Share of the time that checkpoints hold the work up."""
+        """Share of the time that checkpoints stop the work."""
         return self.stall_s / (self.every_s + self.stall_s) if self.stall_s else 0.0
 
 
-#: Of a job whose log says GPUs and a duration alone.
+#: The pace of a job whose log has only GPUs and a duration.
 UNKNOWN = JobPace()
 
 
 @dataclass(frozen=True, slots=True)
 class FleetJob:
-    """One job, looked up.
+    """One job, resolved.
 
     Attributes
     ----------
     number
-        In order of submission.
+        Number in order of submission.
     name, kind, user
-        ``kind`` is the class that it is counted with.
+        ``kind`` is its class in statistics.
     sizes
-        Nodes that it can run on, the preferred number first; (1,) of a job on part of a node.
+        Numbers of nodes that it can run on, the preferred one first; (1,) for part of a node.
     gpus
-        Of one node, of a job that takes a part; 0: whole nodes.
+        GPUs of a job on part of a node; 0: whole nodes.
     work_s
-        Seconds it takes at each of ``sizes``, alone and without failures, checkpoints included.
+        Seconds at each of ``sizes``, alone and without failures, with checkpoints.
     limit_s
-        What it is expected to take at its preferred size, as schedulers are told.
+        Expected seconds at its preferred size, for schedulers.
     after
-        The entry of the scenario that it waits for, all of whose jobs have to be done.
+        The scenario entry that it waits for: all its jobs must be done.
     paces
-        One a size.
+        One pace per size.
     """
 
     number: int
@@ -88,9 +88,9 @@ class FleetJob:
 
     @property
     def nodes(self) -> int:
-        """At its preferred size."""
+        """Nodes at its preferred size."""
         return self.sizes[0]
 
     def gpus_at(self, nodes: int, of_a_node: int) -> int:
-        """GPUs that it has on ``nodes`` nodes."""
+        """GPUs that it takes on ``nodes`` nodes."""
         return self.gpus or nodes * of_a_node

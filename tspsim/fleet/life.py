@@ -1,38 +1,38 @@
-"""What became of every job, added up while it happens."""
+"""Accounts of every job, kept during the simulation."""
 
 from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
 
-#: What jobs at work are slower by than alone on neighbouring nodes, in the order in which it is accounted for.
+#: Causes of slow work, relative to running alone on neighbouring nodes, in the order of accounting.
 SLOWER = ("placement", "neighbours", "power")
-#: Where GPU-hours go that a job has and that do no lasting work, in the order in which a waterfall shows them.
+#: Causes of lost GPU-hours of jobs, in the order of a waterfall.
 OF_JOBS = ("failed", "restarting", "redone", "checkpointing", *SLOWER, "exposed_communication")
-#: And those that no job has.
+#: Causes of GPU-hours without a job.
 OF_NODES = ("empty", "fragmented", "queue_blocked", "spare", "failed")
-#: All, in the order of the answer.
+#: All causes, in the order of the answer.
 LOSSES = ("empty", "fragmented", "queue_blocked", "spare", *OF_JOBS)
 
 
 @dataclass(slots=True)
 class Life:
-    """One job so far. Seconds are of its wall clock; ``gpu_s`` are seconds times GPUs.
+    """The account of one job. Seconds are wall-clock; ``gpu_s`` are seconds times GPUs.
 
     Attributes
     ----------
     started_s, ended_s
-        Of its first start, and of its end; None before.
+        Time of its first start, and of its end; None before.
     ran_s
-        On nodes, in all.
+        Seconds on nodes.
     lost_s
-        Of ``ran_s``, by :data:`OF_JOBS`.
+        Lost seconds of ``ran_s``, by :data:`OF_JOBS`.
     gpu_s
-        GPU-seconds that it had.
+        GPU-seconds on nodes.
     worked_s, advanced_s
-        On nodes at work, and the seconds that the same work takes alone.
+        Seconds at work, and the seconds that the same work takes alone.
     nodes
-        That it had last; 0 before.
+        Its last number of nodes; 0 before.
     """
 
     started_s: float | None = None
@@ -52,24 +52,24 @@ class Life:
 
     @property
     def slowdown(self) -> float:
-        """Time at work over the time that the same work takes alone, at least 1."""
+        """Time at work over the time of the same work alone, at least 1."""
         slower_s = sum(self.lost_s.get(why, 0.0) for why in SLOWER)
         return self.worked_s / (self.worked_s - slower_s) if slower_s else 1.0
 
     @property
     def productive_s(self) -> float:
-        """Seconds of work that lasts, waits for communication included."""
+        """Seconds of lasting work, with waits for communication."""
         return self.ran_s - sum(seconds for part, seconds in self.lost_s.items() if part != "exposed_communication")
 
 
 @dataclass
 class Series:
-    """The fleet over time: a row an instant in which something changed, and what held until the next."""
+    """The fleet over time: one row per instant of change, valid until the next."""
 
     at_s: array[float] = field(default_factory=lambda: array("d"))
-    #: GPUs that jobs have.
+    #: GPUs that jobs hold.
     allocated: array[float] = field(default_factory=lambda: array("d"))
-    #: Jobs that wait, and nodes that are down.
+    #: Waiting jobs, and nodes that are down.
     waiting: array[float] = field(default_factory=lambda: array("d"))
     down: array[float] = field(default_factory=lambda: array("d"))
     #: Watts of the machines, without the building.
@@ -78,11 +78,11 @@ class Series:
 
 @dataclass
 class Spells:
-    """Who had which nodes from when to when: a row a spell of a job on nodes, in order of their ends."""
+    """Intervals of jobs on nodes, in order of their ends."""
 
     job: array[int] = field(default_factory=lambda: array("q"))
     start_s: array[float] = field(default_factory=lambda: array("d"))
     end_s: array[float] = field(default_factory=lambda: array("d"))
     nodes: list[tuple[int, ...]] = field(default_factory=list)
-    #: Why it ended: done, failed, stopped, or cut off at the end of the time that was looked at.
+    #: Why it ended: done, failed, stopped, or cut off at the end of the simulation.
     why: list[str] = field(default_factory=list)

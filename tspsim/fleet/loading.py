@@ -38,7 +38,7 @@ def load_text(text: str, file: str | Path) -> FleetQuestion:
 
 
 def _checked(file: str | None, folder: Path | None, data: dict[str, Any], paths: list[str]) -> FleetQuestion:
-    """What a question says, its names known."""
+    """The question with all its names resolved."""
     try:
         question = catalog.validate(data, FleetQuestion)
         cluster = with_known_parts(question.cluster, folder, "cluster")
@@ -56,7 +56,7 @@ def _checked(file: str | None, folder: Path | None, data: dict[str, Any], paths:
 
 
 def is_fleet(source: object) -> bool:
-    """Whether what is asked is a fleet: its question, or a name, path or mapping of one."""
+    """Whether a question, name, path or mapping asks for a fleet."""
     if isinstance(source, FleetQuestion):
         return True
     if isinstance(source, Mapping):
@@ -66,12 +66,12 @@ def is_fleet(source: object) -> bool:
     try:
         return asks_for_jobs(catalog.read_yaml(catalog.locate("scenarios", source)))
     except InputError:
-        return False  # who reads it says what is wrong
+        return False  # the reader reports the error
 
 
 def _with_file(job: JobKeys, folder: Path | None) -> JobKeys:
-    """A log beside the question's file or beside the catalog's, reachable from here; raises InputError where it is
-    nowhere."""
+    """A log found beside the question's file or the catalog's, as a path from here. Raises InputError where there is
+    none."""
     if job.file is None:
         return job
     shipped = [root / catalog.FOLDERS["scenarios"] for root in catalog.roots()]

@@ -1,4 +1,4 @@
-"""What a fleet has to reach, and on what hardware, as files state it: the question of how many nodes."""
+"""Requirements of a fleet, and the hardware offered, as files state them: the question of how many nodes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ..scenario import ClusterInline, Prices
 from ..scenario.section import Section, refuse
 
 PositiveSeconds = Annotated[float, Quantity("s", positive=True, examples=("80 days", "2 h"))]
-#: Draws of one question at most.
+#: Most draws of one question.
 MOST_SEEDS = 100
 
 
 class Needs(Section):
-    """What has to hold, in every draw; see ``tspsim compare``."""
+    """Requirements that must hold in every draw; see ``tspsim compare``."""
 
     done_by: PositiveSeconds | None = Field(None, description="all jobs are done by then")
     p95_wait: PositiveSeconds | None = Field(
-        None, description="95 % of jobs wait no longer for their first start; who has not started waits until the end"
+        None, description="95 % of jobs wait no longer for their first start; jobs that never start wait until the end"
     )
     deadlines: StrictBool = Field(False, description="every job is done by its deadline")
     services: StrictBool = Field(False, description="every service keeps its bounds (`slo` of its traffic)")
     draws: Annotated[PositiveNumber, Field(le=MOST_SEEDS)] = Field(
-        5, description="seeds: the fleet's and those after it"
+        5, description="number of seeds, from the fleet's own on"
     )
 
     @model_validator(mode="after")
@@ -36,8 +36,8 @@ class Needs(Section):
 
 
 class FleetOffer(Section):
-    """Hardware that could be bought for a fleet."""
+    """Hardware offered for a fleet."""
 
-    name: Annotated[str, Field(min_length=1, max_length=60)] = Field(description="how answers call it")
-    cluster: ClusterInline = Field(description="its `nodes` are the most that are looked at")
+    name: Annotated[str, Field(min_length=1, max_length=60)] = Field(description="its name in answers")
+    cluster: ClusterInline = Field(description="its `nodes` are the most that are tried")
     prices: Prices | None = Field(None, description="instead of the fleet's")

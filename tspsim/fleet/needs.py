@@ -1,4 +1,4 @@
-"""What a fleet's answer says of what is needed."""
+"""A fleet's answer compared with its requirements."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .result import FleetAnswer
 
 @dataclass(frozen=True)
 class Reached:
-    """One need: what a fleet reached, and what it may be at most.
+    """One requirement: the value that a fleet reached, and its limit.
 
-    ``value`` is in seconds of ``done_by`` and ``p95_wait``, a number of jobs of the others; of several draws it is the
-    worst, and ``best`` the other end.
+    ``value`` is in seconds for ``done_by`` and ``p95_wait``, otherwise a number of jobs; of several draws it is the
+    worst, and ``best`` the best.
     """
 
     need: str
@@ -29,35 +29,35 @@ class Reached:
 
     @property
     def kept(self) -> bool:
-        """Whether that is enough."""
+        """Whether the limit is kept."""
         return self.value <= self.most
 
     def in_words(self) -> str:
-        """As a sentence's part."""
+        """A part of a sentence."""
         return IN_WORDS[self.need](self.value, self.most)
 
     def range_in_words(self) -> str:
-        """From the best to the worst of draws; empty where all are alike."""
+        """The range from the best to the worst draw; empty where all are alike."""
         if self.best is None or self.best == self.value:
             return ""
-        told = _time if self.need in IN_SECONDS else lambda value: f"{value:,.0f}"
-        return f"{told(self.best)} to {told(self.value)}"
+        text = _time if self.need in IN_SECONDS else lambda value: f"{value:,.0f}"
+        return f"{text(self.best)} to {text(self.value)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; None where a job was not done in the time that was looked at."""
-        value, best = (None if each == inf else each for each in (self.value, self.best))
-        told = {"need": self.need, "value": value, "most": self.most}
-        return told if self.best is None else told | {"of_draws": [best, value]}
+        """Plain data; None where a job was not done in the simulated time."""
+        value, best = (None if end == inf else end for end in (self.value, self.best))
+        entry = {"need": self.need, "value": value, "most": self.most}
+        return entry if self.best is None else entry | {"of_draws": [best, value]}
 
 
-#: Needs whose value is a time.
+#: Requirements whose value is a time.
 IN_SECONDS = ("done_by", "p95_wait")
 
 
 def worst_of(draws: Sequence[Sequence[Reached]]) -> tuple[Reached, ...]:
-    """Of every need what the worst draw reached, and the best."""
+    """The worst and the best draw of every requirement."""
     return tuple(
-        replace(max(column, key=lambda each: each.value), best=min(each.value for each in column))
+        replace(max(column, key=lambda reached: reached.value), best=min(draw.value for draw in column))
         for column in zip(*draws, strict=True)
     )
 
@@ -75,7 +75,7 @@ IN_WORDS: dict[str, Callable[[float, float], str]] = {
 
 
 def reached(needs: Needs, answer: FleetAnswer) -> tuple[Reached, ...]:
-    """What a fleet's answer says of every need that is stated."""
+    """Every stated requirement, with the value that the answer reached."""
     return tuple(_reached(needs, answer))
 
 
@@ -96,7 +96,7 @@ def _reached(needs: Needs, answer: FleetAnswer) -> Iterator[Reached]:
         late = sum(job.end_s is None or job.end_s > (job.deadline_s or 0.0) for job in dated)
         yield Reached("deadlines", float(late), 0.0)
     if needs.services:
-        scaled = {each["name"]: each.get("bounds") or {} for each in facts.parts.get("services", ())}
+        scaled = {service["name"]: service.get("bounds") or {} for service in facts.parts.get("services", ())}
         entries = [
             plan.serving.get("bounds") or {}
             for plan in answer.plans

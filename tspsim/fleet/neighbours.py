@@ -1,10 +1,10 @@
-"""Jobs whose flows share links between switches: how much slower each of them works.
+"""Slowdown of jobs whose flows share links between switches.
 
-What a job puts on every link comes from its own simulated step, run alone on its very nodes and reduced to the
-transfers that cross those links (:mod:`tspsim.fleet.bursts`). Where its nodes are further apart than those of its own
-scenario, that step takes longer by itself. The reduced steps of jobs that share links run beside each other, one after
-the other for a while, from several begins, for jobs start when they like. :func:`together` launches the real steps on
-one engine, as the check.
+A job's load on every link comes from its own simulated step, run alone on its very nodes and reduced to the transfers
+that cross those links (:mod:`tspsim.fleet.bursts`). Where its nodes are further apart than those of its own scenario,
+that step takes longer by itself. The reduced steps of jobs that share links run beside each other in a window of
+several steps, from several begins, since jobs start at any time. :func:`together` checks this with the real steps on
+one engine.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from ..program.mesh import Mesh
 from ..step.costs import Costs
 from ..step.question import Question, look_up
 from ..step.simulation import scheduled
-from .asked import own_scenario
 from .bursts import StepGraph, beside, graph_of
 from .clock import Fleet, RunningJob
+from .paces import own_scenario
 from .question import FleetQuestion
 
-#: Steps of a window in which jobs run beside each other, how many of them lie before it, and from how many begins.
+#: Steps of a window in which jobs run beside each other, steps before it, and number of begins.
 WINDOW_STEPS, FIRST_STEPS, PHASES = 6, 1, 4
-#: Transfers of all jobs and begins that are looked at for one set of jobs: what keeps many jobs on shared spines
-#: affordable. Of more jobs fewer begins are needed, for they meet each other in more ways.
+#: Most transfers of all jobs and begins for one set of jobs, which bounds the work for many jobs on shared spines.
+#: Larger sets need fewer begins, for their jobs meet in more ways.
 MOST_TRANSFERS = 50_000
-#: Speeds that differ by less are one.
+#: Speeds that differ by less are equal.
 SAME = 1e-9
-#: Sets of jobs that the JSON lists.
+#: Most sets of jobs that the JSON lists.
 MOST_TOLD = 100
-#: A job, the number of its nodes, and which.
+#: A job's entry, its size, and its nodes.
 Key = tuple[int, int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A job's step, ready to be launched on nodes of the whole cluster."""
+class PlacedStep:
+    """A job's step, ready to run on nodes of the whole cluster."""
 
     question: Question
-    #: On nodes of the job's own scenario, and on those of the cluster.
+    #: Assignments to nodes of the job's own scenario, and of the cluster.
     own: Assignment
     assignment: Assignment
     cost: Cost
@@ -56,8 +56,8 @@ class Placed:
 
 
 def scarce(cluster: Cluster) -> bool:
-    """Whether jobs on nodes of their own can meet on links at all: not where switches carry what all nodes send and
-    flows spread over all paths."""
+    """Whether jobs on separate nodes can meet on links at all: not where switches carry what all nodes send and flows
+    spread over all paths."""
     if cluster.fabric is None or cluster.nodes < 2:
         return False
     layout = cluster.layout
@@ -66,12 +66,12 @@ def scarce(cluster: Cluster) -> bool:
 
 
 class Neighbours:
-    """Rates of the jobs of a fleet, kept up to date as they come and go.
+    """Rates of a fleet's jobs, updated as jobs come and go.
 
     Attributes
     ----------
     furthest
-        The lowest speed of a job alone on its nodes, over that on those of its own scenario.
+        The lowest speed of a job alone on its nodes, relative to its own scenario's nodes.
     met
         Sets of (entry, size, nodes) that slowed each other, with their rates, in order of first meeting.
     """
@@ -88,8 +88,8 @@ class Neighbours:
         fleet.listeners.append(self.changed)
 
     def changed(self, fleet: Fleet) -> None:
-        """Set the rates of all that runs."""
-        runs = [run for run in fleet.desk.running.values() if isinstance(run, RunningJob) and len(run.nodes) > 1]
+        """Sets the rates of all running jobs."""
+        runs = [run for run in fleet.dispatcher.running.values() if isinstance(run, RunningJob) and len(run.nodes) > 1]
         now = frozenset(id(run) for run in runs if not run.hung)
         if now == self._running:
             return
@@ -113,7 +113,7 @@ class Neighbours:
         return run.job.entry, run.size, run.nodes
 
     def graph_of(self, run: RunningJob) -> StepGraph | None:
-        """Of a job whose step is known, on its nodes; None of others."""
+        """The reduced step of a job on its nodes; None where the job has no simulated step."""
         key = self._key(run)
         if key not in self._graphs:
             keys = self.question.jobs[run.job.entry]
@@ -122,7 +122,7 @@ class Neighbours:
         return self._graphs[key]
 
     def speed_on(self, run: RunningJob) -> float:
-        """How fast a job works alone on its nodes, over its own scenario's nodes; 1 where its step is not known."""
+        """A job's speed alone on its nodes, relative to its own scenario's nodes; 1 without a simulated step."""
         graph = self.graph_of(run)
         if graph is None:
             return 1.0
@@ -136,44 +136,44 @@ class Neighbours:
     def check(self) -> list[dict[str, Any]]:
         """Every set of jobs that met, by the rule and with their real steps on one engine."""
         checked = []
-        for keys, told in self.met.items():
+        for keys, speeds in self.met.items():
             steps = [placed(self.question, key, self.cluster) for key in keys]
-            if any(each.interference != steps[0].interference for each in steps):
+            if any(step.interference != steps[0].interference for step in steps):
                 continue
             alone = [graph.step_s for key in keys if (graph := self._graphs[key]) is not None]
             simulated = together(steps, self.cluster, alone)
             names = [self.question.jobs[entry].name for entry, _, _ in keys]
-            checked.append({"jobs": names, "rates": told, "every_job_step": simulated})
+            checked.append({"jobs": names, "rates": speeds, "every_job_step": simulated})
         return checked
 
     def in_words(self) -> tuple[str, ...]:
-        """What rates rest on, as sentences."""
-        told = []
+        """The basis of the rates, as sentences."""
+        sentences = []
         if self.furthest < 1.0:
-            told.append(
+            sentences.append(
                 f"Jobs whose nodes are further apart than in their own scenarios work at {self.furthest:.2f} of their "
                 "speed there at worst (lost to `placement`)."
             )
         slowest = min((rate for speeds in self.met.values() for rate in speeds), default=1.0)
         if slowest < 1.0:
-            told.append(
+            sentences.append(
                 f"Jobs whose flows share links slow each other to {slowest:.2f} of their speed alone at worst, by the "
                 "transfers of their own steps beside each other (`neighbours`). --every-job-step launches the whole "
                 "steps together."
             )
-        return tuple(told)
+        return tuple(sentences)
 
     def to_json(self) -> dict[str, Any]:
         """The entry ``neighbours``."""
         rows = [
-            {"jobs": [self.question.jobs[entry].name for entry, _, _ in keys], "rates": told}
-            for keys, told in self.met.items()
+            {"jobs": [self.question.jobs[entry].name for entry, _, _ in keys], "rates": speeds}
+            for keys, speeds in self.met.items()
         ]
-        slowest = min((rate for told in self.met.values() for rate in told), default=1.0)
+        slowest = min((rate for speeds in self.met.values() for rate in speeds), default=1.0)
         return {"sets": len(rows), "slowest": slowest, "met": rows[:MOST_TOLD]}
 
 
-def placed(question: FleetQuestion, key: Key, cluster: Cluster) -> Placed:
+def placed(question: FleetQuestion, key: Key, cluster: Cluster) -> PlacedStep:
     """A job's step on nodes of the whole cluster, with the schedule of its own scenario."""
     entry, _, nodes = key
     own = look_up(own_scenario(question, question.jobs[entry], len(nodes)))
@@ -186,7 +186,7 @@ def placed(question: FleetQuestion, key: Key, cluster: Cluster) -> Placed:
     stack, device = job.work.stack, own.device
     on_nodes = Mesh(mesh.axes, there, mesh.made_of)
     _, role_there = on_nodes.coordinates(axes_of(job))
-    return Placed(
+    return PlacedStep(
         own,
         Assignment(mesh, programs, role_of),
         Assignment(on_nodes, programs, role_there),
@@ -195,7 +195,7 @@ def placed(question: FleetQuestion, key: Key, cluster: Cluster) -> Placed:
     )
 
 
-def alone_s(step: Placed) -> float:
+def alone_s(step: PlacedStep) -> float:
     """Seconds of a step on the nodes of its own scenario."""
     engine = SimulationEngine(step.question.cluster, step.cost, interference=step.interference)
     submission = engine.launch(engine.prepare(step.own))
@@ -203,12 +203,12 @@ def alone_s(step: Placed) -> float:
     return submission.makespan_s
 
 
-def reduced(step: Placed, cluster: Cluster) -> StepGraph:
+def reduced(step: PlacedStep, cluster: Cluster) -> StepGraph:
     """A step, run alone on its nodes and reduced to the transfers over links between switches."""
     engine = SimulationEngine(cluster, step.cost, interference=step.interference)
     submission = engine.launch(engine.prepare(step.assignment))
     engine.run()
-    # Which links all ranks use: of those that are folded away too.
+    # The links of all ranks, folded ones included.
     every = SimulationEngine(cluster, step.cost, interference=step.interference, every_rank=True)
     instances = [instance for instance, _ in every.system(every.prepare(step.assignment)).instances]
     first, role_of = cluster.layout.switch_start, step.assignment.role_of
@@ -229,8 +229,8 @@ def reduced(step: Placed, cluster: Cluster) -> StepGraph:
 
 
 def meeting(graphs: Sequence[StepGraph]) -> list[list[int]]:
-    """Jobs that can fill a link together, directly or through others: sets of their numbers. Of jobs that keep to
-    themselves everyone is a set."""
+    """Sets of jobs (by number) that can fill a link together, directly or through others. A job that meets no other is
+    a set of its own."""
     users: dict[int, list[int]] = {}
     for number, graph in enumerate(graphs):
         for link in graph.peaks:
@@ -254,7 +254,7 @@ def meeting(graphs: Sequence[StepGraph]) -> list[list[int]]:
 
 
 def rates(graphs: Sequence[StepGraph]) -> list[float]:
-    """How fast each job works beside the others, alone = 1."""
+    """Speed of each job beside the others, alone = 1."""
     if len(graphs) < 2:
         return [1.0] * len(graphs)
     alone_s = [beside([graph], [0.0], 1)[0][0] for graph in graphs]
@@ -272,8 +272,7 @@ def rates(graphs: Sequence[StepGraph]) -> list[float]:
 
 
 def spread(alone_s: Sequence[float], phases: int) -> Iterator[list[float]]:
-    """When jobs begin: later than the first by shares of their steps that are spread evenly (multiples of the golden
-    ratio)."""
+    """Begins of the jobs, after the first by even shares of their steps (multiples of the golden ratio)."""
     golden = (5.0**0.5 - 1.0) / 2.0
     for phase in range(phases):
         yield [
@@ -283,7 +282,7 @@ def spread(alone_s: Sequence[float], phases: int) -> Iterator[list[float]]:
 
 
 def mean_steps(ends_s: Sequence[Sequence[float]], steps: int) -> list[float]:
-    """Mean seconds of a step of each job, from the end of its first ones until the slowest has done ``steps``."""
+    """Mean seconds of a step of each job, from the end of its first steps until the slowest has done ``steps``."""
     last_s = max(ends[steps - 1] for ends in ends_s)
     means = []
     for ends in ends_s:
@@ -292,22 +291,22 @@ def mean_steps(ends_s: Sequence[Sequence[float]], steps: int) -> list[float]:
     return means
 
 
-def together(steps: Sequence[Placed], cluster: Cluster, alone_s: Sequence[float]) -> list[float]:
-    """Rates of jobs whose real steps run beside each other on one engine, one after the other in a window: the mean
-    over several begins, for jobs start when they like."""
+def together(steps: Sequence[PlacedStep], cluster: Cluster, alone_s: Sequence[float]) -> list[float]:
+    """Rates of jobs whose real steps run beside each other on one engine in a window of steps: the mean over several
+    begins, since jobs start at any time."""
     count = FIRST_STEPS + WINDOW_STEPS
     windows = [mean_steps(_window(steps, cluster, begins_s), count) for begins_s in spread(alone_s, PHASES)]
     return [float(np.mean([own / window[number] for window in windows])) for number, own in enumerate(alone_s)]
 
 
-def _window(steps: Sequence[Placed], cluster: Cluster, begins_s: Sequence[float]) -> list[list[float]]:
-    """Ends of the steps of each job, all under way for as long as the slowest takes for its window."""
+def _window(steps: Sequence[PlacedStep], cluster: Cluster, begins_s: Sequence[float]) -> list[list[float]]:
+    """Ends of the steps of each job, all running until the slowest has finished its window."""
     engine = SimulationEngine(cluster, steps[0].cost, interference=steps[0].interference)
     prepared = [engine.prepare(step.assignment) for step in steps]
     ends: list[list[float]] = [[] for _ in steps]
 
     def under_way() -> bool:
-        return any(len(each) < FIRST_STEPS + WINDOW_STEPS for each in ends)
+        return any(len(job_ends) < FIRST_STEPS + WINDOW_STEPS for job_ends in ends)
 
     def loop(number: int) -> Generator[simpy.Event, Any, None]:
         if begins_s[number]:

@@ -1,4 +1,4 @@
-"""The nodes of a cluster in use: which are empty, which are shared by small jobs, which are down."""
+"""The nodes of a cluster in use: empty, shared by small jobs, or down."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ..network import Cluster
 
 
 class Nodes:
-    """Who has which node.
+    """The state of every node.
 
     Attributes
     ----------
     leaves
         Nodes of every leaf switch, ascending.
     empty
-        Of every leaf the nodes that are up and nobody has, ascending.
+        Empty nodes that are up, by leaf, ascending.
     parts
-        Node that small jobs share → its GPUs that are free.
+        Node shared by small jobs → its free GPUs.
     down, taken
-        Nodes that are out; nodes that jobs have or that are kept as spares, out or not.
+        Nodes that are out; nodes of jobs or spares, out or not.
     """
 
     def __init__(self, leaves: Sequence[Sequence[int]], gpus: int) -> None:
@@ -37,11 +37,11 @@ class Nodes:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Nodes:
-        """Those of a cluster, by the leaf of each node's first NIC."""
+        """The nodes of a cluster, by the leaf of each node's first NIC."""
         return cls(leaves_of(cluster), cluster.gpus_per_node)
 
     def take(self, chosen: Sequence[int]) -> None:
-        """Empty nodes become one job's; raises TspsimError where one is not empty."""
+        """Gives empty nodes to a job. Raises TspsimError where one is not empty."""
         for node in chosen:
             try:
                 self.empty[self.leaf_of[node]].remove(node)
@@ -51,7 +51,7 @@ class Nodes:
         self.taken.update(chosen)
 
     def give(self, chosen: Sequence[int]) -> None:
-        """Nodes are empty again, or stay out while they are down."""
+        """Frees nodes; those that are down stay out."""
         self.taken.difference_update(chosen)
         for node in chosen:
             if node not in self.down:
@@ -59,7 +59,7 @@ class Nodes:
                 self.empty_count += 1
 
     def take_part(self, node: int, gpus: int) -> None:
-        """GPUs of a node become one small job's."""
+        """Gives GPUs of a node to a small job."""
         if node not in self.parts:
             self.take((node,))
             self.parts[node] = self.gpus
@@ -68,19 +68,19 @@ class Nodes:
         self.parts[node] -= gpus
 
     def give_part(self, node: int, gpus: int) -> None:
-        """GPUs of a small job are free again; the node is empty with its last one."""
+        """Frees GPUs of a small job; without another the node is empty."""
         self.parts[node] += gpus
         if self.parts[node] == self.gpus:
             del self.parts[node]
             self.give((node,))
 
     def tightest(self, gpus: int) -> int | None:
-        """The shared node with fewest free GPUs that suffice, the lower number of equals."""
+        """The shared node with fewest free GPUs that suffice; of equals the lower number."""
         fitting = [(free, node) for node, free in self.parts.items() if free >= gpus and node not in self.down]
         return min(fitting)[1] if fitting else None
 
     def fail(self, node: int) -> None:
-        """A node goes down; who has it gives it back afterwards."""
+        """A node goes down; its job frees it later."""
         if node in self.down:
             return
         self.down.add(node)
@@ -90,14 +90,14 @@ class Nodes:
             self.empty_count -= 1
 
     def mend(self, node: int) -> None:
-        """A node comes back; it is empty where nobody has it."""
+        """A node comes back; it is empty unless it is taken."""
         self.down.discard(node)
         if node not in self.taken:
             self.give((node,))
 
 
 def leaves_of(cluster: Cluster) -> list[list[int]]:
-    """Nodes of every leaf switch of a cluster, by each node's first NIC; one leaf where there is no fabric."""
+    """Nodes by the leaf switch of their first NIC; one leaf without a fabric."""
     layout = cluster.layout
     if cluster.fabric is None:
         return [list(range(cluster.nodes))]
@@ -105,7 +105,7 @@ def leaves_of(cluster: Cluster) -> list[list[int]]:
 
     first = np.arange(cluster.nodes, dtype=np.int64) * layout.nics
     _, leaf, _ = layout.attachment(first)
-    found: dict[int, list[int]] = {}
+    by_leaf: dict[int, list[int]] = {}
     for node, number in enumerate(leaf.tolist()):
-        found.setdefault(number, []).append(node)
-    return list(found.values())
+        by_leaf.setdefault(number, []).append(node)
+    return list(by_leaf.values())

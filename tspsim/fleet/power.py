@@ -1,4 +1,4 @@
-"""What a fleet draws: by what runs, under a cap, by hour of day."""
+"""Power of a fleet: by running jobs, under a cap, by hour of day."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .jobs import FleetJob
 from .life import Series
 from .power_keys import HOURS, PowerKeys
 
-#: Limits between the lowest and the device's own at which steps are simulated; between them speeds are on a line.
+#: Limits between the lowest and the device's own at which steps are simulated; speeds between them are interpolated.
 LEVELS = 4
-#: Of a job at a size, with its GPUs limited to so many watts: its speed over that without a limit.
+#: Speed of a job at a size with its GPUs limited to some watts, relative to no limit.
 SpeedAt = Callable[[FleetJob, int, float], float]
 
 
 class FleetPower:
-    """The draw of a fleet under way.
+    """The power of a running fleet.
 
     Attributes
     ----------
     watts
-        Of the machines now.
+        Current power of the machines.
     limit_w
-        What a GPU that a job has may draw now, without its share of server and fabric.
+        Current limit of a job's GPU, without its share of server and fabric.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class FleetPower:
         if busy is None:
             raise InputError(f"the power of {device.name} is not known; state it", key="power.busy")
         self.busy_w, self.idle_w = busy, busy * keys.idle
-        #: Entry → what a GPU of its jobs draws at work, where that is not ``busy_w``.
+        #: Entry → power of a GPU at work for its jobs, where it is not ``busy_w``.
         self._own_w = dict(own_w or {})
         if keys.lowest is not None:
             try:
@@ -53,8 +53,8 @@ class FleetPower:
         self._speeds: dict[tuple[int, int], list[float]] = {}
         least = self.idle_w * fleet.nodes.count * fleet.nodes.gpus
         if keys.cap is not None and keys.cap < least:
-            told = f"{keys.cap:,.0f} W are less than the {least:,.0f} W that the cluster draws idle"
-            raise InputError(told, key="power.cap")
+            problem = f"{keys.cap:,.0f} W are less than the {least:,.0f} W that the cluster draws idle"
+            raise InputError(problem, key="power.cap")
         for job in fleet.jobs:
             wide = job.gpus_at(min(job.sizes), fleet.nodes.gpus)
             alone = least + wide * (self._drawn_w(job.entry, self._least_limit_w) - self.idle_w)
@@ -63,7 +63,7 @@ class FleetPower:
 
     @property
     def watts(self) -> float:
-        """Of the machines now: jobs' GPUs at work, idle ones, and nothing of nodes that are down."""
+        """Current power of the machines: GPUs of jobs, idle GPUs; nodes that are down draw nothing."""
         nodes, fleet = self.fleet.nodes, self.fleet
         up = (nodes.count - len(nodes.down)) * nodes.gpus
         held = sum(gpus * self._drawn_w(entry, self.limit_w) for entry, gpus in fleet.held_by.items())
@@ -75,15 +75,15 @@ class FleetPower:
         return held + idle * self.idle_w
 
     def _of(self, entry: int) -> float:
-        """Of a GPU at work for an entry's jobs, without a limit."""
+        """Power of a GPU at work for an entry's jobs, without a limit."""
         return self._own_w.get(entry, self.busy_w)
 
     def _drawn_w(self, entry: int, limit_w: float) -> float:
-        """Of a GPU that a job of an entry has."""
+        """Power of a GPU of an entry's job under a limit."""
         return min(self._of(entry), max(self.idle_w, self.busy_w - (self.device.tdp_watts - limit_w)))
 
     def allows(self, job: FleetJob, size: int) -> bool:
-        """Whether a job may start now; nodes that are down come back idle."""
+        """Whether a job may start now; nodes that are down count as idle."""
         if self.keys.cap is None:
             return True
         nodes, fleet, limit_w = self.fleet.nodes, self.fleet, self._least_limit_w
@@ -94,7 +94,7 @@ class FleetPower:
         return drawn_w + idle * self.idle_w <= self.keys.cap * (1.0 + 1e-12)
 
     def changed(self, fleet: Fleet) -> None:
-        """Limit all GPUs that jobs have alike, to what the cap leaves them."""
+        """Limits all GPUs of jobs alike, to what the cap leaves them."""
         assert self.keys.cap is not None and self.keys.lowest is not None
         most_w, held, nodes = self.device.tdp_watts, fleet.gpus_held, fleet.nodes
         if held:
@@ -102,12 +102,12 @@ class FleetPower:
             at_most_w = self._at_most(left_w)
             self.limit_w = min(most_w, max(self.keys.lowest, at_most_w - self.busy_w + most_w))
             self.lowest_w = min(self.lowest_w, self.limit_w)
-        for run in fleet.desk.running.values():
+        for run in fleet.dispatcher.running.values():
             assert isinstance(run, RunningJob)
             fleet.set_speed(run, "power", self._speed(run))
 
     def _at_most(self, left_w: float) -> float:
-        """What a GPU may draw where all together may draw ``left_w``; others get what those with less leave."""
+        """The power of each GPU where all together may draw ``left_w``; GPUs that draw less leave the rest."""
         rows = sorted((self._of(entry), gpus) for entry, gpus in self.fleet.held_by.items())
         gpus = sum(count for _, count in rows)
         for own_w, count in rows:
@@ -129,7 +129,7 @@ class FleetPower:
         if kind not in self._speeds:
             own = [self.speed_at(run.job, run.size, float(limit_w)) for limit_w in limits_w[:-1]]
             self._speeds[kind] = [*own, 1.0]
-        # A job that draws less than the device may is slowed as one at the device's limit by the same share of it.
+        # A job that draws less than the device's limit is slowed like one at the limit by the same share.
         limit_w = self.limit_w if own_w == most_w else self.limit_w * most_w / own_w
         return float(np.interp(limit_w, limits_w, self._speeds[kind]))
 
@@ -160,5 +160,5 @@ def energy_by_hour(series: Series, ended_s: float, begins_h: float) -> NDArray[n
     edges = np.unique(np.concatenate((at_s, hours[(hours > at_s[0]) & (hours < ended_s)], [ended_s])))
     joules = watts[np.searchsorted(at_s, edges[:-1], side="right") - 1] * np.diff(edges)
     hour = np.floor(edges[:-1] / 3600.0 + begins_h + 1e-9).astype(np.int64) % HOURS
-    found: NDArray[np.float64] = np.bincount(hour, weights=joules, minlength=HOURS).astype(np.float64)
-    return found
+    by_hour: NDArray[np.float64] = np.bincount(hour, weights=joules, minlength=HOURS).astype(np.float64)
+    return by_hour

@@ -1,4 +1,4 @@
-"""What a fleet draws and what that costs, as a file states it."""
+"""Power of a fleet and its cost, as a file states them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ HOURS = 24
 
 
 class PowerKeys(Section):
-    """Watts of a fleet and what they cost. GPUs that jobs have draw ``busy``, or what their job states; others ``idle``
-    of ``busy``; nodes that are down nothing."""
+    """Power of a fleet and its cost. GPUs of jobs draw ``busy``, or the power that their job states; others draw
+    ``idle`` times ``busy``; nodes that are down draw nothing."""
 
     busy: Watts | None = Field(
         None,
@@ -25,11 +25,11 @@ class PowerKeys(Section):
     idle: Annotated[float, Field(ge=0, le=1)] = Field(0.3, description="draw of an idle GPU over a busy one; assumed")
     pue: Annotated[float, Field(ge=1, le=3)] = Field(1.0, description="power of the building over that of the machines")
     cap: PositiveWatts | None = Field(
-        None, description="of the machines, without the building: a job that would lead beyond it waits"
+        None, description="of the machines, without the building: a job that would exceed it waits"
     )
     lowest: Annotated[float, Quantity("W", positive=True, examples=("400 W", "350 W"))] | None = Field(
         None,
-        description="under a cap: what a GPU may draw at least; clocks of all jobs are lowered that far before one "
+        description="under a cap: least power limit of a GPU; clocks of all jobs are lowered that far before one "
         "waits. Default: clocks stay as they are",
     )
     electricity: Annotated[tuple[UsdPerKilowattHour, ...], Field(min_length=1, max_length=HOURS), OneOrSeveral()] = (
@@ -48,12 +48,12 @@ class PowerKeys(Section):
         return self
 
     def in_words(self) -> tuple[str, ...]:
-        """What is assumed, as a sentence."""
-        capped = f"; no job starts that would lead beyond {self.cap / 1e6:.3g} MW" if self.cap is not None else ""
+        """Assumptions, as a sentence."""
+        capped = f"; no job starts that would exceed {self.cap / 1e6:.3g} MW" if self.cap is not None else ""
         if self.lowest is not None:
             capped += (
-                f", with all GPUs that jobs have limited alike, to {self.lowest:g} W at least: steps are simulated at "
-                "such limits, jobs without a workload slow down as clocks do, and what users of a service see then is "
-                "not looked at"
+                f", with all GPUs of jobs limited alike, to {self.lowest:g} W at least: steps are simulated at "
+                "such limits, jobs without a workload slow down as clocks do, and latencies of services are "
+                "unchanged"
             )
         return (f"An idle GPU draws {self.idle:.0%} of a busy one, a node that is down nothing{capped} (`power`).",)

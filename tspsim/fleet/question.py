@@ -1,4 +1,4 @@
-"""The question of a fleet as a file states it: a cluster, jobs, who decides, what fails, what power costs."""
+"""The question of a fleet as a file states it: cluster, jobs, scheduler, failures, power."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from .schedulers import JOB_SCHEDULERS, JobScheduler
 
 PositiveSeconds = Annotated[float, Quantity("s", positive=True, examples=("90 days", "720 h"))]
 MOST_ENTRIES = 10_000
-#: Keys of a job that a log's rows do not say.
+#: Keys of a job that a log's rows do not contain.
 BESIDE_A_FILE = {"name", "file", "kind", "preemptible", "priority", "checkpoint", "submit", "busy"}
 
 
 @dataclass(frozen=True)
 class AsStated:
-    """What of a job its own scenario reads: a mapping here, checked there; its keys are that section's, but for those
-    that the job says itself."""
+    """A job's key that its own scenario reads: a mapping here, checked there. Its keys are the section's, without those
+    of the job itself."""
 
     section: type[BaseModel]
     without: frozenset[str] = frozenset()
@@ -59,34 +59,35 @@ class AsStated:
         if not self.without:
             return stated
         keys = dict(handler.resolve_ref_schema(stated))
-        keys["properties"] = {name: each for name, each in keys["properties"].items() if name not in self.without}
+        keys["properties"] = {name: value for name, value in keys["properties"].items() if name not in self.without}
         keys["required"] = [name for name in keys.get("required", ()) if name not in self.without]
         return keys
 
 
-#: Offers of one question.
+#: Most offers of one question.
 MOST_OFFERS = 64
 
 
 class Checkpoints(Section):
-    """What a job writes in case it fails."""
+    """A job's checkpoints."""
 
     every: PositiveSeconds = Field(description="work between two checkpoints")
-    write: Seconds = Field(0.0, description="the job is held up by one")
-    read: Seconds = Field(0.0, description="to read one back")
+    write: Seconds = Field(0.0, description="time that one stops the job")
+    read: Seconds = Field(0.0, description="time to read one back")
 
 
 class JobKeys(Section):
     """One job, or a class of jobs that arrive, or the jobs of a log."""
 
-    name: Name = Field(description="how answers call it")
-    kind: Name | None = Field(None, alias="class", description="what it is counted with; default: its name")
-    user: Name | None = Field(None, description="who asks for it; default: its class")
+    name: Name = Field(description="its name in answers")
+    kind: Name | None = Field(None, alias="class", description="its class in statistics; default: its name")
+    user: Name | None = Field(None, description="its owner; default: its class")
     workload: Annotated[dict[str, Any], AsStated(Workload)] | None = Field(
-        None, description="what it computes; without one its duration is stated (`hours`) and no network is known"
+        None,
+        description="what it computes; without one its duration is stated (`hours`) and it has no traffic on links",
     )
     plan: Annotated[dict[str, Any] | Literal["best"], AsStated(PlanSpec, frozenset({"name"}))] | None = Field(
-        None, description="how it is spread, as an entry of plans without its name; best: searched for"
+        None, description="its plan, as an entry of plans without a name; best: searched for"
     )
     traffic: Annotated[dict[str, Any], AsStated(TrafficSpec)] | None = Field(None, description="a service's requests")
     loop: Annotated[dict[str, Any], AsStated(Loop)] | None = Field(None, description="reinforcement learning")
@@ -96,27 +97,29 @@ class JobKeys(Section):
     nodes: Annotated[tuple[PositiveNumber, ...], Field(min_length=1, max_length=64), OneOrSeveral()] | None = Field(
         None, description="a number, or several that it can run on, the preferred one first; default 1"
     )
-    gpus: PositiveNumber | None = Field(None, description="of one node that others share; instead of nodes")
+    gpus: PositiveNumber | None = Field(None, description="GPUs of one shared node; instead of nodes")
     tokens: PositiveCount | None = Field(None, description="its end: tokens trained on")
     steps: PositiveCount | None = Field(None, description="its end: steps")
     hours: Annotated[Durations, OneKind(DURATIONS, durations.shorthand)] | None = Field(
-        None, description="its end: time at full speed on its preferred nodes, or how that is distributed"
+        None, description="its end: time at full speed on its preferred nodes, or its distribution"
     )
-    submit: Seconds = Field(0.0, description="when it is submitted, from the begin of the fleet; of a class the first")
+    submit: Seconds = Field(
+        0.0, description="time of submission from the begin of the fleet; of a class, of its first job"
+    )
     arrivals: Annotated[Arrivals, OneKind(ARRIVALS)] | None = Field(
         None, description="of a class: when its jobs are submitted; rates are jobs a second, such as 4/day"
     )
     count: PositiveCount | None = Field(None, description="of a class: how many jobs; default: until the horizon")
     limit: PositiveSeconds | None = Field(
-        None, description="what schedulers are told it takes; default: what it takes without failures"
+        None, description="expected duration for schedulers; default: its duration without failures"
     )
-    priority: StrictInt = Field(0, description="larger goes first, where the scheduler looks at it")
-    preemptible: StrictBool = Field(False, description="may be stopped for others; goes on from its last checkpoint")
+    priority: StrictInt = Field(0, description="larger goes first, where the scheduler has priorities")
+    preemptible: StrictBool = Field(False, description="may be preempted; continues from its last checkpoint")
     deadline: PositiveSeconds | None = Field(None, description="should be done by then")
-    after: Name | None = Field(None, description="the entry of jobs that has to be done first")
-    checkpoint: Checkpoints | None = Field(None, description="instead of what its plan writes")
+    after: Name | None = Field(None, description="the entry whose jobs must be done first")
+    checkpoint: Checkpoints | None = Field(None, description="checkpoints instead of its plan's")
     busy: PositiveWatts | None = Field(
-        None, description="what a GPU of its draws at work with its share of server and fabric; default: `power.busy`"
+        None, description="power of one of its GPUs at work with its share of server and fabric; default: `power.busy`"
     )
     file: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
         None, description="a log of jobs: sacct --parsable2, Standard Workload Format, CSV with named columns"
@@ -133,14 +136,14 @@ class JobKeys(Section):
             raise refuse("state nodes or gpus, not both")
         ends = [key for key in ("tokens", "steps", "hours") if getattr(self, key) is not None]
         if len(ends) != 1:
-            told = "state one of tokens, steps and hours" if ends else "needs an end: tokens, steps or hours"
-            raise refuse(told)
+            problem = "state one of tokens, steps and hours" if ends else "needs an end: tokens, steps or hours"
+            raise refuse(problem)
         if self.workload is None:
-            known = next(
+            needing = next(
                 (key for key in ("plan", "traffic", "loop", "tokens", "steps") if getattr(self, key) is not None), None
             )
-            if known is not None:
-                raise refuse(f"{known} needs a workload; without one state hours")
+            if needing is not None:
+                raise refuse(f"{needing} needs a workload; without one state hours")
         elif self.plan is None:
             raise refuse("a workload needs a plan, such as plan: {tp: 8}, or plan: best")
         if self.traffic is not None and self.hours is None:
@@ -166,32 +169,34 @@ class JobKeys(Section):
 class FleetQuestion(Section):
     """Many jobs on one cluster; see :func:`tspsim.fleet.load`."""
 
-    name: Name = Field(description="how answers call it")
-    description: Prose = Field("", description="what is asked, in prose")
-    cluster: ClusterInline = Field(description="in the scenario's own words; every job gets some of its nodes")
+    name: Name = Field(description="its name in answers")
+    description: Prose = Field("", description="the question in prose")
+    cluster: ClusterInline = Field(description="the cluster, as in a scenario; every job gets some of its nodes")
     jobs: Annotated[tuple[JobKeys, ...], Field(min_length=1, max_length=MOST_ENTRIES)] = Field(
-        description="what is to be done on it: jobs, classes that arrive, logs"
+        description="jobs, classes of arriving jobs, and logs"
     )
     scheduler: Annotated[JobScheduler, OneKind(JOB_SCHEDULERS, schedulers.shorthand)] = Field(
-        schedulers.fcfs.FirstCome(), validate_default=True, description="which of the jobs that wait start"
+        schedulers.fcfs.FirstCome(), validate_default=True, description="which waiting jobs start"
     )
     placement: Annotated[Placement, OneKind(PLACEMENTS, placements.shorthand)] = Field(
         placements.packed.Packed(), validate_default=True, description="which nodes a job gets"
     )
-    horizon: PositiveSeconds | None = Field(None, description="how long is looked at; default: until all jobs are done")
+    horizon: PositiveSeconds | None = Field(
+        None, description="length of the simulation; default: until all jobs are done"
+    )
     failures: FailureKeys | None = Field(None, description="what fails; default: nothing")
     maintenance: Annotated[tuple[Maintenance, ...], Field(max_length=100)] = Field(
-        (), description="windows in which nodes are taken out as planned"
+        (), description="planned outages of nodes"
     )
     neighbours: StrictBool = Field(True, description="whether jobs whose flows share links slow each other")
-    power: PowerKeys | None = Field(None, description="what it draws, under which cap, at which price")
+    power: PowerKeys | None = Field(None, description="power, its cap and its price")
     prices: Prices = Prices()
-    needs: Needs | None = Field(None, description="what has to hold: `tspsim compare` says how many nodes that takes")
+    needs: Needs | None = Field(None, description="requirements; `tspsim compare` finds the number of nodes for them")
     offers: Annotated[tuple[FleetOffer, ...], Field(max_length=MOST_OFFERS)] = Field(
-        (), description="what could be bought, each with the most nodes that are looked at; none: the fleet's cluster"
+        (), description="hardware offered, each with its largest number of nodes; none: the fleet's cluster"
     )
-    seed: Annotated[StrictInt, Field(ge=0)] = Field(0, description="of all that is drawn")
-    source: Prose = Field("", description="where the question comes from")
+    seed: Annotated[StrictInt, Field(ge=0)] = Field(0, description="seed of all draws")
+    source: Prose = Field("", description="origin of the question")
     _file: str | None = PrivateAttr(None)
     _overridden: tuple[str, ...] = PrivateAttr(())
 
@@ -202,10 +207,10 @@ class FleetQuestion(Section):
         twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
         if twice is not None:
             raise refuse(f"two entries are named '{twice}'; give each its own name")
-        known = set(names)
+        entries = set(names)
         waits = {job.name: job.after for job in jobs if job.after is not None}
         for name, after in waits.items():
-            if after not in known:
+            if after not in entries:
                 raise refuse(f"job '{name}': after: unknown job '{shorten(after)}'{did_you_mean(after, names)}")
         for name in waits:
             path = [name]
@@ -237,9 +242,9 @@ class FleetQuestion(Section):
             if job.busy is not None and self.power is None:
                 raise refuse(f"job '{job.name}': busy is of a fleet whose draw is looked at; state power too")
             if min(job.nodes or (1,)) > usable:
-                told = f"the cluster has {self.cluster.nodes}"
+                limit = f"the cluster has {self.cluster.nodes}"
                 spared = f", of which {self.cluster.nodes - usable} are spares" if usable < self.cluster.nodes else ""
-                raise refuse(f"job '{job.name}': nodes: {min(job.nodes or (1,))}, and {told}{spared}")
+                raise refuse(f"job '{job.name}': nodes: {min(job.nodes or (1,))}, and {limit}{spared}")
         if self.cluster.islands and any(island.device is not None for island in self.cluster.islands):
             raise refuse("cluster.islands with devices of their own are not built for fleets; leave device out")
         return self
@@ -251,33 +256,33 @@ class FleetQuestion(Section):
         return copy
 
     def with_plans(self, plans: Mapping[str, Mapping[str, Any]]) -> FleetQuestion:
-        """The same with other plans of some jobs, by their names."""
+        """The same question with other plans of some jobs, by name."""
         jobs = tuple(
             job.model_copy(update={"plan": dict(plans[job.name])}) if job.name in plans else job for job in self.jobs
         )
         return self.model_copy(update={"jobs": jobs}).read_from(self._file, self._overridden)
 
     def origin(self, key: str) -> str | None:
-        """File or option that the value at a dotted key came from; None for a question that was no file."""
+        """File or option that set a key; None for a question without a file."""
         return origin_of(key, self._overridden, self._file)
 
     @property
     def asked_in(self) -> str:
-        """Name of the file that it was read from, without folders; empty where it was no file."""
+        """Name of its file, without folders; empty without a file."""
         return Path(self._file).name if self._file else ""
 
     def files(self) -> tuple[Path, ...]:
-        """Its own file, and logs that it names."""
-        found = [Path(self._file)] if self._file else []
-        found += [Path(job.file) for job in self.jobs if job.file is not None and catalog.is_file(job.file)]
-        return tuple(dict.fromkeys(found))
+        """Its own file, and the logs that it names."""
+        paths = [Path(self._file)] if self._file else []
+        paths += [Path(job.file) for job in self.jobs if job.file is not None and catalog.is_file(job.file)]
+        return tuple(dict.fromkeys(paths))
 
     def in_words(self) -> tuple[str, ...]:
-        """What was assumed or stated, as sentences."""
+        """Assumptions and stated facts, as sentences."""
         until = "until all jobs are done" if self.horizon is None else f"for {self.horizon / 86_400.0:,.4g} days"
         return (
             f"Jobs start {self.scheduler.in_words()} (`scheduler`), {self.placement.in_words()} (`placement`).",
-            f"The fleet is looked at {until} (`horizon`); what is drawn is drawn from seed {self.seed} (`seed`).",
+            f"The fleet is simulated {until} (`horizon`); all draws use seed {self.seed} (`seed`).",
             *(failures_in_words(self.failures) if self.failures is not None else ()),
             *(self.power.in_words() if self.power is not None else ()),
             *(
@@ -302,6 +307,6 @@ class FleetQuestion(Section):
 
 
 def _in_si(job: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's plain data; what its own scenario reads stays as it was stated."""
+    """A job's plain data; the parts of its own scenario stay as stated."""
     raw = ("workload", "plan", "traffic", "loop")
     return {key: value if key in raw else in_si(value) for key, value in job.items()}

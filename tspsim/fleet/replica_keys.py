@@ -20,19 +20,20 @@ Share = Annotated[float, Field(ge=0, le=1e3)]
 class Replicas(Section):
     """Replicas of a service, each on nodes or GPUs of its own."""
 
-    min: PositiveNumber = Field(1, description="never fewer are asked for")
-    max: PositiveNumber = Field(description="never more are asked for")
+    min: PositiveNumber = Field(1, description="fewest replicas")
+    max: PositiveNumber = Field(description="most replicas")
     autoscaler: Annotated[Autoscaler, OneKind(AUTOSCALERS)] = Field(description="the rule between them")
     load: Annotated[tuple[Share, ...], Field(min_length=1, max_length=HOURS), OneOrSeveral()] = Field(
         (1.0,),
-        description="requests/s over those of the traffic: always, or 24 by hour of day, the fleet's first hour first",
+        description="requests/s relative to the traffic's: one share, or 24 by hour, from the fleet's first hour",
     )
     start: Seconds = Field(
-        300.0, description="from a replica's nodes to its first request: weights are read; 5 min, assumed"
+        300.0, description="time from a replica's nodes to its first request (reading weights); 5 min, assumed"
     )
-    every: PositiveSeconds = Field(60.0, description="between two looks at the load")
+    every: PositiveSeconds = Field(60.0, description="time between two looks at the load")
     down_after: Seconds = Field(
-        300.0, description="fewer replicas only where that held so long; 5 min, the default of Kubernetes"
+        300.0,
+        description="time for which fewer must suffice before one is removed; 5 min, the default of Kubernetes",
     )
 
     @model_validator(mode="after")
@@ -44,5 +45,5 @@ class Replicas(Section):
         return self
 
     def share_at(self, since_s: float) -> float:
-        """Load so long after the begin of the fleet."""
+        """Load at a time after the begin of the fleet."""
         return self.load[int(since_s / 3600.0) % len(self.load)]

@@ -1,4 +1,4 @@
-"""What a fleet answers: of every job and of the cluster, as data; its JSON is made here and nowhere else."""
+"""A fleet's answer, of every job and of the cluster, as data; only this module makes its JSON."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-#: Jobs and classes that a fleet's own text lists.
+#: Most classes in a fleet's text.
 CLASSES_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
 class JobAnswer:
-    """One job.
+    """The answer of one job.
 
     Attributes
     ----------
     nodes, gpus
-        That it had last, or asks for; ``gpus`` in all.
+        Its last or requested number; ``gpus`` in all.
     start_s, end_s, wait_s
-        None where it has not started or ended in the time that was looked at. ``wait_s`` is until its first start.
+        None where it has not started or ended in the simulated time. ``wait_s`` is until its first start.
     ettr
-        Effective training time ratio: time of work that lasts, over time from the first start to the end (Kokolis et
+        Effective training time ratio: lasting work over time from the first start to the end (Kokolis et
         al. 2024, arXiv:2410.21680, without the first wait, which is ``wait_s``); None before it has run.
     slowdown
-        By neighbours and by power: time at work over the time that the same work takes alone, at least 1.
+        By neighbours and by power: time at work over the time of the same work alone, at least 1.
     restarts
-        How often it began again.
+        Number of restarts.
     state
-        ``done``, ``running``, ``waiting``, or ``held`` by the entry that it comes after.
+        ``done``, ``running``, ``waiting``, or ``held`` by the entry that must be done first.
     """
 
     name: str
@@ -90,9 +90,9 @@ class FleetTimes:
     Attributes
     ----------
     at_s, allocated_gpus, waiting_jobs, nodes_down, watts
-        A row an instant in which something changed; what it says holds until the next.
+        One row per instant of change, valid until the next.
     spell_job, spell_start_s, spell_end_s, spell_nodes, spell_why
-        A row a spell of a job on nodes: position in ``jobs``, from, until, its nodes, and why it ended (``done``,
+        One row per interval of a job on nodes: position in ``jobs``, from, until, nodes, and why it ended (``done``,
         ``failed``, ``stopped``, ``cut off``).
     """
 
@@ -110,17 +110,17 @@ class FleetTimes:
 
 @dataclass(frozen=True)
 class FleetFacts:
-    """What became of a fleet.
+    """The facts of a fleet.
 
     Attributes
     ----------
     allocated, productive
-        Shares of all GPU-hours of the cluster in the time that was looked at: that jobs had, and in which kernels did
-        work that lasts.
+        Shares of the cluster's GPU-hours in the simulated time: held by jobs, and in which kernels did
+        lasting work.
     lost_gpu_hours
-        Where the others went; with the productive ones they are all.
+        The other GPU-hours by cause; with the productive ones they add up to all.
     energy_kwh, cost_usd
-        Of the whole time; None where the device's power or price is not known.
+        Of the whole time; None without the device's power or price.
     """
 
     nodes: int
@@ -133,16 +133,16 @@ class FleetFacts:
     cost_usd: float | None
     jobs: tuple[JobAnswer, ...] = field(repr=False)
     times: FleetTimes = field(repr=False, compare=False)
-    #: Further facts of parts that a scenario switches on, by their JSON key: ``failures``, ``power``, ``neighbours``.
+    #: Facts of parts that a scenario switches on, by JSON key: ``failures``, ``power``, ``neighbours``.
     parts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def gpu_hours(self) -> float:
-        """Of the cluster in the time that was looked at."""
+        """GPU-hours of the cluster in the simulated time."""
         return self.gpus * self.horizon_s / 3600.0
 
     def waits_s(self, kind: str | None = None) -> Floats:
-        """First waits of all jobs that have started, of one class or all."""
+        """First waits of started jobs, of one class or all."""
         waits = [job.wait_s for job in self.jobs if job.wait_s is not None and kind in (None, job.kind)]
         return np.array(waits, dtype=np.float64)
 
@@ -163,7 +163,7 @@ class FleetFacts:
         }
 
     def classes(self) -> list[dict[str, Any]]:
-        """Of every class its jobs, waits and ends, in order of first submission."""
+        """Jobs, waits and ends of every class, in order of first submission."""
         kinds: dict[str, list[JobAnswer]] = {}
         for job in self.jobs:
             kinds.setdefault(job.kind, []).append(job)
@@ -189,14 +189,14 @@ def _class(kind: str, jobs: list[JobAnswer]) -> dict[str, Any]:
 
 @dataclass(frozen=True, repr=False)
 class FleetAnswer(Result):
-    """A fleet's answer. ``plans`` are the simulated steps that its jobs are made of, one a distinct job and size."""
+    """A fleet's answer. ``plans`` are the simulated steps of its jobs, one per distinct job and size."""
 
     fleet: FleetFacts | None = None
     question: FleetQuestion | None = field(default=None, repr=False, compare=False)
 
     @property
     def facts(self) -> FleetFacts:
-        """What became of it."""
+        """The facts of the fleet."""
         assert self.fleet is not None
         return self.fleet
 
@@ -225,11 +225,11 @@ class FleetAnswer(Result):
             ]
             for kind in self.facts.classes()
         ]
-        told = f"allocated {percent(self.facts.allocated)}, productive {percent(self.facts.productive)}"
-        return html_table(self._title(), columns, rows, [told])
+        summary = f"allocated {percent(self.facts.allocated)}, productive {percent(self.facts.productive)}"
+        return html_table(self._title(), columns, rows, [summary])
 
     def to_frame(self) -> pandas.DataFrame:
-        """One row a job, named by it: the keys of its JSON entry."""
+        """One row per job, indexed by name: the keys of its JSON entry."""
         import pandas
 
         rows = [job.to_json() for job in self.facts.jobs]

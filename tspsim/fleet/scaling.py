@@ -1,4 +1,4 @@
-"""Services whose replicas follow their load: a process each beside the jobs of a fleet."""
+"""Services whose replicas follow their load: one process per service beside the jobs of a fleet."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .question import JobKeys
 from .replica import ServiceReplica
 from .replica_keys import Replicas
 
-#: Rates a replica at which the service is simulated, at most; between them latencies are on a line.
+#: Most rates per replica at which the service is simulated; latencies between them are interpolated.
 POINTS = 5
-#: Requests/s below which nobody is served, and how far below the highest rate a lower one is looked at.
+#: Rates below LEAST_RATE serve nobody; simulated rates go down to the highest over WIDEST.
 LEAST_RATE, WIDEST = 1e-6, 1000.0
 
 
@@ -31,8 +31,8 @@ class Scaling:
     Attributes
     ----------
     rows
-        Of every look at the load: seconds until the next, requests/s, and replicas: that serve in the mean until then,
-        that are there or wait, and that the rule wants.
+        Per look at the load: seconds until the next, requests/s, and numbers of replicas: mean serving until then,
+        present or waiting, and wanted by the rule.
     """
 
     def __init__(self, fleet: Fleet, keys: JobKeys, replica: FleetJob, hours_s: float, peak: float) -> None:
@@ -43,7 +43,7 @@ class Scaling:
         self.rows: list[tuple[float, float, float, int, int]] = []
         self._jobs: list[FleetJob] = []
         self._count = 0
-        #: When the rule wanted how many, for as long as that holds replicas.
+        #: (time, replicas) that the rule wanted, as long as they count.
         self._wanted: deque[tuple[float, int]] = deque()
         fleet.hold()
         fleet.env.process(self._follow())
@@ -65,7 +65,7 @@ class Scaling:
         self.fleet.release()
 
     def _scale(self, wanted: int) -> None:
-        """More at once; fewer only where no look of late wanted more."""
+        """Adds replicas at once; removes some only where no recent look wanted more."""
         now, late = self.fleet.env.now, self._wanted
         late.append((now, wanted))
         while late[0][0] < now - self.replicas.down_after:
@@ -76,17 +76,17 @@ class Scaling:
             job = replace(self.replica, name=f"{self.keys.name}-{self._count}", submit_s=now)
             self._jobs.append(self.fleet.add(job))
         while len(self._jobs) > target:
-            # Who does not serve yet goes first, then who came last.
+            # Replicas that do not serve yet go first, then the last added.
             self.fleet.retire(self._jobs.pop(self._last_needed()))
 
     def _last_needed(self) -> int:
-        running = self.fleet.desk.running
+        running = self.fleet.dispatcher.running
         waiting = [place for place, job in enumerate(self._jobs) if job.number not in running]
         return waiting[-1] if waiting else len(self._jobs) - 1
 
     def _served_s(self, for_s: float) -> float:
-        """Seconds of the last ``for_s`` that replicas served, of all together."""
-        running, now = self.fleet.desk.running, self.fleet.env.now
+        """Replica-seconds of service in the last ``for_s``."""
+        running, now = self.fleet.dispatcher.running, self.fleet.env.now
         runs = (running.get(job.number) for job in self._jobs)
         return sum(
             min(for_s, max(0.0, now - run.ready_s)) for run in runs if isinstance(run, RunningJob) and not run.hung
@@ -98,7 +98,7 @@ class Scaling:
         for_s, rate, serving, there, wanted = rows.T
         requests, whole_s = rate * for_s, float(for_s.sum())
         served = serving > 0
-        told: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "name": self.keys.name,
             "min": self.replicas.min,
             "max": self.replicas.max,
@@ -110,14 +110,14 @@ class Scaling:
             "short_share": float(for_s[serving < wanted].sum() / whole_s) if whole_s else 0.0,
         }
         if not served.any() or not requests.sum():
-            return told
+            return entry
         capacity = _capacity(rate, serving, replica)
         queued = backlog(for_s, rate, serving, capacity)
-        return told | {"backlog": queued.to_json()} | latencies(queued, replica, capacity < inf)
+        return entry | {"backlog": queued.to_json()} | latencies(queued, replica, capacity < inf)
 
 
 def _capacity(rate: Floats, serving: Floats, replica: ServiceReplica) -> float:
-    """Requests/s of a replica at most; infinite where nothing ever queues."""
+    """Highest requests/s of a replica; infinite where nothing ever queues."""
     served = serving > 0
     high = float((rate[served] / serving[served]).max())
     most = replica.most(max(high, LEAST_RATE))
@@ -125,12 +125,12 @@ def _capacity(rate: Floats, serving: Floats, replica: ServiceReplica) -> float:
 
 
 def latencies(queued: Backlog, replica: ServiceReplica, queues: bool) -> dict[str, Any]:
-    """Of requests at some rates: medians and 99 % of one replica simulated at a few rates, behind the wait for its
-    service to begin; means over the requests and the worst. Where requests wait a token takes what it takes behind a
-    queue. A replica with more to do is never quicker: where chance says so the slower holds.
+    """Latencies of requests at their rates: medians and 99th percentiles of one replica simulated at a few rates, plus
+    the wait for service; means over the requests and the worst. Where requests wait, a token takes its time behind a
+    queue. A higher rate is never faster: where a draw says so, the slower value holds.
 
-    Where the traffic states bounds, the share within: who waits longer for service to begin than a bound on the first
-    or the last token keeps none, nor who waits at all where tokens then take longer than theirs, nor who is left.
+    With bounds, the share of requests within them: a request misses all if it waits for service longer than a bound on
+    the first or the last token, if it waits at all while tokens behind a queue miss their bound, or if it is left over.
     """
     some = queued.pace > LEAST_RATE
     if not some.any():
@@ -142,7 +142,7 @@ def latencies(queued: Backlog, replica: ServiceReplica, queues: bool) -> dict[st
     low = max(float(rates.min()), high / WIDEST)
     points = np.array([high]) if high <= low * (1.0 + 1e-9) else np.geomspace(low, high, POINTS)
     plans = [replica.at(float(point)) for point in points]
-    told: dict[str, Any] = {"rates": points.tolist(), "ttft_s": {}, "tpot_s": {}}
+    entry: dict[str, Any] = {"rates": points.tolist(), "ttft_s": {}, "tpot_s": {}}
     for part in ("p50", "p99"):
         first, token = (
             np.interp(rates, points, np.maximum.accumulate([plan.serving[key][part] for plan in plans]))
@@ -151,18 +151,18 @@ def latencies(queued: Backlog, replica: ServiceReplica, queues: bool) -> dict[st
         if queues:
             token = np.where(waits, np.maximum(token, replica.behind_a_queue.serving["tpot_s"][part]), token)
         for key, mean, worst in (("ttft_s", first + mean_s, first + longest_s), ("tpot_s", token, token)):
-            told[key] |= {part: float((mean * requests).sum() / requests.sum()), f"{part}_worst": float(worst.max())}
+            entry[key] |= {part: float((mean * requests).sum() / requests.sum()), f"{part}_worst": float(worst.max())}
     bounds = [plan.serving["bounds"] for plan in plans if plan.serving.get("bounds")]
     if len(bounds) < len(plans):
-        return told
-    shares = np.interp(rates, points, np.minimum.accumulate([each["share"] for each in bounds]))
+        return entry
+    shares = np.interp(rates, points, np.minimum.accumulate([bound["share"] for bound in bounds]))
     kept = np.where(_late(longest_s, replica, queues), 0.0, shares)
     share, wanted = float((kept * requests).sum()) / (float(requests.sum()) + queued.left), float(bounds[0]["wanted"])
-    return told | {"bounds": {"share": share, "wanted": wanted, "kept": share >= wanted}}
+    return entry | {"bounds": {"share": share, "wanted": wanted, "kept": share >= wanted}}
 
 
 def _late(longest_s: Floats, replica: ServiceReplica, queues: bool) -> NDArray[np.bool_]:
-    """Which requests keep no bounds because they wait."""
+    """Requests that miss their bounds because they wait."""
     slo = replica.slo
     late = np.zeros(len(longest_s), dtype=np.bool_)
     if slo is None or not queues:

@@ -1,4 +1,4 @@
-"""Jobs that wait, in a scheduler's order, as columns that thousands are looked at in at once."""
+"""Waiting jobs in a scheduler's order, as columns, for thousands at once."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from .jobs import FleetJob
 
-#: What a scheduler orders jobs by; smaller comes first.
+#: A scheduler's sort key; smaller comes first.
 Rank = Callable[[FleetJob], tuple[Any, ...]]
 
 
 class Waiting:
-    """A queue that stays sorted.
+    """A sorted queue.
 
     Attributes
     ----------
     jobs
-        In order.
+        Jobs in order.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -41,21 +41,21 @@ class Waiting:
 
     @property
     def nodes(self) -> NDArray[np.float64]:
-        """Nodes of every job at its preferred size; 1 of one on part of a node."""
+        """Nodes of every job at its preferred size; 1 for part of a node."""
         return self._columns[0, : len(self.jobs)]
 
     @property
     def limit_s(self) -> NDArray[np.float64]:
-        """Seconds every job is expected to take."""
+        """Expected seconds of every job."""
         return self._columns[1, : len(self.jobs)]
 
     @property
     def gpus(self) -> NDArray[np.float64]:
-        """GPUs of every job that takes part of a node, 0 of the others."""
+        """GPUs of every job on part of a node, 0 of the others."""
         return self._columns[2, : len(self.jobs)]
 
     def add(self, job: FleetJob) -> None:
-        """Enter a job where its rank puts it."""
+        """Inserts a job by its rank."""
         key = (*self._rank(job), job.number)
         position, count = bisect_left(self._keys, key), len(self.jobs)
         if count == self._columns.shape[1]:
@@ -67,7 +67,7 @@ class Waiting:
         self._columns[:, position] = (job.nodes, job.limit_s, job.gpus)
 
     def remove(self, job: FleetJob) -> None:
-        """Take a job out; raises KeyError where it does not wait."""
+        """Removes a job. Raises KeyError where it does not wait."""
         key, count = (*self._rank(job), job.number), len(self.jobs)
         position = bisect_left(self._keys, key)
         if position == count or self._keys[position] != key:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from tspsim.base.errors import InputError
 from tspsim.base.provenance import Provenance
+from tspsim.operators import multiplied_as
 
 from ..base.memo import once
-from .kernels import PEAK_OF
 
 if TYPE_CHECKING:
     from .specification import DeviceSpec, Sourced
@@ -40,8 +40,7 @@ class DeviceFacts:
     def peak_flops_per_s(self) -> Mapping[str, float]:
         """Dense FLOP/s by every type that the matrix units have."""
         own = {dtype: peak.value for dtype, peak in self.spec.peak.items()}
-        same = {dtype: own[other] for dtype, other in PEAK_OF.items() if other in own and dtype not in own}
-        return MappingProxyType(own | same)
+        return MappingProxyType(own | {dtype: own[other] for dtype, other in multiplied_as(own).items()})
 
     def peak_of(self, dtype: str) -> float:
         """Dense FLOP/s of a type: its own, or of the type whose instructions a scaled format runs on.
@@ -54,11 +53,10 @@ class DeviceFacts:
         peaks = self.peak_flops_per_s
         if dtype in peaks:
             return peaks[dtype]
-        scaled = {"fp8_block"} | ({"mxfp8", "mxfp6"} if "mxfp4" in peaks or "nvfp4" in peaks else set())
-        if dtype in scaled and "fp8" in peaks:
-            return peaks["fp8"]
-        allowed = ", ".join(sorted({*peaks, *(scaled if "fp8" in peaks else ())}))
-        raise InputError(f"{self.name} has no {dtype}; it has {allowed}")
+        others = multiplied_as(peaks, in_blocks=True)
+        if dtype in others:
+            return peaks[others[dtype]]
+        raise InputError(f"{self.name} has no {dtype}; it has {', '.join(sorted({*peaks, *others}))}")
 
     @property
     def hbm_bytes_per_s(self) -> float:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tspsim.base.errors import InputError
-from tspsim.operators import kindred_of
+from tspsim.operators import kindred_of, multiplied_as
 
 from .families import FAMILIES
 from .libraries import is_of, of_library
@@ -385,17 +385,15 @@ def limits_of(spec: DeviceSpec, dtype: str) -> DeviceLimits:
 
 def has_peak(spec: DeviceSpec, dtype: str) -> bool:
     """Whether the matrix units have a type."""
-    return dtype in spec.peak or PEAK_OF.get(dtype, dtype) in spec.peak
+    return dtype in spec.peak or dtype in multiplied_as(spec.peak)
 
 
 def peak_of(spec: DeviceSpec, dtype: str) -> float:
     """Dense FLOP/s of a type; :class:`~tspsim.errors.InputError` where the matrix units do not have it."""
-    for name in (dtype, PEAK_OF.get(dtype, dtype)):
-        if name in spec.peak:
-            return spec.peak[name].value
-    has = sorted(set(spec.peak) | {dtype for dtype, same in PEAK_OF.items() if same in spec.peak})
+    if dtype in spec.peak:
+        return spec.peak[dtype].value
+    others = multiplied_as(spec.peak)
+    if dtype in others:
+        return spec.peak[others[dtype]].value
+    has = sorted({*spec.peak, *others})
     raise InputError(f"{spec.name} has no matrix units for {dtype}; it has {', '.join(has)}")
-
-
-#: Types that run on the instructions of another: block scales of fp8 are applied outside the matrix units.
-PEAK_OF: dict[str, str] = {"fp16": "bf16", "fp8_block": "fp8"}

@@ -26,6 +26,7 @@ from tspsim.operators import (
     ShortConvolution,
     SparseAttention,
     element_bytes,
+    widened_to,
 )
 
 from . import linear, sparse, step
@@ -35,12 +36,6 @@ from .limits import Estimate, FloatArray
 from .pricers import bound_of, price, pricer
 
 NOTHING = Estimate(0.0, 0.0, 0.0)
-#: Wider types whose kernels can read a narrower type's operands, widening them on the way.
-WIDER: dict[str, tuple[str, ...]] = {
-    "fp8": ("bf16",), "fp8_block": ("bf16",), "mxfp8": ("bf16",), "int8": ("bf16",),
-    "mxfp6": ("mxfp8", "fp8", "bf16"),
-    "nvfp4": ("mxfp8", "fp8_block", "fp8", "bf16"), "mxfp4": ("mxfp6", "mxfp8", "fp8_block", "fp8", "bf16"),
-}  # fmt: skip
 #: Rope and the cache write that serving libraries time with attention are operators of their own inside a step.
 ALONE = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
 
@@ -54,7 +49,7 @@ def products(device: Device, product: Gemm) -> Estimate:
     operands that reads these weights is there for every shape.
     """
     element = element_bytes(product.dtype)
-    wider = WIDER.get(product.dtype, ()) if product.weight_dtype is None else ()
+    wider = widened_to(product.dtype) if product.weight_dtype is None else ()
     candidates = (product, *(replace(product, dtype=dtype) for dtype in wider if dtype in device.peak_flops_per_s))
     alone = min(_product_alone(device, candidate) for candidate in candidates)
     if element < element_bytes("bf16"):

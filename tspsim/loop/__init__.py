@@ -1,8 +1,8 @@
-"""Reinforcement learning around a training step: rollouts, what judges them, updates, and weights between.
+"""Reinforcement learning around a training step: rollouts, the models that judge them, updates, and moves of weights.
 
-A scenario with ``loop`` asks for whole iterations (:class:`tspsim.scenario.loop.Loop`). Every part is a question of its
-own to a room below: rollouts to :mod:`tspsim.serving`, forwards and updates to :mod:`tspsim.step.simulation`, the way
-of weights to :mod:`tspsim.loop.reshard`.
+A scenario with ``loop`` asks for whole iterations (:class:`tspsim.scenario.loop.Loop`). Each part is a question of its
+own to a lower room: :mod:`tspsim.serving` answers rollouts, :mod:`tspsim.step.simulation` answers forwards and updates,
+:mod:`tspsim.loop.reshard` prices the transfer of weights.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def answer(question: Question, *, progress: Progress | None = None) -> Result:
     Raises
     ------
     InputError
-        A part is wrong: degrees that divide nothing, rollouts longer than what they are packed into.
+        A part is wrong: degrees that do not divide the GPUs, rollouts longer than the packed sequences.
     """
     results = []
     for index, plan in enumerate(question.plans):
@@ -45,12 +45,12 @@ def answer(question: Question, *, progress: Progress | None = None) -> Result:
 
 
 def in_words(question: Question) -> Iterator[str]:
-    """What an iteration is, as sentences."""
+    """Sentences that say what one iteration contains."""
     loop = question.scenario.loop
     assert loop is not None
     yield (
         f"A step is one iteration: {loop.rollouts:,} rollouts, prompts {loop.prompt.in_words()}, answers "
-        f"{loop.output.in_words()} (`loop`, seed {loop.seed}), all asked at once; its tokens are those of both."
+        f"{loop.output.in_words()} (`loop`, seed {loop.seed}), all sent at once; both count as tokens."
     )
     read = ", ".join(f"{role} ({model})" for role, model in loop.forwards.items()) or "no model"
     trained = ", ".join(("actor", *(f"{role} ({model})" for role, model in loop.updates.items())))
@@ -59,10 +59,10 @@ def in_words(question: Question) -> Iterator[str]:
     yield "Training's state stays on its GPUs while they generate; caches get what is left of the engine's share."
 
 
-#: What the model knowingly leaves out.
+#: What the model leaves out, knowingly.
 UNEXPLAINED = (
     "Tools, verifiers and scripts that judge rollouts on hosts; samples of one prompt that share its cache.",
     "Loading, logging and the controller between parts; checkpoints of the loop.",
-    "State that is moved to hosts while a GPU generates, and engines that start again.",
-    "Where packed rollouts end: a sequence is attended as one, a little more attention than theirs.",
+    "Training state that moves to hosts while a GPU generates; restarts of engines.",
+    "Borders of packed rollouts: a packed sequence is attended as one, which costs slightly more attention.",
 )

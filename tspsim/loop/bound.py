@@ -1,4 +1,4 @@
-"""Ceilings of an iteration: its parts follow each other, so that what each takes at least adds up.
+"""Ceilings of an iteration: its parts follow each other, so the floors of their times add up.
 
 With rollouts of n tokens at most, and the floors of :mod:`tspsim.step.bound`,
 
@@ -6,7 +6,7 @@ With rollouts of n tokens at most, and the floors of :mod:`tspsim.step.bound`,
                   (n − 1) · a decoding step of one sequence alone)
     T ≥ rollout + Σ forwards + mini-batches · Σ updates,    ahead: T ≥ max(rollout, forwards + updates)
 
-Weights on their way, and what waits for them, are left out.
+Transfers of weights and waits for them are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .parts import LoopParts
 
 @dataclass(frozen=True)
 class Parted(Floor):
-    """What parts take at least that follow each other; ``beside``: parts that run meanwhile."""
+    """Floors of parts that follow each other; ``beside``: parts that run at the same time."""
 
     parts: tuple[Floor, ...] = ()
     beside: tuple[Floor, ...] = ()
@@ -33,7 +33,7 @@ class Parted(Floor):
 
 
 def parted(parts: tuple[Floor, ...], beside: tuple[Floor, ...]) -> Parted:
-    """Of both sides; FLOPs, HBM and links are told of the longer."""
+    """The floor of two sides that run together. FLOPs, HBM and links are those of the longer side."""
     longer = max((parts, beside), key=lambda side: sum(part.longest_s for part in side))
     return Parted(
         compute_s=sum(part.compute_s for part in longer),
@@ -45,7 +45,7 @@ def parted(parts: tuple[Floor, ...], beside: tuple[Floor, ...]) -> Parted:
 
 
 def times(floor: Floor, count: float) -> Floor:
-    """So many of them."""
+    """The floor of ``count`` equal steps."""
     return Floor(count * floor.compute_s, count * floor.hbm_s, count * floor.links_s)
 
 
@@ -55,11 +55,11 @@ def bounds(question: Question) -> Bounds:
     Raises
     ------
     InputError
-        A part is wrong: degrees that divide nothing, rollouts longer than what they are packed into.
+        A part is wrong: degrees that do not divide the GPUs, rollouts longer than the packed sequences.
     """
     loop, device, work = question.scenario.loop, question.device, question.work
     if loop is None:
-        raise InputError("is missing: ceilings of iterations are of a scenario with a loop", key="loop")
+        raise InputError("is missing: ceilings of iterations need a scenario with a loop", key="loop")
     bounds = [plan_bounds(question, plan.name) for plan in question.plans]
     flops_per_token = bounds[0][1]
     return Bounds(
@@ -77,7 +77,7 @@ def bounds(question: Question) -> Bounds:
 
 
 def plan_bounds(question: Question, name: str) -> tuple[PlanBound, float]:
-    """The floors of one plan's iteration, and the FLOPs that a token of it takes in all."""
+    """The floors of one plan's iteration, and the FLOPs of one of its tokens over all parts."""
     parts = LoopParts(question, name)
     loop, model = parts.loop, parts.scenario.workload.model
     trained = {role: parts.trained(role_model) for role, role_model in {"actor": model, **loop.updates}.items()}
@@ -100,17 +100,17 @@ def plan_bounds(question: Question, name: str) -> tuple[PlanBound, float]:
 
 
 def bound_of(question: Question) -> PlanBound:
-    """Of the only plan of a part."""
+    """The bound of a part's only plan."""
     return plan_bound(question, scheduled(question, question.plans[0]))
 
 
 def rollout_floor(parts: LoopParts) -> tuple[Floor, float]:
-    """Of all rollouts on the GPUs that generate, and their FLOPs."""
+    """The floor of all rollouts on the GPUs that generate, and their FLOPs."""
     generated = parts.generated()
     model, work, device = generated.model, generated.work, generated.device
     drawn = parts.traffic.draw(parts.question.model)
     prompts, outputs = int(drawn.prompt_tokens.sum()), int(drawn.output_tokens.sum())
-    # A token read or written goes through all layers, the last one of an answer through none.
+    # Every token that is read or written goes through all layers, except the last one of an answer.
     through = prompts + outputs - len(drawn.output_tokens)
     flops = through * model.layers * model.layer_forward_flops_per_token(0) + outputs * 2.0 * model.hidden * model.vocab
     together_s = flops / (device.peak_of(work.precision) * generated.cluster.gpus)

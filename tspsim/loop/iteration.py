@@ -1,15 +1,15 @@
-"""One iteration of one plan: what each part takes, and what they take together.
+"""One iteration of one plan: the time of each part, and of all together.
 
 On the same GPUs parts follow each other,
 
-    T = rollout + reshard + Σ forwards + mini-batches · Σ updates,
+    T = rollout + reshard + Σ forwards + mini-batches · Σ updates.
 
-with the longest rollout ending the first. With nodes of its own generation waits for the update and the update for it,
-which takes as long on fewer GPUs each; ``ahead``, with rollouts of the weights before, T = max(rollout, forwards +
-updates) + fetch. Nothing overlaps besides.
+The longest rollout ends the first part. With nodes of its own, generation waits for the update and the update waits for
+generation: the same sum on fewer GPUs each. With ``ahead`` generation uses the weights before, and T = max(rollout,
+forwards + updates) + fetch. No other parts overlap.
 
 Memory: the training state of every model stays on its GPUs while they generate, and caches get what is left of the
-engine's share. Weights that a reshard leaves in place are kept once.
+engine's share. Weights that a reshard leaves in place are stored once.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from ..step.simulation import run_plan as run_step
 from .parts import LoopParts
 from .reshard import Reshard, fetched, gathered, layout_of
 
-#: Parts of memory that are alive from step to step.
+#: Parts of memory that live from step to step.
 STAYS = ("weights", "gradients", "optimizer_state")
 
 
 class _RefusedError(Exception):
-    """A part cannot run; the text says which, and why."""
+    """A part cannot run; the text says which and why."""
 
 
 @dataclass
 class Iteration:
-    """The parts of one plan, each run when it is asked for."""
+    """The parts of one plan, each simulated on first use."""
 
     parts: LoopParts
     question: Question
     _steps: dict[tuple[str, bool], PlanResult] = field(default_factory=dict)
 
     def step(self, model: str, *, trains: bool) -> PlanResult:
-        """An update's or a forward's answer; a model that several read is simulated once."""
+        """The answer of an update or a forward. A model with several roles is simulated once."""
         key = model, trains
         if key not in self._steps:
             question = self.parts.trained(model) if trains else self.parts.read(model)
@@ -67,7 +67,7 @@ class Iteration:
 
     @once
     def updates(self) -> dict[str, PlanResult]:
-        """By role, the actor first: one mini-batch each."""
+        """By role, the actor first: the answer of one mini-batch."""
         others = {role: self.step(model, trains=True) for role, model in self.parts.loop.updates.items()}
         return {"actor": self.actor, **others}
 
@@ -79,7 +79,8 @@ class Iteration:
 
     @once
     def weights(self) -> Reshard:
-        """From training to generation: of experts over ranks of their own by those ranks, after all others."""
+        """The transfer of weights from training to generation. Expert weights follow all others where their ranks
+        differ."""
         parts, model = self.parts, self.question.model
         work = parts.scenario.workload
         element, trained, generated = work.optimizer.weights, parts.trained(work.model), parts.generated()
@@ -91,7 +92,7 @@ class Iteration:
         return others.and_then(self._moved(of_experts, expert_ranks(trained), expert_ranks(generated), ".ep"))
 
     def _moved(self, size: float, shards: int, pieces: int, key: str) -> Reshard:
-        """So many bytes, from as many shards a stage as train to as many as generate."""
+        """Moves ``size`` bytes from the shards of a training stage to the pieces of a generating one."""
         parts, rollout, keys = self.parts, self.parts.rollout, self.parts.keys
         training, place = parts.cluster.gpus - parts.own, f"plans.{parts.name}.rollout"
         if parts.own:
@@ -109,21 +110,21 @@ class Iteration:
 
     @once
     def others_bytes(self) -> float:
-        """Of a GPU that trains: what stays of all models but the actor."""
+        """Bytes of a training GPU that all models but the actor keep from step to step."""
         trained = sum(_stays(result) for role, result in self.updates.items() if role != "actor")
         read = {role: result for role, result in self.forwards.items() if role not in self.updates}
         return trained + sum(result.memory.parts["weights"] for result in read.values())
 
     @once
     def memory(self) -> Memory:
-        """Of a GPU that trains, at the actor's update."""
+        """Memory of a training GPU during the actor's update."""
         own = self.actor.memory
         more = {"other_models": self.others_bytes} if self.others_bytes else {}
         return Memory({**own.parts, **more}, own.capacity_bytes)
 
     @once
     def resident_bytes(self) -> float:
-        """Of a GPU that generates: what training keeps there beside the weights that it generates with."""
+        """Bytes of a generating GPU that training keeps beside the weights it generates with."""
         if self.parts.own:
             return 0.0
         reused = self.actor.memory.parts["weights"] if not self.weights.beside_bytes else 0.0
@@ -131,7 +132,7 @@ class Iteration:
 
     @once
     def rolled(self) -> LoadedRun:
-        """All rollouts, with caches in what training leaves."""
+        """All rollouts, with caches in the memory that training leaves."""
         question = self.parts.generated()
         deployment = deployment_of(question, question.plans[0])
         if not deployment.memory.fits:
@@ -158,7 +159,7 @@ class Iteration:
 
     @once
     def seconds(self) -> dict[str, float]:
-        """Of every part, in their order."""
+        """Seconds of every part, in the order of the parts."""
         steps = self.parts.loop.mini_batches
         return {
             "rollout": float(self.rolled.run.metrics["wall_s"]),
@@ -168,7 +169,7 @@ class Iteration:
         }
 
     def total(self, factors: Mapping[str, float] | None = None) -> float:
-        """Of the iteration, with parts longer or shorter by factors."""
+        """Seconds of the iteration, each part scaled by its factor."""
         taken = {name: seconds * (factors or {}).get(name, 1.0) for name, seconds in self.seconds.items()}
         trained = sum(seconds for name, seconds in taken.items() if name not in ("rollout", "reshard"))
         if self.parts.rollout.ahead:
@@ -176,7 +177,7 @@ class Iteration:
         return taken["rollout"] + taken["reshard"] + trained
 
     def ends(self) -> tuple[float, float]:
-        """Seconds between which an iteration lies nine times of ten, where errors of all parts go together."""
+        """The 90 % range of an iteration's seconds, where errors of all parts go together."""
         low, high = {}, {}
         for group, word in ((self.forwards, "forward of"), (self.updates, "update of")):
             for role, result in group.items():
@@ -190,7 +191,8 @@ class Iteration:
         return self.total(low), self.total(high)
 
     def breakdown(self) -> tuple[dict[str, Any], dict[str, float]]:
-        """Where the time goes, mean over GPUs, and computing by family; rollouts are told by their typical step."""
+        """Time by cause, mean over GPUs, and compute time by family of operators. A typical step stands for all rollout
+        steps."""
         gpus = self.parts.cluster.gpus
         training, generating = (gpus - self.parts.own) / gpus, (self.parts.own or gpus) / gpus
         compute: dict[str, float] = {}
@@ -232,13 +234,13 @@ class Iteration:
 
 
 def weight_shards(question: Question) -> int:
-    """Ranks of a stage that share the weights of a question's only plan."""
+    """Ranks of a stage that share the weights of the question's only plan."""
     job = question.job(question.plans[0])
     return scheme_of(job.plan).residency.weight_shards(job)
 
 
 def expert_ranks(question: Question) -> int:
-    """Ranks of a stage that share the routed experts of a question's only plan."""
+    """Ranks of a stage that share the routed experts of the question's only plan."""
     return rank_groups.expert_ranks(question.job(question.plans[0]))
 
 
@@ -247,7 +249,7 @@ def _stays(result: PlanResult) -> float:
 
 
 def run_plan(question: Question, plan: Plan) -> PlanResult:
-    """One plan of a question with a loop: its iteration, or why it cannot run."""
+    """One plan of a question with a loop: its iteration, or the reason why it cannot run."""
     parts, model = LoopParts(question, plan.name), question.scenario.workload.model
     trained = parts.trained(model)
     actor = run_step(trained, trained.plans[0])
@@ -314,23 +316,23 @@ def entry(one: Iteration) -> dict[str, Any]:
     }
 
 
-#: What parts are called together.
+#: Groups of parts in the sentence about the bottleneck.
 GROUPS = {"rollout": "rollouts", "reshard": "weights on their way", "forward": "forwards", "update": "updates"}
 
 
 def bottleneck(one: Iteration) -> str:
-    """What an iteration is made of, in a sentence, largest part first."""
+    """The parts of an iteration in a sentence, the largest first."""
     total, grouped = one.total(), dict.fromkeys(GROUPS.values(), 0.0)
     for name, value in one.seconds.items():
         grouped[GROUPS[name.split()[0]]] += value
     ranked = sorted(((name, value) for name, value in grouped.items() if value), key=lambda item: -item[1])
     parts = ", ".join(f"{name} {duration(value)} ({percent(value / total, decimals=0)})" for name, value in ranked)
-    beside = "; rollouts are made beside forwards and updates" if one.parts.rollout.ahead else ""
+    beside = "; rollouts run beside forwards and updates" if one.parts.rollout.ahead else ""
     return f"an iteration of {duration(total)} is {parts}{beside}"
 
 
 def notes(one: Iteration) -> Iterator[str]:
-    """What a reader should know of the parts."""
+    """Notes on the parts."""
     parts, weights, metrics = one.parts, one.weights, one.rolled.run.metrics
     sentence = ", ".join(f"{name} {duration(value)}" for name, value in one.seconds.items() if value)
     yield f"parts: {sentence}"
@@ -354,5 +356,5 @@ def notes(one: Iteration) -> Iterator[str]:
         yield "generation and training wait for each other; with rollout.ahead they work on two batches at once"
 
 
-#: Shares from which on it is said that engines wait, and that updates are padded.
+#: Shares above which a note says that engines wait, and that updates are padded.
 IDLE, ROUNDED = 0.05, 0.01

@@ -1,7 +1,8 @@
 """The parts of an iteration as scenarios of their own.
 
 Rollouts are packed: Σ (prompt + output) tokens are trained in ⌈Σ / S⌉ sequences of the workload's S tokens, each
-attended as a whole. Every mini-batch has as many, rounded up to what replicas and micro-batches take.
+attended as a whole. Every mini-batch has the same number of sequences, rounded up to a multiple of replicas ·
+micro-batch.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..scenario.workload import Workload
 from ..step.question import Lookups, Question, look_up, own_gpus, replica_of
 from ..traffic import ARRIVALS
 
-#: Keys of a plan that a forward pass has no use for.
+#: Keys of a plan that a forward pass does not use.
 OF_TRAINING = (
     "name", "rollout", "recomputation", "activation_store", "offload_layers", "zero", "shard_group",
     "secondary_shard", "weight_wire", "gradient_wire", "checkpoint_rate", "checkpoint_every",
@@ -28,11 +29,11 @@ OF_TRAINING = (
 
 @dataclass(frozen=True)
 class LoopParts:
-    """One plan of a question with a loop."""
+    """One plan of a scenario with a loop."""
 
-    #: Looked up, of the whole cluster.
+    #: The resolved scenario, on the whole cluster.
     question: Question
-    #: Of the plan.
+    #: Name of the plan.
     name: str
 
     @property
@@ -55,7 +56,7 @@ class LoopParts:
 
     @once
     def own(self) -> int:
-        """GPUs that generate alone."""
+        """GPUs that only generate."""
         return own_gpus(self.keys, self.question.cluster)
 
     @property
@@ -64,12 +65,12 @@ class LoopParts:
 
     @once
     def tokens(self) -> int:
-        """Of all prompts and answers.
+        """Tokens of all prompts and answers.
 
         Raises
         ------
         InputError
-            A rollout is longer than the sequences that they are packed into, or than the model's positions.
+            A rollout is longer than the packed sequences, or than the model's positions.
         """
         drawn = self.traffic.draw(self.question.model)
         whole = drawn.prompt_tokens + drawn.output_tokens
@@ -81,7 +82,7 @@ class LoopParts:
 
     @once
     def traffic(self) -> TrafficSpec:
-        """All prompts at once."""
+        """Traffic that sends all prompts at once."""
         loop = self.loop
         return TrafficSpec(
             arrivals=ARRIVALS.get("at_once")(),
@@ -95,11 +96,11 @@ class LoopParts:
 
     @once
     def sequences(self) -> int:
-        """That rollouts are packed into."""
+        """Packed sequences of all rollouts."""
         return -(-self.tokens // self.scenario.workload.sequence)
 
     def batch(self, replicas: int, steps: int) -> int:
-        """Sequences of one of so many equal steps, as replicas and micro-batches take them."""
+        """Sequences of one of ``steps`` equal steps, rounded up to a multiple of replicas · micro-batch."""
         unit = replicas * (self.keys.micro_batch or 1)
         return -(-self.sequences // (steps * unit)) * unit
 
@@ -108,7 +109,7 @@ class LoopParts:
         return self.scenario.workload.model_copy(update={"global_batch": batch, **others})
 
     def trained(self, model: str) -> Question:
-        """A step of the optimizer on one mini-batch."""
+        """An optimizer step on one mini-batch."""
         plan = self.keys.model_copy(update={"rollout": None})
         return self._ask(self.work(self.batch(self._replicas(plan), self.loop.mini_batches), model=model), plan)
 
@@ -125,7 +126,7 @@ class LoopParts:
     # --- what is generated ----------------------------------------------------------------------------------------
 
     def generated(self, kv_tokens: int | None = None) -> Question:
-        """The engines that answer all prompts; ``kv_tokens``: of each one's cache, where it is not the stack's rule."""
+        """The engines that answer all prompts. ``kv_tokens``: cache of each engine; None: the stack's rule."""
         loop, rollout = self.loop, self.rollout
         options = {"kv_tokens": kv_tokens} if kv_tokens is not None else {}
         plan = PlanSpec(name=self.name, **rollout.degree_keys, engine={**rollout.engine, **options})
@@ -144,7 +145,7 @@ class LoopParts:
     def _ask(
         self, work: Workload, plan: PlanSpec, traffic: TrafficSpec | None = None, gpus: int | None = None
     ) -> Question:
-        """One part on the first so many GPUs (default: those that train) as a question of its own."""
+        """One part as a question of its own, on the first ``gpus`` GPUs (default: those that train)."""
         alone = self.scenario.model_copy(
             update={"workload": work, "plans": (plan,), "traffic": traffic, "loop": None, "offers": (), "project": None}
         )
@@ -154,5 +155,5 @@ class LoopParts:
 
 
 def _further(keys: PlanSpec) -> set[str]:
-    """Keys of registered objects that a plan states."""
+    """Keys that registered objects add to a plan and this plan states."""
     return set(keys.model_extra or {})

@@ -133,9 +133,24 @@ class Shard:
             Gemm(tokens, both, latent.kv_rank, dtype, name="keys and values from latent", role=Role.LATENT_KEYS_VALUES),
         )
 
+    def latent_norms(self, tokens: int, *, backward: bool = False) -> tuple[MemoryBound, ...]:
+        """Of the queries' latent and of that of keys and values, a kernel each; nothing without latent attention. The
+        backward reads the input and a gradient, and writes one."""
+        latent = self.model.latent
+        widths = (latent.q_rank, latent.kv_rank) if latent is not None else ()
+        moved, name = (3.0, "norm of latent backward") if backward else (2.0, "norm of latent")
+        return tuple(
+            MemoryBound(
+                "rmsnorm", moved * tokens * width * self.activation_bytes, tokens, name=name, role=Role.NORM,
+                computes=_BACK if backward else Computes.OUTPUT,
+            )
+            for width in widths
+            if width
+        )  # fmt: skip
+
     def entering(self, tokens: int) -> tuple[Operator, ...]:
-        """What stands before the heads where ranks have tokens of their own: projections down to latents."""
-        return self.down_projections(tokens)
+        """What stands before the heads where ranks have tokens of their own: projections down to latents, normed."""
+        return *self.down_projections(tokens), *self.latent_norms(tokens)
 
     def projecting(self, tokens: int) -> tuple[Operator, ...]:
         """What heads divide there, up to attention."""

@@ -6,7 +6,7 @@ Attention and MLP are sections of their own, each of a ``kind``: that of attenti
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import (
@@ -26,6 +26,7 @@ from tspsim.operators import DTYPES
 
 from .architecture import Architecture
 from .attention import ATTENTION_KINDS, GROUPED
+from .dimensions import StatedFacts, Text
 from .formats import Formats, WeightClass
 from .parts import Experts
 
@@ -42,7 +43,6 @@ else:
 MOST_LAYERS = 10_000
 
 WeightType = Annotated[str, OneOf(DTYPES.names)]
-Text = Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 class MlpSpec(Strict):
@@ -118,25 +118,15 @@ class CheckpointSpec(Strict):
         return Formats(weights=narrow, cache=self.cache, state=self.state)
 
 
-class ModelSpec(Strict):
+class ModelSpec(StatedFacts, Strict):
     """A decoder-only transformer."""
 
-    name: Text
     description: str = Field("", max_length=2000)
-    layers: PositiveCount
-    hidden: PositiveCount
     attention: Annotated[AttentionSection, _kind(GROUPED.name), WrapValidator(_registered_since)]
     mlp: Annotated[Annotated[MlpSpec, Tag("dense")] | Annotated[MoeSpec, Tag("moe")], _kind("dense")]
     embedding: EmbeddingSpec = EmbeddingSpec()
-    linear_bias: StrictBool = Field(False, description="every projection and norm has a bias, as in GPT-2")
-    multi_token: Count = Field(0, description="modules that predict one token more each (MTP)")
-    residual_lanes: Annotated[PositiveCount, Field(le=64)] = Field(
-        1, description="lanes of the residual stream; several: hyper-connections mix them"
-    )
-    max_context: Count = Field(0, description="longest sequence the model was made for; 0 when unknown")
     checkpoint: CheckpointSpec = CheckpointSpec()
     source: Text = Field(description="where the numbers come from")
-    note: str = Field("", max_length=2000, description="what of the original is simplified")
 
     @model_validator(mode="after")
     def _bounded(self) -> ModelSpec:
@@ -150,22 +140,15 @@ class ModelSpec(Strict):
         """The same facts, flat, as the rest of the package reads them."""
         mlp, embedding = self.mlp, self.embedding
         return Architecture(
-            name=self.name,
-            layers=self.layers,
-            hidden=self.hidden,
+            **{field.name: getattr(self, field.name) for field in fields(StatedFacts)},
             **self.attention.facts(),
             ffn=mlp.width if isinstance(mlp, MlpSpec) else mlp.dense_width,
             gated=mlp.gated,
             vocab=embedding.vocab,
             tied_embeddings=embedding.tied,
-            linear_bias=self.linear_bias,
             learned_positions=embedding.learned_positions,
-            max_context=self.max_context,
             source=self.source,
-            note=self.note,
             experts=as_stated(mlp, Experts) if isinstance(mlp, MoeSpec) else None,
-            multi_token=self.multi_token,
-            residual_lanes=self.residual_lanes,
             checkpoint=self.checkpoint.formats(),
         )
 

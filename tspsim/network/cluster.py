@@ -373,6 +373,21 @@ class Cluster:
             return self
         return self.memo.once(("all-reduces of", own), lambda: replace(self, engine_all_reduces=own))
 
+    def with_exchanges(self, library: str) -> Cluster:
+        """The same cluster whose exchanges with experts are those of a library where its nodes have it measured: its
+        curves come first."""
+        curves = self.node.collectives.experts
+        own = tuple(curve for curve in curves if curve.library == library)
+        if not own or curves[: len(own)] == own:
+            return self
+        others = tuple(curve for curve in curves if curve.library != library)
+
+        def preferring() -> Cluster:
+            collectives = self.node.collectives.model_copy(update={"experts": own + others})
+            return replace(self, node=self.node.model_copy(update={"collectives": collectives}))
+
+        return self.memo.once(("exchanges of", library), preferring)
+
     def with_routing(self, routing: Routing) -> Cluster:
         """The same cluster whose switches choose among equal paths in another way.
 

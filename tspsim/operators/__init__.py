@@ -10,7 +10,7 @@ layer is its :class:`Role`; ``name`` is for people, and nothing depends on it.
 
 from .attention import Attention, DecodeAttention
 from .base import Computes, Operator, Role, Sharding
-from .dtypes import DTYPES, DataType, element_bytes, kindred_of, weight_bytes
+from .dtypes import DTYPES, DataType, element_bytes, kindred_of, multiplied_as, weight_bytes, widened_to
 from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
 from .memory_bound import MEMORY_BOUND_OPS, MemoryBound
@@ -43,5 +43,7 @@ __all__ = [
     "SparseAttention",
     "element_bytes",
     "kindred_of",
+    "multiplied_as",
     "weight_bytes",
+    "widened_to",
 ]

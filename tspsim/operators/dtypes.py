@@ -7,6 +7,7 @@ so.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from ..base.registry import Registry
@@ -32,6 +33,13 @@ class DataType:
         Bytes of an element of weights or gradients that travel in this type and are made for the journey.
     kindred
         Types whose kernels resemble those of this one, nearest first: theirs stand in where nobody measured its own.
+    multiplied_as
+        Type on whose instructions products of this one run, at their rate, where a device has none of its own.
+    block_scaled
+        Blocks of numbers share a scale that the matrix units apply: it is ``multiplied_as`` another only on devices
+        with instructions for some block-scaled type.
+    widened_to
+        Types whose kernels can read operands of this one, and widen them on the way.
     """
 
     name: str
@@ -41,6 +49,9 @@ class DataType:
     cache_bytes: float | None = None
     wire_bytes: float | None = None
     kindred: tuple[str, ...] = ()
+    multiplied_as: str = ""
+    block_scaled: bool = False
+    widened_to: tuple[str, ...] = ()
 
 
 DTYPES: Registry[DataType] = Registry("type of numbers", "tspsim.dtypes", DataType)
@@ -51,18 +62,34 @@ DTYPES: Registry[DataType] = Registry("type of numbers", "tspsim.dtypes", DataTy
 for _each in (
     DataType("fp32", 4.0, kindred=("bf16",)),
     DataType("bf16", 2.0, multiplies=True, cache_bytes=2.0, kindred=("fp16",)),
-    DataType("fp16", 2.0, kindred=("bf16",)),
-    DataType("fp8", 1.0, multiplies=True, cache_bytes=1.0, kindred=("fp8_block", "bf16")),
-    DataType("fp8_block", 1.0, 1.0 + 4.0 / 128**2, multiplies=True, kindred=("fp8", "bf16")),
-    DataType("int8", 1.0, wire_bytes=1.0, kindred=("fp8", "bf16")),
-    DataType("mxfp8", 1.0 + 1.0 / 32, multiplies=True, kindred=("fp8", "fp8_block", "bf16")),
-    DataType("mxfp6", 0.75 + 1.0 / 32, multiplies=True, kindred=("mxfp8", "fp8", "fp8_block", "bf16")),
-    DataType("mxfp4", 0.5 + 1.0 / 32, multiplies=True, kindred=("nvfp4", "fp8", "bf16")),
-    DataType("nvfp4", 0.5 + 1.0 / 16, multiplies=True, cache_bytes=0.5 + 1.0 / 16, kindred=("mxfp4", "fp8", "bf16")),
+    DataType("fp16", 2.0, kindred=("bf16",), multiplied_as="bf16"),
+    DataType("fp8", 1.0, multiplies=True, cache_bytes=1.0, kindred=("fp8_block", "bf16"), widened_to=("bf16",)),
+    # Scales of blocks of fp8 are applied outside the matrix units.
+    DataType(
+        "fp8_block", 1.0, 1.0 + 4.0 / 128**2, multiplies=True, kindred=("fp8", "bf16"), multiplied_as="fp8",
+        widened_to=("bf16",),
+    ),
+    DataType("int8", 1.0, wire_bytes=1.0, kindred=("fp8", "bf16"), widened_to=("bf16",)),
+    DataType(
+        "mxfp8", 1.0 + 1.0 / 32, multiplies=True, kindred=("fp8", "fp8_block", "bf16"), multiplied_as="fp8",
+        block_scaled=True, widened_to=("bf16",),
+    ),
+    DataType(
+        "mxfp6", 0.75 + 1.0 / 32, multiplies=True, kindred=("mxfp8", "fp8", "fp8_block", "bf16"), multiplied_as="fp8",
+        block_scaled=True, widened_to=("mxfp8", "fp8", "bf16"),
+    ),
+    DataType(
+        "mxfp4", 0.5 + 1.0 / 32, multiplies=True, kindred=("nvfp4", "fp8", "bf16"), block_scaled=True,
+        widened_to=("mxfp6", "mxfp8", "fp8_block", "fp8", "bf16"),
+    ),
+    DataType(
+        "nvfp4", 0.5 + 1.0 / 16, multiplies=True, cache_bytes=0.5 + 1.0 / 16, kindred=("mxfp4", "fp8", "bf16"),
+        block_scaled=True, widened_to=("mxfp8", "fp8_block", "fp8", "bf16"),
+    ),
     *(DataType(f"int{bits}", bits / 8, bits / 8 + 2.0 / 32) for bits in (7, 6, 5)),
     DataType("int4", 0.5, 0.5 + 2.0 / 32, wire_bytes=0.5, kindred=("mxfp4", "fp8", "bf16")),
     *(DataType(f"int{bits}", bits / 8, bits / 8 + 2.0 / 32) for bits in (3, 2)),
-):
+):  # fmt: skip
     DTYPES.register(_each)
 
 
@@ -88,6 +115,29 @@ def weight_bytes(dtype: str) -> float:
 def kindred_of(dtype: str) -> tuple[str, ...]:
     """Types whose kernels stand in for those of a type, nearest first; none for a type that nobody knows."""
     return DTYPES.get(dtype).kindred if dtype in DTYPES else ()
+
+
+def widened_to(dtype: str) -> tuple[str, ...]:
+    """Types whose kernels can read operands of a type; none for a type that nobody knows."""
+    return DTYPES.get(dtype).widened_to if dtype in DTYPES else ()
+
+
+def multiplied_as(peaks: Container[str], *, in_blocks: bool = False) -> dict[str, str]:
+    """Types that a device with matrix units for ``peaks`` multiplies on the instructions of one of those; with
+    ``in_blocks`` those too that such instructions read in blocks with a scale.
+
+    >>> multiplied_as({"bf16", "fp8"}), multiplied_as({"fp8", "mxfp4"})
+    ({'fp16': 'bf16', 'fp8_block': 'fp8'}, {'fp8_block': 'fp8'})
+    >>> multiplied_as({"fp8", "mxfp4"}, in_blocks=True)
+    {'fp8_block': 'fp8', 'mxfp8': 'fp8', 'mxfp6': 'fp8'}
+    """
+    every = DTYPES.values()
+    scales = in_blocks and any(data_type.block_scaled and data_type.name in peaks for data_type in every)
+    return {
+        data_type.name: data_type.multiplied_as
+        for data_type in every
+        if data_type.name not in peaks and data_type.multiplied_as in peaks and (scales or not data_type.block_scaled)
+    }
 
 
 def products() -> tuple[str, ...]:

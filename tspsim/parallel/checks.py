@@ -5,7 +5,11 @@ from __future__ import annotations
 from ..base.errors import InputError
 from ..operators import element_bytes
 from .draft import DRAFTS
+<<<<<<< HEAD
 from .feature import features_of
+=======
+from .drafting import drafter_of
+>>>>>>> main
 from .job import Job
 from .pipeline import Pipeline
 from .plan import Plan
@@ -153,7 +157,7 @@ def _serving(job: Job) -> None:
 
 def _drafter(job: Job) -> None:
     """A draft model of its own is spread over the same ranks."""
-    drafts, drafter = job.work.load.speculation, job.drafter
+    drafts, drafter = job.work.load.speculation, drafter_of(job)
     if drafts is None or drafter is None:
         return
     key = "workload.speculation.model"

@@ -9,8 +9,10 @@ steps 1 to 8) with backwards whole.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..steps import BACKWARD, FORWARD, Task
-from .pipeline import ORDERS, Pipeline, PipelineOrder, Refusal
+from .pipeline import ORDERS, Pipeline, PipelineOrder, Refusal, most_in_flight
 
 
 def dualpipe(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
@@ -73,7 +75,12 @@ def check(pipeline: Pipeline) -> Refusal:
     return None
 
 
-DUALPIPE_BESIDE = PipelineOrder("dualpipe-beside", dualpipe, check, both_ways=True)
+def kept(stages: int, stage: int, micro_batches: int, sizes: Sequence[float]) -> tuple[int, ...]:
+    """As the paper's table counts, whole micro-batches: p + 1."""
+    return most_in_flight(in_turn(stages, stage, micro_batches, len(sizes)), sizes)
+
+
+DUALPIPE_BESIDE = PipelineOrder("dualpipe-beside", dualpipe, check, kept=kept, both_ways=True)
 DUALPIPE = ORDERS.register(
     PipelineOrder(
         "dualpipe", in_turn, check, of_micro_batches=DUALPIPE_BESIDE, both_ways=True, for_experts=True, word="dual"

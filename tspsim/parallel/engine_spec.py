@@ -12,19 +12,9 @@ from tspsim import operators
 from tspsim.base.provenance import Provenance
 from tspsim.base.units import Bytes, PositiveCount, Seconds, duration, gib
 
+from .engine_memory import EngineLimits, MemoryRule, Pages, StateRule
 from .paces import ROUTED, Pace
-from .serving_engine import (
-    EngineLimits,
-    Graphs,
-    MemoryRule,
-    Pages,
-    Prior,
-    Scheduler,
-    Selection,
-    ServingEngine,
-    Sizes,
-    StateRule,
-)
+from .serving_engine import Graphs, Prior, Scheduler, Selection, ServingEngine, Sizes
 from .stated import Expected, StackSection, Stated
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]

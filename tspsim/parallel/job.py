@@ -20,7 +20,7 @@ from .balance import Balanced, balanced
 from .draft import DRAFTS
 from .lengths import OFFLOAD_FROM, Dealt, Groups, Pack, dealt, group_axis
 from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, in_turns, stage_chunks
-from .plan import DRAFT_REPLICAS, Plan
+from .plan import Plan
 from .recomputed import KEPT
 from .registries import SCHEME_FACTS, SchemeFacts
 from .serving_engine import Captured
@@ -76,32 +76,6 @@ class Job:
     def forwards(self) -> tuple[Batch, ...]:
         """What passes the model in a serving step, as it is."""
         return self.step.passes(self.work.load, self.plan.pp)
-
-    @property
-    def host_s(self) -> float:
-        """Seconds of a serving step's host, beside launches, that its device waits for: once a pass."""
-        return sum(self.work.stack.engine.host_s(sequences) + self.between_s for sequences in self._hosted)
-
-    @property
-    def _hosted(self) -> list[int]:
-        """Sequences of every pass that the host of a replica sees: where others draft, it verifies theirs too."""
-        plan, drafting = self.plan, int(self.plan.options.get(DRAFT_REPLICAS, 0))
-        return [-(-batch.sequences * plan.dp // max(1, plan.dp - drafting)) for batch in self.forwards]
-
-    @property
-    def between_s(self) -> float:
-        """Of them those of a pass whatever is in it: small kernels and waits of the stage's layers, and what the host
-        does between verifying drafts and making the next."""
-        engine, routed = self.work.stack.engine, sum(block.experts for block in self.model.blocks)
-        stages, ranks = self.plan.pp, max(self.whole_ranks, self.plan.ep)
-        drafted = engine.drafted.value if self.drafts is not None and self.drafts.tokens else 0.0
-        layers = -(-self.model.layers // stages), -(-routed // stages)
-        return engine.between_s(*layers, ranks, self.model.experts) + drafted
-
-    @property
-    def hidden_host_s(self) -> float:
-        """Seconds of it that run beside the device: the step takes them at least."""
-        return sum(map(self.work.stack.engine.hidden_s, self._hosted))
 
     @property
     def copies(self) -> int:
@@ -295,47 +269,6 @@ class Job:
     def further_block(self) -> Block:
         """What those are made of."""
         return DRAFTS.get(self.drafts.draft).block(self.model) if self.drafts else self.model.further_block
-
-    @property
-    def draft_passes(self) -> int:
-        """Passes of the drafter behind the model's own; of one that makes all drafts at once one, of a tree as many as
-        it is deep."""
-        drafts = self.drafts
-        if drafts is None or not (self.draft_layers or (drafts.model and drafts.tokens)):
-            return 0
-        return 1 if DRAFTS.get(drafts.draft).at_once else len(drafts.tree) or drafts.tokens
-
-    @property
-    def unlike_passes(self) -> int:
-        """Of them those that differ: of drafts one after the other those behind the second are like it."""
-        drafts = self.drafts
-        return self.draft_passes if drafts is not None and drafts.tree else min(2, self.draft_passes)
-
-    def drafting(self, number: int = 0) -> Job:
-        """Pass ``number`` of the drafter: of every sequence a query, the drafts of the depth before, or all at once."""
-        drafts, queries = self.drafts, 1
-        if drafts is not None and DRAFTS.get(drafts.draft).at_once:
-            queries = 1 + drafts.tokens
-        elif drafts is not None and drafts.tree and number:
-            queries = drafts.tree[number - 1]
-        work = replace(self.work, load=self.work.load.drafting(number, queries))
-        if drafts is None or drafts.model is None:
-            return replace(self, work=work)
-        own = drafts.model
-        kept = own.checkpoint
-        if self.work.formats.cache in own.attention_kind.cache_types:
-            kept = replace(kept, cache=self.work.formats.cache)
-        degrees = {**self.plan.degrees, "ep": 1}
-        plan = replace(
-            self.plan, degrees=degrees, stage_layers=(), expert_overlap=Plan.expert_overlap, offload_weights=0
-        )
-        return replace(self, model=own, plan=plan, work=replace(work, formats=kept), pass_index=None)
-
-    @property
-    def drafter(self) -> Job | None:
-        """The first pass of a draft model of its own; None: there is none."""
-        drafts = self.drafts
-        return self.drafting() if drafts is not None and drafts.model is not None and drafts.tokens else None
 
     def at(self, index: int) -> Job:
         """The job in one pass of a serving step, or in one micro-batch of sequences of unequal length; any other is the

@@ -318,16 +318,19 @@ def check_tasks(order: PipelineOrder, stages: int, micro_batches: int, chunks: i
 
 
 def most_in_flight(tasks: list[Task], sizes: Sequence[float]) -> tuple[int, ...]:
-    """Micro-batches of each of a stage's chunks whose activations it keeps when they are most, by ``sizes`` a chunk."""
+    """Micro-batches of each of a stage's chunks whose activations it keeps when they are most, by ``sizes`` a chunk.
+
+    A forward beside a backward takes its place: layer by layer, one's activations come as the other's go.
+    """
     kept = [0] * len(sizes)
     peak, size, most = tuple(kept), 0.0, 0.0
     for task in tasks:
         if task.kind == FORWARD:
             kept[task.chunk] += 1
             size += sizes[task.chunk]
-            if size > most:
-                peak, most = tuple(kept), size
         elif task.kind == BACKWARD:
             kept[task.chunk] -= 1
             size -= sizes[task.chunk]
+        if size > most and not task.beside:
+            peak, most = tuple(kept), size
     return peak

@@ -12,8 +12,10 @@ recomputes: backwards of fused kernels do so, which keep what enters a norm or a
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..model.layer import LayerShard
-from ..operators import Operator, Role
+from ..operators import MemoryBound, Operator, Role
 from .job import Job
 from .recomputed import CHEAP, FULL
 
@@ -31,14 +33,24 @@ def remade(job: Job) -> frozenset[str]:
 def cheap_again(job: Job, *operators: Operator) -> tuple[Operator, ...]:
     """Kernels that run again before a backward needs their result: under ``cheap`` all of these, otherwise those that
     the stack makes again."""
+    if job.work.stack.remakes_in_backward:
+        operators = tuple(_beside_backward(job, operator) for operator in operators)
     if job.plan.recomputation == CHEAP or not job.work.stack.remakes:
         return operators if job.plan.recomputation == CHEAP else ()
     roles = [role for name in remade(job) for role in ROLES[name]]
     return tuple(operator for operator in operators if operator.role in roles)
 
 
+def _beside_backward(job: Job, operator: Operator) -> Operator:
+    """An activation that its backward's kernel makes again: it reads nothing that this does not read."""
+    if not isinstance(operator, MemoryBound) or operator.role not in ROLES[PRODUCTS]:
+        return operator
+    written = 1.0 / (3.0 if job.model.gated else 2.0)
+    return replace(operator, size_bytes=written * operator.size_bytes)
+
+
 def heads_again(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
-    """Queries, keys and values from the latents, which alone were kept."""
+    """Queries, keys and values from the latents, which alone were kept, before their norms."""
     if layer.model.latent is None:
         return ()
-    return cheap_again(job, *layer.projections(tokens), layer.rope(tokens))
+    return cheap_again(job, *layer.latent_norms(tokens), *layer.projections(tokens), layer.rope(tokens))

@@ -54,9 +54,13 @@ class Stack:
     remakes
         What its fused kernels make again in their backward rather than keep: names of
         :data:`tspsim.parallel.recompute.ROLES`.
+    remakes_in_backward
+        Activations that are made again are made by the kernel of their backward, which reads what they do.
     exchange_units
         Multiprocessors that its exchanges with experts run on, which kernels beside them lack; None: as the library and
         the device have it.
+    exchange_library
+        Library of its exchanges with experts where a node's file has several; None: the first.
     attention_flops_per_s
         The most that its attention kernel reaches; None where it is the device's best.
     flash_attention
@@ -114,7 +118,9 @@ class Stack:
     activation_factor: float = 1.0
     activation_store: str | None = None
     remakes: tuple[str, ...] = ()
+    remakes_in_backward: bool = False
     exchange_units: int | None = None
+    exchange_library: str | None = None
     attention_flops_per_s: float | None = None
     flash_attention: bool = True
     libraries: tuple[tuple[str, str], ...] = ()
@@ -140,6 +146,12 @@ class Stack:
         """Whether a schedule's operators are the kernels that run."""
         unfused = self.traffic_factor > 1.0 or self.loss_factor is not None or self.accumulation_bytes > 0.0
         return self.flash_attention and not unfused and self.expert_bias_bytes is None
+
+    @property
+    def products_accumulate(self) -> bool:
+        """Whether products of weights' gradients add to the kept ones themselves: they read and write fp32 in the place
+        of writing bf16, and no kernel does so behind them."""
+        return 0.0 < self.accumulation_bytes <= ADDED_BY_PRODUCT
 
     def launches(self, *, experts: bool) -> bool:
         """Whether the host takes time to issue anything of a model with experts or without."""
@@ -229,7 +241,7 @@ class Stack:
                 yield from self._biases(operator, self.expert_bias_bytes)
             if adds and isinstance(operator, Gemm) and operator.computes is Computes.WEIGHT_GRADIENT:
                 weights = operator.batch * operator.m * operator.n
-                yield MemoryBound("add", self.accumulation_bytes * weights, operator.m, name="add to gradient")
+                yield MemoryBound("add", self.accumulation_bytes * weights, operator.m, name=ADD_TO_GRADIENT)
 
     @staticmethod
     def _biases(product: GroupedGemm, sizes: tuple[float, float, float, float]) -> Iterator[Operator]:
@@ -250,5 +262,9 @@ class Stack:
         return (operator.unfused(self.traffic_factor if own_factor is None else own_factor),)
 
 
+#: Bytes a weight that a product moves more which adds in fp32: 4 read and 4 written, in the place of 2 written.
+ADDED_BY_PRODUCT = 6.0
+#: What is named so adds a product's gradient to the kept one.
+ADD_TO_GRADIENT = "add to gradient"
 #: The default.
 IDEAL = Stack("ideal")

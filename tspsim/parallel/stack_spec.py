@@ -82,8 +82,14 @@ class StackSpec(StackSection):
     remakes: Stated[tuple[Literal["norms", "products"], ...]] | None = Field(
         None, description="what backwards of its fused kernels make again rather than keep, whatever a plan recomputes"
     )
+    remakes_in_backward: Stated[StrictBool] | None = Field(
+        None, description="activations made again are made by the kernel of their backward"
+    )
     exchange_units: Stated[PositiveCount] | None = Field(
         None, description="multiprocessors of exchanges with experts, which kernels beside them lack"
+    )
+    exchange_library: Stated[str] | None = Field(
+        None, description="of exchanges with experts, where a node's file has several"
     )
     attention: Stated[FlopsPerSecond] | None = Field(None, description="the most its attention kernel reaches")
     flash_attention: Stated[StrictBool] | None = None

@@ -18,8 +18,13 @@ from ..program import Instruction, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .builder import ProgramBuilder, WrittenLayer
 from .decode import draft_pool
+<<<<<<< HEAD
 from .expert_rows import own_tokens
 from .feature import features_of, pieces_of
+=======
+from .drafting import draft_passes, drafter_of, drafting, unlike_passes
+from .expert_rows import own_tokens, program_axes
+>>>>>>> main
 from .interleave import flat, interleaved, shifted
 from .job import Job
 from .lengths import group_axis
@@ -211,13 +216,14 @@ class Writer:
     def draft(self, layer: WriteLayer, task: Task) -> None:
         """The passes that make the next drafts, one token after the other."""
         whole = self.job
-        if whole.drafter is not None:
-            self.draft_by_model(whole.drafter, layer, task)
+        drafter = drafter_of(whole)
+        if drafter is not None:
+            self.draft_by_model(drafter, layer, task)
             return
         layers = whole.draft_layers
-        for number in range(whole.draft_passes):
-            if number < whole.unlike_passes:
-                self.job = whole.drafting(number)
+        for number in range(draft_passes(whole)):
+            if number < unlike_passes(whole):
+                self.job = drafting(whole, number)
             if not self.job.tokens:
                 break
             self.builder.capture = self.job.capture
@@ -237,7 +243,7 @@ class Writer:
         """What a replica does of a step whose drafts others make (:mod:`.decode.draft_pool`): of every turn it verifies
         what was drafted, or drafts behind what was verified; of two turns the first is at hand when a step begins, and
         the second is drafted meanwhile."""
-        whole, drafter, builder = self.job, self.job.drafter, self.builder
+        whole, drafter, builder = self.job, drafter_of(self.job), self.builder
         count = draft_pool.turns_of(whole)
         if not draft_pool.drafts_here(builder, whole):
             for turn in range(count):
@@ -272,9 +278,9 @@ class Writer:
         self.kinds = {block: drafter.layer(self.scheme.shards(drafter), block) for block in model.distinct}
         self.layer, self._written = next(iter(self.kinds.values())), {}
         self.builder.further_token = True
-        for number in range(whole.draft_passes):
-            if number < whole.unlike_passes:
-                self.job = whole.drafting(number)
+        for number in range(draft_passes(whole)):
+            if number < unlike_passes(whole):
+                self.job = drafting(whole, number)
                 if alone:
                     self.job = draft_pool.part_of(self.job, turn, turns, drafts=True)
             if not self.job.tokens:

@@ -81,14 +81,14 @@ def micro_batches(programs: Sequence[Program], kept: int) -> tuple[RepetitionCut
 def keys_of(program: Program) -> Iterator[tuple[object, ...]]:
     """What every item does, and what it waits for relative to where it stands."""
     position = 0
-    known: dict[int, Content] = {}
+    contents: dict[int, Content] = {}
 
     def does(instruction: Instruction) -> Content:
-        return known.setdefault(id(instruction), content(instruction))
+        return contents.setdefault(id(instruction), content(instruction))
 
     for item in program.items:
         if isinstance(item, Repeat):
-            body = tuple([(does(each), each.layer, each.after) for each in item.body])
+            body = tuple([(does(instruction), instruction.layer, instruction.after) for instruction in item.body])
             yield (item.times, item.layer_step, item.continues, body)
         else:
             yield (does(item), item.layer, tuple([position - index for index in item.after]))
@@ -166,7 +166,7 @@ def _waiting(
     position, last = 0, -1
     for item in program.items:
         if isinstance(item, Repeat):
-            places = [index for index, each in enumerate(item.body) if first(each)]
+            places = [index for index, instruction in enumerate(item.body) if first(instruction)]
             yield _waiting_turns(item, waits, places) if places else item
             length = len(item.body)
             if places:
@@ -181,10 +181,10 @@ def _waiting(
 
 def _waiting_turns(item: Repeat, waits: Callable[[Instruction], bool], places: Sequence[int]) -> Repeat:
     body = []
-    for index, each in enumerate(item.body):
+    for index, instruction in enumerate(item.body):
         earlier = [place for place in places if place < index]
         last = earlier[-1] if earlier else places[-1] - len(item.body)
-        body.append(_with(each, last) if waits(each) else each)
+        body.append(_with(instruction, last) if waits(instruction) else instruction)
     return Repeat(tuple(body), item.times, item.layer_step, item.continues)
 
 

@@ -229,7 +229,7 @@ def _layers_of(stage: int, program: Program) -> Iterator[tuple[Hashable, Sequenc
     outside = 0
     for bodies, times in _bodies(program):
         layer = bodies[0].layer
-        kernels = next((each.operators for each in bodies if isinstance(each, Compute) and each.operators), ())
+        kernels = next((step.operators for step in bodies if isinstance(step, Compute) and step.operators), ())
         outside += layer < 0
         yield (stage, outside, id(kernels) if layer >= 0 else None), bodies, times
 
@@ -253,12 +253,12 @@ def _first_of_each(
     stages: Sequence[Program],
 ) -> dict[tuple[Hashable, int], tuple[tuple[int, int], tuple[str, Hashable]]]:
     """Of each different thing: where the first one stands, the name of its instruction and what it does."""
-    found: dict[tuple[Hashable, int], tuple[tuple[int, int], tuple[str, Hashable]]] = {}
+    firsts: dict[tuple[Hashable, int], tuple[tuple[int, int], tuple[str, Hashable]]] = {}
     index = 0
     for stage, program in enumerate(stages):
         for key, body, _ in _layers_of(stage, program):
             named = [(instruction.name, what) for instruction in body for what in timed(instruction)]
             for position, (name, what) in enumerate(named):
-                found.setdefault((key, position), ((index, stage), (name, Thing(what, stage).does)))
+                firsts.setdefault((key, position), ((index, stage), (name, Thing(what, stage).does)))
                 index += 1
-    return found
+    return firsts

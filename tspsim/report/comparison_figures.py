@@ -10,7 +10,7 @@ from tspsim.base.units import compact, digits, percent
 from tspsim.studies.front import front_of
 
 from .figures import ACCENT, ALARM, LEGEND, QUIET, bars, category_axis, value_axis
-from .fronts import FrontLine, Marks, front_figure
+from .fronts import front_figure, front_line, marks
 from .numbers import label
 
 if TYPE_CHECKING:
@@ -35,18 +35,18 @@ def pareto(points: Sequence[tuple[str, str, float, float]], colours: Mapping[str
     points
         Offer, plan, dollars per million tokens, tokens/s/GPU.
     """
-    groups = []
+    traces = []
     for offer in dict.fromkeys(point[0] for point in points):
         own = [point for point in points if point[0] == offer]
         texts = [
             f"<b>{label(offer)}, {label(plan)}</b><br>{digits(usd)} $/M tokens<br>{compact(rate)} tokens/s/GPU"
             for _, plan, usd, rate in own
         ]
-        groups.append(Marks(label(offer, 24), colours[offer], [p[2] for p in own], [p[3] for p in own], texts))
+        traces.append(marks(label(offer, 24), colours[offer], [p[2] for p in own], [p[3] for p in own], texts))
     front = sorted(front_of([(usd, rate) for _, _, usd, rate in points], lambda point: (-point[0], point[1])))
-    line = FrontLine("no plan is cheaper and faster", front, "hv")
+    line = front_line("no plan is cheaper and faster", front, "hv")
     x_axis = value_axis(f"$/M tokens, {price}", rangemode="normal")
-    return front_figure(groups, line, x_axis, "tokens/s/GPU")
+    return front_figure([*traces, line], x_axis, "tokens/s/GPU")
 
 
 #: A curve of efficiency: name, colour, GPUs, shares of the ideal, hover texts, and symbols of the marks.

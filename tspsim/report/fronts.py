@@ -3,59 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from .figures import LEGEND, QUIET, value_axis
 
 
-@dataclass(frozen=True)
-class Marks:
-    """Marks of one colour; ``name`` and ``texts`` are escaped already."""
-
-    name: str
-    colour: str
-    x: Sequence[float]
-    y: Sequence[float]
-    texts: Sequence[str]
-
-
-@dataclass(frozen=True)
-class FrontLine:
-    """The front from left to right; ``shape`` orders its steps: ``hv`` first along, ``vh`` first up or down."""
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    shape: str
-
-    def trace(self) -> dict[str, Any]:
-        """The line: dotted, without hover texts."""
-        return {
-            "type": "scatter",
-            "mode": "lines",
-            "name": self.name,
-            "x": [x for x, _ in self.points],
-            "y": [y for _, y in self.points],
-            "line": {"color": QUIET, "width": 1.5, "dash": "dot", "shape": self.shape},
-            "hoverinfo": "skip",
-        }
+def marks(name: str, colour: str, x: Sequence[float], y: Sequence[float], texts: Sequence[str]) -> dict[str, Any]:
+    """A trace of marks of one colour; ``name`` and ``texts`` are escaped already."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": list(x),
+        "y": list(y),
+        "marker": {"size": 11, "color": colour, "line": {"width": 1, "color": "#ffffff"}},
+        "hovertext": list(texts),
+        "hoverinfo": "text",
+    }
 
 
-def front_figure(groups: Sequence[Marks], line: FrontLine, x_axis: dict[str, Any], y_title: str) -> dict[str, Any]:
-    """Marks and line in one figure."""
-    traces: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": marks.name,
-            "x": list(marks.x),
-            "y": list(marks.y),
-            "marker": {"size": 11, "color": marks.colour, "line": {"width": 1, "color": "#ffffff"}},
-            "hovertext": list(marks.texts),
-            "hoverinfo": "text",
-        }
-        for marks in groups
-    ]
-    traces.append(line.trace())
+def front_line(name: str, points: Sequence[tuple[float, float]], shape: str) -> dict[str, Any]:
+    """A dotted trace from left to right; ``shape`` orders its steps: ``hv`` first along, ``vh`` first up or down."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": [x for x, _ in points],
+        "y": [y for _, y in points],
+        "line": {"color": QUIET, "width": 1.5, "dash": "dot", "shape": shape},
+        "hoverinfo": "skip",
+    }
+
+
+def front_figure(traces: Sequence[dict[str, Any]], x_axis: dict[str, Any], y_title: str) -> dict[str, Any]:
+    """Traces of marks, and of the line, in one figure."""
     layout = {"height": 430, "xaxis": x_axis, "yaxis": value_axis(y_title), "legend": LEGEND, "showlegend": True}
-    return {"data": traces, "layout": layout}
+    return {"data": list(traces), "layout": layout}

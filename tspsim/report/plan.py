@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from tspsim.step.result import PlanResult
     from tspsim.studies.planner import Planned
-    from tspsim.studies.planner.found import Found
-    from tspsim.studies.planner.limits import Lean
+    from tspsim.studies.planner.limits import LeanPlan
     from tspsim.studies.planner.scheme_map import Cell
+    from tspsim.studies.planner.simulated_plan import SimulatedPlan
 
 #: Least difference of a part of a step that is reported, as a share of the step.
 WORTH_TELLING = 0.002
@@ -69,7 +69,7 @@ def best_table(planned: Planned, width: int) -> Table:
     return table
 
 
-def labelled(option: Found) -> str:
+def labelled(option: SimulatedPlan) -> str:
     """A plan's name, and whether the scenario states it."""
     return option.candidate.name + (" (stated)" if option.candidate.stated is not None else "")
 
@@ -237,7 +237,7 @@ def what_fits(planned: Planned) -> list[str]:
     if limits is None:
         return []
 
-    def said(limit: tuple[int, Lean] | None, words: str) -> str:
+    def said(limit: tuple[int, LeanPlan] | None, words: str) -> str:
         if limit is None:
             return f"{words}: none fits."
         value, lean = limit

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tspsim.base.units import GIB, compact
 
 from .figures import ACCENT, ALARM, bars, bars_layout, value_axis
-from .fronts import FrontLine, Marks, front_figure
+from .fronts import front_figure, front_line, marks
 from .numbers import label, seconds
 from .plan import verdict
 
@@ -43,8 +43,8 @@ def front(planned: Planned) -> dict[str, Any]:
         ("on the front", "#009e73", [(f.candidate.name, f.result) for f in planned.front if f not in planned.best]),
         ("stated", ALARM, stated),
     )
-    marks = [
-        Marks(
+    traces = [
+        marks(
             name,
             colour,
             [(r.memory.capacity_bytes - r.memory.peak_bytes) / GIB for _, r in plans],
@@ -55,8 +55,8 @@ def front(planned: Planned) -> dict[str, Any]:
         if plans
     ]
     joined = sorted((f.headroom_bytes / GIB, f.result.tokens_per_s) for f in planned.front)
-    line = FrontLine("front of the plans searched", joined, "vh")
-    return front_figure(marks, line, value_axis("memory left per GPU, GiB"), "tokens/s")
+    line = front_line("front of the plans searched", joined, "vh")
+    return front_figure([*traces, line], value_axis("memory left per GPU, GiB"), "tokens/s")
 
 
 def scheme_map(planned: Planned) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def legend(plans: Sequence[Plan]) -> list[tuple[str, str]]:
     """(words, meaning), each meaning once, for plans that the search named."""
     if not plans:
         return []
-    by_meaning: dict[str, list[str]] = {"degrees of parallelism, an axis each": [plans[0].name.split()[0]]}
+    by_meaning: dict[str, list[str]] = {"degrees of parallelism, one per axis": [plans[0].name.split()[0]]}
     for plan in plans:
         for word, meaning in words_of(plan):
             words = by_meaning.setdefault(meaning, [])

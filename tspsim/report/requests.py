@@ -163,7 +163,7 @@ def headline(plan: PlanResult, others: Sequence[PlanResult] = ()) -> str:
 
 
 def _sooner(point: Point, even: Sequence[PlanResult]) -> str:
-    """Which of the plans that tie with the first ends a request sooner than it; empty where none does."""
+    """The plan that ties with the first and ends a request sooner, in words; empty where there is none."""
     ended = {other.name: float(other.serving["e2e_s"]["mean"]) for other in even if other.serving.get("e2e_s")}
     name = min(ended, key=lambda name: ended[name], default="")
     if not name or not point.get("e2e_s") or ended[name] >= point["e2e_s"]["mean"]:
@@ -223,7 +223,7 @@ def of_tasks(tasks: Mapping[str, Any]) -> str:
     """Times of agents' tasks, and their parts."""
     if "depth" in tasks:
         shape = f"{_mean(tasks['turns'])} calls, {_mean(tasks['depth'])} one after the other,"
-        way = f"models {seconds(tasks['path_model_s'])} of it, whoever was waited for last"
+        way = f"models {seconds(tasks['path_model_s'])} of it on the longest path"
         last = f"the last call's first token comes after {seconds(tasks['last_call_ttft_s']['mean'])}"
         return f"A task of {shape} takes {seconds(tasks['task_s']['mean'])}: {way}; {last}."
     parts = {"models": tasks["model_s"], "tools": tasks["tool_s"], "waits for workers": tasks["tool_wait_s"]}

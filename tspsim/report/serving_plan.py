@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tspsim.base.units import GIB, compact, gib
 
 from .figures import ACCENT, value_axis
-from .fronts import FrontLine, Marks, front_figure
+from .fronts import front_figure, front_line, marks
 from .numbers import label, seconds
 from .searched import SearchedView
 from .served import sessions, user
@@ -116,15 +116,15 @@ def drawn_front(planned: ServingPlanned) -> dict[str, Any]:
     key = "tokens_per_s_per_user" if decodes else "time_to_first_token_s"
     title = "tokens/s per user" if decodes else "time to the first token, s"
 
-    def marks(name: str, colour: str, chosen: Sequence[ServedStep]) -> Marks:
+    def trace(name: str, colour: str, chosen: Sequence[ServedStep]) -> dict[str, Any]:
         rates = [plan.result.tokens_per_s_per_gpu for plan in chosen]
         said = [f"{compact(rate)} tokens/s per GPU" for rate in rates]
         texts = [f"<b>{label(plan.name, 60)}</b><br>{rate}" for plan, rate in zip(chosen, said, strict=True)]
-        return Marks(name, colour, [plan.result.inference[key] for plan in chosen], rates, texts)
+        return marks(name, colour, [plan.result.inference[key] for plan in chosen], rates, texts)
 
     others = [plan for plan in planned.known if plan not in planned.best]
-    groups = [marks("best", ACCENT, planned.best), *([marks("simulated", "#8a94a6", others)] if others else [])]
+    traces = [trace("best", ACCENT, planned.best), *([trace("simulated", "#8a94a6", others)] if others else [])]
     joined = sorted((float(e.result.inference[key]), e.result.tokens_per_s_per_gpu) for e in planned.front)
     return front_figure(
-        groups, FrontLine("front", joined, "vh"), value_axis(title, rangemode="normal"), "tokens/s per GPU"
+        [*traces, front_line("front", joined, "vh")], value_axis(title, rangemode="normal"), "tokens/s per GPU"
     )

@@ -1,4 +1,4 @@
-"""Tables for the terminal: names to the left, numbers to the right, and below who is refused."""
+"""Tables for the terminal: names to the left, numbers to the right, and the refused plans below."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def empty_table(names: Sequence[str], numbers: Sequence[str] = (), **more: Any) -> Table:
-    """Columns of names, which fold where they are long, then of numbers."""
+    """A table with columns of names, which wrap where they are long, then columns of numbers."""
     from rich import box
     from rich.table import Table
 
@@ -23,14 +23,14 @@ def empty_table(names: Sequence[str], numbers: Sequence[str] = (), **more: Any) 
 
 
 def add_row(table: Table, cells: Iterable[str], style: str = "") -> None:
-    """A row of plain texts, in which nothing is markup."""
+    """Add a row of plain texts; nothing in them is markup."""
     from rich.text import Text
 
     table.add_row(*map(Text, cells), style=style)
 
 
 def add_refused(table: Table, lines: Sequence[str]) -> None:
-    """Below the table, if there are any."""
+    """Write the refused plans below the table, if there are any."""
     from rich.text import Text
 
     if lines:

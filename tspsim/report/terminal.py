@@ -16,7 +16,7 @@ from .view import View, price_range
 if TYPE_CHECKING:
     from rich.table import Table
 
-#: Columns of a terminal from which on all is told.
+#: The least width of a terminal that shows every column.
 WIDE, WIDE_SERVED = 120, 155
 #: heading on a wide and on a narrow terminal
 _COLUMNS = (
@@ -31,12 +31,12 @@ _COLUMNS = (
 
 
 def table(result: Result, width: int = 160) -> Table:
-    """Rows in the scenario's order; the fastest is bold, refused plans say why below the table.
+    """Rows in the scenario's order; the fastest plan is bold, and the reasons of refused plans stand below the table.
 
     Parameters
     ----------
     width
-        Columns of the terminal. Under 120, of a serving step 155, headings are short and capacity and range left out.
+        Columns of the terminal. Under 120 (of a serving step 155) headings are short; capacity and range are left out.
     """
     view = View(result)
     wide = width >= (WIDE if view.load is None else WIDE_SERVED)
@@ -65,7 +65,7 @@ def _headings(view: View, wide: bool) -> tuple[tuple[str, str], ...]:
 
 
 def _in_two_lines(heading: str) -> str:
-    """The first word above the others; ``per GPU`` and its like stay together."""
+    """The first word above the others; ``per GPU`` and the like stay together."""
     first, _, rest = heading.partition(" per ")
     return f"{first}\nper {rest}" if rest else "\n".join(heading.rsplit(" ", 1))
 
@@ -78,7 +78,7 @@ def _cells(view: View, plan: PlanResult, wide: bool, priced: bool) -> list[str]:
 
 
 def _served(view: View, plan: PlanResult, wide: bool) -> list[str]:
-    """Of the first column the range, of the last the capacity; sessions have their context."""
+    """The cells of a serving plan: the first with its range, the last with the capacity."""
     cells = [column.cell(plan) for column in served.columns(view) if wide or not column.wide]
     shown = [value for value, _ in cells]
     if wide and cells[0][1]:

@@ -1,8 +1,8 @@
 """Timelines as Chrome trace JSON, the format that Perfetto and chrome://tracing open.
 
-A process is a plan, a thread is a stream of a rank; every instruction is a complete event (``ph`` "X") with
-its times in microseconds. See "Trace Event Format" (Google, 2016), object form. Of a fleet a process is its
-cluster, a thread is a node (or a GPU of one that jobs share), and the events are the jobs that it runs.
+A process is a plan and a thread is a stream of a rank. Every instruction is a complete event (``ph`` "X") with its
+times in microseconds. See "Trace Event Format" (Google, 2016), object form. For a fleet a process is the cluster, a
+thread is a node (or one GPU of a node that jobs share), and the events are its jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHUNK = 4096
 
 
 def chunks(result: Result) -> Iterator[str]:
-    """The file in pieces, so that a million events never stand in memory as one text."""
+    """The file in pieces, so that a million events are never in memory as one text."""
     yield '{"displayTimeUnit":"ms","otherData":' + _json({"scenario": str(result.scenario.get("name", ""))})
     yield ',"traceEvents":['
     separator = "\n"
@@ -39,7 +39,7 @@ def chunks(result: Result) -> Iterator[str]:
 
 
 def _plan(process: int, plan: PlanResult) -> Iterator[str]:
-    """Names first, then events in pieces, by rank, stream and start."""
+    """The names first, then the events in pieces, sorted by rank, stream and start."""
     assert plan.timeline is not None
     labels = plan.timeline.labels
     columns = plan.timeline.columns()
@@ -47,16 +47,16 @@ def _plan(process: int, plan: PlanResult) -> Iterator[str]:
     streams = sorted(dict.fromkeys(label.stream for label in labels), key=lambda name: name not in computing)
     number = np.array([streams.index(label.stream) for label in labels], dtype=np.int64)
     thread = columns["rank"].astype(np.int64) * len(streams) + number[columns["label"]]
-    sizes = {each.representative: each for each in plan.classes}
+    sizes = {group.representative: group for group in plan.classes}
     yield _metadata(process, 0, "process_name", {"name": plan.name})
     yield _metadata(process, 0, "process_sort_index", {"sort_index": process})
     for index in np.unique(thread):
         rank, stream = int(index) // len(streams), streams[int(index) % len(streams)]
-        known = sizes.get(rank)
-        meant = f" ({known.role}, stands for {known.size})" if known is not None and known.size > 1 else ""
+        group = sizes.get(rank)
+        meant = f" ({group.role}, stands for {group.size})" if group is not None and group.size > 1 else ""
         yield _metadata(process, int(index), "thread_name", {"name": f"rank {rank} {stream}{meant}"})
         yield _metadata(process, int(index), "thread_sort_index", {"sort_index": int(index)})
-    # What a label contributes to its events is the same text every time.
+    # All events of a label share this text.
     fixed = [
         _json({"name": label.name, "cat": label.kind, "ph": "X", "pid": process})[:-1]
         + ',"args":'
@@ -85,8 +85,10 @@ def _plan(process: int, plan: PlanResult) -> Iterator[str]:
 
 
 def _fleet(answer: FleetAnswer) -> Iterator[str]:
-    """A thread a node, an event a job on it from its start to its end. Jobs that share a node are on threads of their
-    own, for events of one thread must not overlap: that of their first GPU there."""
+    """One thread per node, one event per job on it.
+
+    Events of one thread must not overlap. Jobs that share a node are on threads of their own, by their first GPU there.
+    """
     facts = answer.facts
     times, part = facts.times, slots(facts)
     yield _metadata(1, 0, "process_name", {"name": str(answer.scenario.get("name", "fleet"))})
@@ -99,11 +101,11 @@ def _fleet(answer: FleetAnswer) -> Iterator[str]:
     for spell, nodes in enumerate(times.spell_nodes):
         job = facts.jobs[int(times.spell_job[spell])]
         fixed = _json({"name": job.name, "cat": job.kind, "ph": "X", "pid": 1})[:-1]
-        told = _json({"nodes": len(nodes), "gpus": job.gpus, "user": job.user, "ended": times.spell_why[spell]})
+        details = _json({"nodes": len(nodes), "gpus": job.gpus, "user": job.user, "ended": times.spell_why[spell]})
         start_us, end_us = (float(at[spell]) * 1e6 for at in (times.spell_start_s, times.spell_end_s))
         own = first.get(spell, 0) * facts.nodes
         for node in nodes:
-            yield f'{fixed},"args":{told},"tid":{node + own},"ts":{start_us:.1f},"dur":{end_us - start_us:.1f}}}'
+            yield f'{fixed},"args":{details},"tid":{node + own},"ts":{start_us:.1f},"dur":{end_us - start_us:.1f}}}'
 
 
 def _metadata(process: int, thread: int, name: str, arguments: dict[str, Any]) -> str:

@@ -9,13 +9,13 @@ from tspsim.serving.bounds import kept_in_words
 from tspsim.serving.steady import figures, interval, tied
 
 from .figures import ACCENT, value_axis
-from .fronts import FrontLine, Marks, front_figure
+from .fronts import front_figure, front_line, marks
 from .numbers import label, seconds
 from .searched import SearchedView
 
 if TYPE_CHECKING:
     from tspsim.studies.planner import TrafficPlanned
-    from tspsim.studies.planner.traffic_answer import Tried
+    from tspsim.studies.planner.traffic_answer import ServiceUnderLoad
 
 COLUMNS = (
     "Plan", "Offer", "Load", "Good requests/s", "Within bounds", "Tokens/s", "Per GPU", "First token", "Output token",
@@ -24,11 +24,11 @@ COLUMNS = (
 COLOURS = (ACCENT, "#c2410c", "#15803d", "#7c3aed", "#b45309")
 
 
-def cells(tried: Tried, mark: str = "") -> tuple[str, ...]:
-    """A plan as cells of :data:`COLUMNS`."""
-    told = tried.result.serving
-    lasts = figures(told)
-    good, per_user = lasts["goodput_requests_per_s"], told["tokens_per_s_per_user"]
+def cells(tried: ServiceUnderLoad, mark: str = "") -> tuple[str, ...]:
+    """A plan as cells under :data:`COLUMNS`."""
+    serving = tried.result.serving
+    lasts = figures(serving)
+    good, per_user = lasts["goodput_requests_per_s"], serving["tokens_per_s_per_user"]
     prices = sorted(lasts["usd_per_million_output_tokens"].values())
     return (
         tried.name + mark,
@@ -38,35 +38,36 @@ def cells(tried: Tried, mark: str = "") -> tuple[str, ...]:
         "–" if good is None else share_beside(tried.share, wanted(tried)),
         compact(tried.result.lasting_tokens_per_s),
         compact(tried.result.lasting_tokens_per_s / tried.result.gpus),
-        seconds(told["ttft_s"]["mean"]),
-        seconds(told["tpot_s"]["mean"]) if told["tpot_s"] else "–",
+        seconds(serving["ttft_s"]["mean"]),
+        seconds(serving["tpot_s"]["mean"]) if serving["tpot_s"] else "–",
         "–" if per_user is None else digits(per_user),
         " – ".join(dict.fromkeys(digits(price) for price in (prices[0], prices[-1]))) if prices else "–",
     )
 
 
-def wanted(tried: Tried) -> float:
-    """Share of requests that have to keep the bounds."""
+def wanted(tried: ServiceUnderLoad) -> float:
+    """The share of requests that have to keep the bounds."""
     return float((tried.result.serving.get("bounds") or {"wanted": 1.0})["wanted"])
 
 
-def load_in_words(tried: Tried) -> str:
-    """The load under which a plan was tried, as other pages name it."""
+def load_in_words(tried: ServiceUnderLoad) -> str:
+    """The load of a plan's run, in the words of other pages."""
     words = {"concurrency": "clients", "rate": "requests/s"}
     return ", ".join(f"{value:,.4g} {words.get(name, name)}" for name, value in tried.load.items())
 
 
 def rows(planned: TrafficPlanned) -> list[tuple[str, ...]]:
-    """The best plans, the best of every offer, and the stated ones."""
-    first = [each.name for each in planned.best]
-    offers = [each for each in planned.by_offer if all(each.result is not best.result for best in planned.best)]
-    stated = [each for each in planned.stated if each.name not in first]
-    best = [cells(each) for each in planned.best]
-    return [*best, *(cells(each, " (best there)") for each in offers), *(cells(each, " (stated)") for each in stated)]
+    """The best plans, the best plan of every offer, and the stated plans."""
+    first = [tried.name for tried in planned.best]
+    offers = [tried for tried in planned.by_offer if all(tried.result is not best.result for best in planned.best)]
+    stated = [tried for tried in planned.stated if tried.name not in first]
+    best = [cells(tried) for tried in planned.best]
+    others = [*(cells(tried, " (best there)") for tried in offers), *(cells(tried, " (stated)") for tried in stated)]
+    return [*best, *others]
 
 
 def view_of(planned: TrafficPlanned) -> SearchedView:
-    """The answer in words."""
+    """The answer as the page shows it."""
     from tspsim.studies.planner.written import keys_text
 
     best = planned.best[0]
@@ -83,20 +84,20 @@ def view_of(planned: TrafficPlanned) -> SearchedView:
         best=len(planned.best),
         refused=planned.refused,
         front=drawn_front(planned),
-        caption="Every run that was simulated: output tokens a second and GPU over what one user sees. The line joins "
-        "those that no other beats in both.",
+        caption="Every simulated run: output tokens/s of one GPU over tokens/s of one user. The line joins the runs "
+        "that no other run beats in both.",
     )
 
 
-def _served(best: Tried) -> str:
-    """What the best plan does; the requests within the bounds first, where there are bounds."""
+def _served(best: ServiceUnderLoad) -> str:
+    """The best plan in one line; the requests within the bounds come first, where there are bounds."""
     good = figures(best.result.serving)["goodput_requests_per_s"]
     within = f"{digits(good)} requests/s within the bounds, " if good is not None else ""
     return f"{best.name}: {within}{best.result.in_a_line()}"
 
 
 def headline(planned: TrafficPlanned) -> str:
-    """What is served, and by what plans are chosen."""
+    """The model, the objective and the bounds, as a heading."""
     words = planned.objective.replace("_", " ")
     bounds = ", ".join(f"{name.upper()} ≤ {seconds(bound)}" for name, bound in planned.bounds.items())
     within = f" under {bounds}" if bounds else ""
@@ -104,7 +105,7 @@ def headline(planned: TrafficPlanned) -> str:
 
 
 def sure(planned: TrafficPlanned) -> list[str]:
-    """What was looked at, and what may be left."""
+    """What was searched, and what may be left."""
     searched = ", ".join(planned.searched)
     said = [
         f"{several(planned.bounded, 'plan')} bounded in closed form, {several(planned.simulated, 'run')} simulated; "
@@ -116,8 +117,8 @@ def sure(planned: TrafficPlanned) -> list[str]:
     if planned.interrupted:
         said.append("Interrupted: the best so far.")
     elif not planned.complete:
-        said.append("The budget ran out (--budget): plans were left that may be better.")
-    level = [each.name for each in planned.best[1:] if _ties(planned.best[0], each)]
+        said.append("The budget ran out (--budget): plans that may be better were not searched.")
+    level = [tried.name for tried in planned.best[1:] if _ties(planned.best[0], tried)]
     if level:
         said.insert(0, f"{planned.best[0].name} ties with {', '.join(level)}: a longer run may turn their order.")
     said += filter(None, [in_the_names(planned)])
@@ -128,12 +129,12 @@ def sure(planned: TrafficPlanned) -> list[str]:
 
 
 def in_the_names(planned: TrafficPlanned) -> str:
-    """What the names of the plans that are shown are made of; empty where all of them were stated."""
+    """What the parts of the shown plans' names stand for; empty where all of them were stated."""
     stated = {plan.name for plan in planned.stated}
     plans = [plan for plan in (*planned.best, *planned.by_offer) if plan.name not in stated]
     pooled = next((plan for plan in plans if "pools" in plan.keys), None)
     degrees = next((plan.name.split()[0] for plan in plans if "pools" not in plan.keys), "")
-    parts = [f"`{degrees}` degrees of parallelism, an axis each"] if degrees else []
+    parts = [f"`{degrees}` degrees of parallelism, one per axis"] if degrees else []
     if pooled is not None:
         counts, ways = pooled.name.split()[:2]
         parts.append(f"`{counts}` replicas that read prompts (P) and that decode (D), `{ways}` the degrees of each")
@@ -142,44 +143,45 @@ def in_the_names(planned: TrafficPlanned) -> str:
     return f"In the names: {'; '.join(parts)}." if parts else ""
 
 
-def _ties(mine: Tried, other: Tried) -> bool:
-    """Whether two plans differ by no more than the requests that were drawn allow."""
-    told = [each.result.serving for each in (mine, other)]
-    if mine.offer != other.offer or not all(each.get("steady") for each in told):
+def _ties(mine: ServiceUnderLoad, other: ServiceUnderLoad) -> bool:
+    """Whether two plans differ by no more than the random requests allow."""
+    servings = [tried.result.serving for tried in (mine, other)]
+    if mine.offer != other.offer or not all(serving.get("steady") for serving in servings):
         return False
-    name = "output_tokens_per_s" if told[0]["goodput_requests_per_s"] is None else "goodput_requests_per_s"
-    first, second = ((float(figures(each)[name]), *interval(each, name)) for each in told)
+    name = "output_tokens_per_s" if servings[0]["goodput_requests_per_s"] is None else "goodput_requests_per_s"
+    first, second = ((float(figures(serving)[name]), *interval(serving, name)) for serving in servings)
     return tied(first, second)
 
 
 def machines(planned: TrafficPlanned) -> list[str]:
-    """How many machines of every offer the project's users and requests take."""
+    """The number of machines of every offer that the project's users and requests need."""
     from tspsim.studies.purchase.machines import machines_of
 
-    return [said for each in planned.by_offer if (said := machines_of(each.offer, each.asked, each.result))]
+    return [said for tried in planned.by_offer if (said := machines_of(tried.offer, tried.asked, tried.result))]
 
 
 def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:
-    """Rate a GPU over the rate of a user, a colour an offer."""
-    groups = []
-    for number, offer in enumerate(dict.fromkeys(each.offer for each in planned.known)):
-        mine = [each for each in planned.known if each.offer == offer and _user(each)]
+    """The rate of a GPU over the rate of a user, one colour per offer."""
+    traces = []
+    for number, offer in enumerate(dict.fromkeys(tried.offer for tried in planned.known)):
+        mine = [tried for tried in planned.known if tried.offer == offer and _user(tried)]
         texts = [
-            f"<b>{label(each.name, 60)}</b><br>{load_in_words(each)}<br>{compact(_each(each))} tokens/s per GPU"
-            for each in mine
+            f"<b>{label(tried.name, 60)}</b><br>{load_in_words(tried)}<br>"
+            f"{compact(_rate_per_gpu(tried))} tokens/s per GPU"
+            for tried in mine
         ]
-        rates = [_each(each) for each in mine]
-        groups.append(Marks(label(offer, 40), COLOURS[number % len(COLOURS)], [_user(e) for e in mine], rates, texts))
-    joined = sorted((_user(tried), _each(tried)) for tried in planned.known if _user(tried))
+        rates = [_rate_per_gpu(tried) for tried in mine]
+        traces.append(marks(label(offer, 40), COLOURS[number % len(COLOURS)], [_user(e) for e in mine], rates, texts))
+    joined = sorted((_user(tried), _rate_per_gpu(tried)) for tried in planned.known if _user(tried))
     upper = [mark for mark in joined if not any(o[0] >= mark[0] and o[1] > mark[1] for o in joined)]
     axis = value_axis("tokens/s per user", rangemode="normal")
-    return front_figure(groups, FrontLine("front", upper, "vh"), axis, "output tokens/s per GPU")
+    return front_figure([*traces, front_line("front", upper, "vh")], axis, "output tokens/s per GPU")
 
 
-def _each(tried: Tried) -> float:
-    """Output tokens/s of one GPU, as the table has them: of the steady part."""
+def _rate_per_gpu(tried: ServiceUnderLoad) -> float:
+    """Output tokens/s of one GPU in the steady part, as in the table."""
     return tried.result.lasting_tokens_per_s / tried.result.gpus
 
 
-def _user(tried: Tried) -> float:
+def _user(tried: ServiceUnderLoad) -> float:
     return float(tried.result.serving["tokens_per_s_per_user"] or 0.0)

@@ -1,4 +1,4 @@
-"""The validation on the terminal: a table of errors, and what was skipped; and what a calibration moved."""
+"""Validation and calibration on the terminal: a table of errors, the skipped rows, and the fitted parameters."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-#: What is said of a table's errors, in this order.
+#: The errors of a table, in the order of the columns.
 ERRORS = ("median_ape", "mape", "p90_ape", "bias", "in_range")
 
 
 def share(value: float | None, sign: str = "") -> str:
-    """A share of one to a tenth of a percent; a dash where there is none.
+    """A share as percent with one decimal; a dash where there is none.
 
     >>> share(0.0371), share(0.0371, "+"), share(-0.00001, "+"), share(None)
     ('3.7 %', '+3.7 %', '0.0 %', '–')
@@ -30,7 +30,7 @@ def share(value: float | None, sign: str = "") -> str:
 
 
 def summary(validation: Validation) -> Sequence[RenderableType]:
-    """Errors by table, rows skipped by reason, and the files nobody knows."""
+    """Errors by table, rows skipped by reason, and files that are no known table."""
     from rich.text import Text
 
     numbers = ("rows", "predicted", "median", "mean", "90 %", "bias", "in range")
@@ -52,7 +52,7 @@ def summary(validation: Validation) -> Sequence[RenderableType]:
 
 
 def calibrated(calibration: Calibration) -> Sequence[RenderableType]:
-    """What was fitted with its error on rows not used, what could not be used, and what stayed as it was."""
+    """The fits with their errors on unused rows, the rows left out, and the parameters that stayed as they were."""
     from rich.text import Text
 
     table = empty_table(("kernels", "type", "library"), ("rows used", "not used", "median", "mean", "90 %"))
@@ -84,7 +84,7 @@ def calibrated(calibration: Calibration) -> Sequence[RenderableType]:
 
 
 def _collectives(calibration: Calibration) -> RenderableType:
-    """What was fitted of nodes and fabrics: errors as their files were, and as they are now."""
+    """The fits of nodes and fabrics: errors before and after."""
     table = empty_table(("collectives", "fitted", "library"), ("rows used", "not used", "median", "mean"))
     for fit in calibration.collectives:
         shown = ["0", "–", "–"]

@@ -1,4 +1,4 @@
-"""The validation page: for every table its errors, predicted over measured, and the rows that are furthest off."""
+"""The validation page: each table's errors, predicted over measured, and the rows with the largest errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .validation import ERRORS, share
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Points of one figure; of longer tables every n-th row is drawn.
+#: Most points of one figure; of a longer table every n-th row is drawn.
 MOST_POINTS = 1200
 MOST_GROUPS = 40
 WORST_ROWS = 12
@@ -107,7 +107,7 @@ def write_page(validation: Validation, path: Path) -> None:
 
 
 def figure(outcome: TableOutcome) -> dict[str, Any]:
-    """Predicted over measured against measured, one colour a value of the table's first grouping column."""
+    """Predicted over measured against measured, one colour per value of the table's first grouping column."""
     where = np.flatnonzero(_scored(outcome))
     where = where[:: -(-len(where) // MOST_POINTS)]
     groups = outcome.table.groups
@@ -148,7 +148,7 @@ def figure(outcome: TableOutcome) -> dict[str, Any]:
 
 
 def worst(outcome: TableOutcome, count: int = WORST_ROWS) -> list[int]:
-    """Positions of the rows whose prediction is off by the largest factor, the worst first."""
+    """The positions of the rows with the largest errors by factor, the largest first."""
     scored = _scored(outcome)
     off = np.full(len(scored), -1.0)
     off[scored] = np.abs(np.log(outcome.answers.predicted[scored] / outcome.measured[scored]))
@@ -217,11 +217,11 @@ def _error(outcome: TableOutcome, row: int) -> list[str]:
 
 
 def _shown(error: Mapping[str, Any]) -> dict[str, str]:
-    """Errors under the names of the templates."""
+    """A table's errors by the names of the templates' columns."""
     names = ("median", "mean", "p90", "bias", "in_range")
     return {name: share(error[key], "+" if key == "bias" else "") for name, key in zip(names, ERRORS, strict=True)}
 
 
 def _short(value: float) -> float:
-    """Four digits are enough for a point."""
+    """A number with the four digits a point needs."""
     return float(f"{value:.4g}")

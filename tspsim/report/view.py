@@ -1,4 +1,4 @@
-"""What the sections of the report look at: the result with its best plan, its names and the model's shape."""
+"""A result as the sections of the report read it: its best plan, its names and the model's shape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..base.memo import once
 
 @dataclass(frozen=True)
 class LayerShape:
-    """The sizes the volumes of a layer depend on: hidden size, attention width, group and FFN width."""
+    """The sizes that the volumes of a layer depend on: hidden size, attention width, group and FFN width."""
 
     hidden: float
     attention_width: float
@@ -46,7 +46,7 @@ class View:
 
     @once
     def best(self) -> PlanResult | None:
-        """The plan with most tokens/s (the first of equals), if any ran."""
+        """The plan with the most tokens/s (the first of equal plans), if any ran."""
         return self.result.best
 
     @property
@@ -57,7 +57,7 @@ class View:
 
     def place(self, plan: PlanResult) -> int:
         """The plan's place in the scenario, from 0."""
-        return next(place for place, each in enumerate(self.result.plans) if each is plan)
+        return next(place for place, other in enumerate(self.result.plans) if other is plan)
 
     @property
     def name(self) -> str:
@@ -69,13 +69,13 @@ class View:
 
     @property
     def step(self) -> Step | None:
-        """What a pass is, where the result says it."""
+        """The kind of a pass, where the result names it."""
         name = self.workload.get("pass")
         return STEPS.get(str(name)) if name in STEPS else None
 
     @once
     def load(self) -> Load | None:
-        """How much a serving step is; None of other steps."""
+        """The load of a serving step; None for other steps."""
         step, stated = self.step, self.workload
         if step is None or not step.serves:
             return None
@@ -84,7 +84,7 @@ class View:
 
     @property
     def rate_words(self) -> str:
-        """What the rates count."""
+        """The unit of the rates."""
         return "Prompt tokens/s" if self.load is not None and not self.load.batch else "Tokens/s"
 
     @property
@@ -97,8 +97,11 @@ class View:
 
     @property
     def shape(self) -> LayerShape | None:
-        """The model's shape, or None when the scenario doesn't carry its architecture, or where the volumes of its
-        layers are not a dense one's (experts, latent attention)."""
+        """The shape of the model's layers.
+
+        None where the scenario does not state the architecture, or where the layers have experts or latent attention:
+        the formulas of the volumes hold for dense layers only.
+        """
         model = self.model
         if "experts" in model or "latent" in model:
             return None
@@ -116,7 +119,7 @@ class View:
 
     @property
     def tokens_per_replica(self) -> int | None:
-        """B·S: tokens that one replica works on in a step; None where a global batch is stated, or where it decodes."""
+        """B·S: tokens of one replica in a step; None where the scenario states a global batch, or where it decodes."""
         if self.load is not None and self.load.batch:
             return None
         sequence, count = self.workload.get("sequence"), self.workload.get("sequences_per_replica")
@@ -129,7 +132,7 @@ class View:
 
 
 class RankedView(View):
-    """A result as the page reads it: the fastest plan first, refused ones last."""
+    """A result as the page reads it: the fastest plan first, refused plans last."""
 
     def __init__(self, result: Result) -> None:
         super().__init__(result)
@@ -141,17 +144,17 @@ def dollars_per_million_tokens(plan: PlanResult) -> dict[str, float]:
     """The plan's price of a million tokens by market, the cheapest first; empty without prices."""
     value = plan.cost.get("usd_per_million_tokens")
     prices = {"": value} if isinstance(value, int | float) else _mapping(value)
-    known = {str(market): float(price) for market, price in prices.items() if isinstance(price, int | float)}
-    return dict(sorted(known.items(), key=lambda item: item[1]))
+    by_market = {str(market): float(price) for market, price in prices.items() if isinstance(price, int | float)}
+    return dict(sorted(by_market.items(), key=lambda item: item[1]))
 
 
 def price_range(plan: PlanResult) -> str:
-    """``0.0392 – 0.0543``: dollars of the cheapest and the dearest market; empty without prices."""
+    """The price of the cheapest and of the dearest market, ``0.0392 – 0.0543``; empty without prices."""
     return in_dollars(dollars_per_million_tokens(plan).values())
 
 
 def in_dollars(prices: Collection[float]) -> str:
-    """The cheapest and the dearest price; empty where there is none."""
+    """The cheapest and the dearest price; empty without prices."""
     if not prices:
         return ""
     low, high = min(prices), max(prices)

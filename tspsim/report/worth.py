@@ -1,8 +1,8 @@
-"""A page of the gallery: what each scheme of the literature is worth, from the table of docs/schemes-worth.md.
+"""A page of the gallery: the gain of each scheme of the literature, from the table of docs/schemes-worth.md.
 
-The table is Markdown, as ``docs/generate_schemes.py`` writes it: a scheme, its question, a cell a device (``gain over
-the naive rival · gain over the best plan without it (that plan)``), what is published, what of it physics explains,
-what it needs. Nothing is simulated here.
+``docs/generate_schemes.py`` writes the table as Markdown. Its columns are a scheme, its question, a cell per device
+(``gain over the naive rival · gain over the best plan without it (that plan)``), the published gain, the part of it
+that physics explains, and what the scheme needs. Nothing is simulated here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ..base.files import atomic_write
 
 NAME = "schemes-worth"
-#: Two gains, and the best rival's name; of a cell that has both.
+#: A cell with both gains and the best rival's name.
 GAINS = re.compile(r"^(?P<naive>[\d.]+|does not fit) · (?P<best>[\d.]+) \((?P<rival>.*)\)$")
 LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 DESCRIPTION = (
@@ -26,7 +26,7 @@ DESCRIPTION = (
 
 
 class Gain(NamedTuple):
-    """Of a scheme on a device: over the naive rival (None: that does not fit), and over the best plan without it."""
+    """A scheme's gains on a device: over the naive rival (None: it does not fit), and over the best plan without it."""
 
     scheme: str
     device: str
@@ -36,25 +36,25 @@ class Gain(NamedTuple):
 
 
 class WorthTable(NamedTuple):
-    """The table: titles of its columns, and its rows."""
+    """The table: the titles of its columns, and its rows."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     @property
     def gains(self) -> tuple[Gain, ...]:
-        found = []
+        gains = []
         for row in self.rows:
             for title, cell in zip(self.titles, row, strict=True):
-                told = GAINS.match(cell)
-                if told is not None:
-                    naive = None if told["naive"] == "does not fit" else float(told["naive"])
-                    found.append(Gain(row[0], title, naive, float(told["best"]), told["rival"]))
-        return tuple(found)
+                match = GAINS.match(cell)
+                if match is not None:
+                    naive = None if match["naive"] == "does not fit" else float(match["naive"])
+                    gains.append(Gain(row[0], title, naive, float(match["best"]), match["rival"]))
+        return tuple(gains)
 
 
 def read(markdown: str) -> WorthTable:
-    """The table from its Markdown, links and emphasis left out.
+    """The table from its Markdown, without links and emphasis.
 
     >>> read("| scheme | H100 |\\n| --- | ---: |\\n| **A** | 2.0 · 1.5 (B) |").gains
     (Gain(scheme='A', device='H100', naive=2.0, best=1.5, rival='B'),)
@@ -69,14 +69,14 @@ def plain(cell: str) -> str:
 
 
 def write(markdown: str, folder: Path, further: Mapping[str, str] | None = None) -> WorthTable:
-    """The page and its numbers into a gallery's folder; ``further`` tables, in Markdown by their titles, follow."""
+    """Write the page and its numbers into a gallery's folder; ``further`` Markdown tables, by title, follow."""
     import pandas as pd
     from markupsafe import Markup
 
     from .page import _asset, _environment
 
     worth = read(markdown)
-    tables = {title: read(each) for title, each in (further or {}).items()}
+    tables = {title: read(text) for title, text in (further or {}).items()}
     page = _environment().from_string(_PAGE)
     text = page.render(style=Markup(_asset("page.css")), worth=worth, said=DESCRIPTION, further=tables)
     atomic_write(folder / "pages" / f"{NAME}.html", text)
@@ -88,7 +88,7 @@ def write(markdown: str, folder: Path, further: Mapping[str, str] | None = None)
 
 
 def most(gains: Sequence[Gain]) -> tuple[Gain, ...]:
-    """The largest gain over the best plan without it of every scheme, largest first."""
+    """Each scheme's largest gain over the best plan without it, the largest first."""
     best: dict[str, Gain] = {}
     for gain in gains:
         if gain.scheme not in best or gain.best > best[gain.scheme].best:
@@ -97,20 +97,20 @@ def most(gains: Sequence[Gain]) -> tuple[Gain, ...]:
 
 
 def gains_in(folder: Path) -> Sequence[Gain]:
-    """Of the page that a gallery's folder has; none where it has none."""
+    """The gains of the page in a gallery's folder; none where the folder has no page."""
     path = folder / "tables" / f"{NAME}.csv"
     if not path.is_file():
         return ()
     with path.open(encoding="utf-8", newline="") as file:
         return [
             Gain(
-                each["scheme"],
-                each["device"],
-                float(each["naive"]) if each["naive"] else None,
-                float(each["best"]),
-                each["rival"],
+                row["scheme"],
+                row["device"],
+                float(row["naive"]) if row["naive"] else None,
+                float(row["best"]),
+                row["rival"],
             )
-            for each in csv.DictReader(file)
+            for row in csv.DictReader(file)
         ]
 
 
@@ -147,7 +147,7 @@ without measured kernels for it. Published ratios are of their own machines and 
 <section>
 <h2>{{ title }}</h2>
 <div class="scroll"><table class="words">
-<thead><tr>{% for each in table.titles %}<th>{{ each }}</th>{% endfor %}</tr></thead>
+<thead><tr>{% for heading in table.titles %}<th>{{ heading }}</th>{% endfor %}</tr></thead>
 <tbody>
 {% for row in table.rows %}
 <tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}<td>{{ cell }}</td>{% endfor %}</tr>

@@ -20,7 +20,7 @@ from ..traffic import (
     PREFIXES,
     PROTOCOLS,
     Arrivals,
-    Asked,
+    DrawnRequests,
     Lengths,
     OneKind,
     Prefixes,
@@ -129,7 +129,7 @@ class TrafficSpec(Section):
         """One a point of a curve; mostly itself alone."""
         return tuple(self.model_copy(update={"arrivals": arrivals}) for arrivals in self.arrivals.points())
 
-    def draw(self, model: Architecture | None = None) -> Asked:
+    def draw(self, model: Architecture | None = None) -> DrawnRequests:
         """Its requests; of a curve its single points are drawn.
 
         Parameters
@@ -222,7 +222,7 @@ def _upper(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _check_lengths(requests: Asked, longest: int) -> None:
+def _check_lengths(requests: DrawnRequests, longest: int) -> None:
     whole = requests.prompt_tokens + requests.output_tokens
     worst = int(whole.argmax())
     if whole[worst] > longest:

@@ -1,4 +1,4 @@
-"""Requests over steps: from arrivals to what users wait for and what it costs."""
+"""Requests over steps: from arrivals to latencies and cost."""
 
 from .engine import Engine
 from .policies import POLICIES, Policy

@@ -20,12 +20,12 @@ from .points import LoadedRun, point
 from .pooled import pooled_deployment
 from .spread import BASIS
 
-#: Called with what is under way and the share that is done.
+#: Called with the current plan and the share that is done.
 Progress = Callable[[str, float], None]
-#: A cache is full from this share on.
+#: A cache counts as full from this share on.
 FULL = 0.98
 
-#: Contexts of the decoding step whose experts a service's notes are about.
+#: Contexts of a decode step whose experts the notes describe.
 LOOKED_AT = (2048,) * 32
 
 
@@ -34,18 +34,18 @@ def answer(
 ) -> Result:
     """Serve the scenario's requests with every plan, in their order.
 
-    An interrupt (Ctrl-C) ends the run; points that were finished are kept.
+    An interrupt (Ctrl-C) ends the run; finished points are kept.
 
     Parameters
     ----------
     question
-        Looked up; its scenario has traffic.
+        The resolved question of a scenario with traffic.
     every_step
-        Every step by itself instead of runs of equal ones.
+        Simulate every step by itself, not runs of equal ones.
     every_kernel
-        Compare steps drawn from the run with their whole programs, and say how far they are off.
+        Compare sampled steps with their whole programs, and report the deviation.
     progress
-        Called with a plan's name and the share of all done.
+        Called with a plan's name and the overall share done.
 
     Raises
     ------
@@ -64,14 +64,14 @@ def answer(
 
         told(0.0)
         try:
-            found = serve_plan(question, plan, every_step=every_step, every_kernel=every_kernel, progress=told)
+            result = serve_plan(question, plan, every_step=every_step, every_kernel=every_kernel, progress=told)
         except KeyboardInterrupt:
-            if not any(each.ran for each in plans):
+            if not any(plan_result.ran for plan_result in plans):
                 raise
             interrupted = True
             break
-        plans.append(found)
-        if any(note.startswith(INTERRUPTED) for note in found.notes):
+        plans.append(result)
+        if any(note.startswith(INTERRUPTED) for note in result.notes):
             interrupted = True
             break
     scenario = question.scenario
@@ -88,7 +88,7 @@ def answer(
     )
 
 
-#: What the notes of a plan begin with whose points are not all there.
+#: First word of the notes of a plan with unfinished points.
 INTERRUPTED = "interrupted"
 
 
@@ -100,13 +100,7 @@ def serve_plan(
     every_kernel: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> PlanResult:
-    """One plan: refused with its memory where it cannot serve, else every point of the traffic.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        Before the first point was finished.
-    """
+    """One plan: refused with its memory where it cannot serve, else every point of the traffic."""
     deployment = deployment_of(question, plan)
     scenario = question.scenario
     traffic = scenario.traffic
@@ -120,25 +114,25 @@ def serve_plan(
     error = deployment.refusal(longest)
     if error is not None:
         return refused(error + deployment.advice(longest))
-    found: HighestRate | None = None
+    highest: HighestRate | None = None
     points = list(traffic.points())
     if traffic.arrivals.searches:
-        found = highest_rate(deployment, traffic, progress=progress)
-        if found.rate is None:
-            return refused(f"keeps the bounds at no rate: even of requests that are alone {found.missed}")
-        points = [traffic.model_copy(update={"requests": found.requests}).at_rate(found.rate)]
+        highest = highest_rate(deployment, traffic, progress=progress)
+        if highest.rate is None:
+            return refused(f"keeps the bounds at no rate: even for requests that are alone {highest.missed}")
+        points = [traffic.model_copy(update={"requests": highest.requests}).at_rate(highest.rate)]
     done: list[LoadedRun] = []
     programs = deployment.costs.programs
     notes = [*notes_of(programs.decoding((1,))), *of_experts_types(programs.question, programs.decoding(LOOKED_AT))]
     notes += [*deployment.costs.notes, *idle_clients(points)]
-    for number, each in enumerate(points):
+    for number, point_traffic in enumerate(points):
 
         def told(share: float, number: int = number) -> None:
             if progress is not None:
                 progress((number + share) / len(points))
 
         try:
-            one = point(deployment, each, every_step=every_step, progress=told)
+            one = point(deployment, point_traffic, every_step=every_step, progress=told)
         except KeyboardInterrupt:
             if not done:
                 raise
@@ -149,21 +143,25 @@ def serve_plan(
             notes.insert(0, f"{INTERRUPTED}: {len(done)} of {len(points)} points were finished")
             break
         done.append(one)
-    if len(points) == 1 and found is None:
+    if len(points) == 1 and highest is None:
         rate = points[0].arrivals.mean_rate if traffic.arrivals.trace() is None else None
         most = most_served(deployment, traffic, done[0].run.waits, rate) if rate else None
         if rate and most is not None:
             come = f"requests come at {digits(rate)}/s, and it serves about {digits(most)}/s at most"
-            return replace(refused(f"{come}: the queue grows as long as they come", notes), served_at_most=most)
+            return replace(refused(f"{come}: the queue grows without end", notes), served_at_most=most)
     best = max(done, key=lambda one: merit_of(one.run.metrics))
-    notes += notes_of_runs(deployment, [each.run.metrics for each in done], best)
+    notes += notes_of_runs(deployment, [loaded.run.metrics for loaded in done], best)
     if every_kernel:
         notes += deviation_notes(deployment)
-    return result_of(deployment, best, done, found, notes)
+    return result_of(deployment, best, done, highest, notes)
 
 
 def result_of(
-    deployment: Deployment, best: LoadedRun, done: Sequence[LoadedRun], found: HighestRate | None, notes: Sequence[str]
+    deployment: Deployment,
+    best: LoadedRun,
+    done: Sequence[LoadedRun],
+    highest: HighestRate | None,
+    notes: Sequence[str],
 ) -> PlanResult:
     """The plan's entry: its best point, and the curve."""
     run = best.run
@@ -171,11 +169,11 @@ def result_of(
     ranges = dict(run.ranges)
     low, high = ranges.pop("output_tokens_per_s", (rate, rate))
     serving = {**run.label, **run.metrics}
-    if found is not None:
+    if highest is not None:
         serving |= {
-            "highest_rate_requests_per_s": found.rate,
-            "lowest_rate_over_bounds_requests_per_s": found.over,
-            "runs_to_find_it": found.runs,
+            "highest_rate_requests_per_s": highest.rate,
+            "lowest_rate_over_bounds_requests_per_s": highest.over,
+            "runs_to_find_it": highest.runs,
         }
     step = best.typical.decode
     if step is not None:
@@ -194,13 +192,13 @@ def result_of(
         bottleneck=bottleneck(serving),
         notes=tuple(dict.fromkeys(notes)),
         serving=serving,
-        curve=tuple(each.run.to_json() for each in done) if len(done) > 1 else (),
-        runs=tuple(each.run for each in done),
+        curve=tuple(loaded.run.to_json() for loaded in done) if len(done) > 1 else (),
+        runs=tuple(loaded.run for loaded in done),
     )
 
 
 def deployment_of(question: Question, plan: Plan, lookups: Lookups = FRESH) -> Deployment:
-    """A plan with its engine's options: the workload's, and its own over them."""
+    """A plan with its engine's options: the plan's own, then the workload's."""
     scenario = question.scenario
     keys = scenario.plan(plan.name)
     if keys.pools is not None:
@@ -214,48 +212,48 @@ def deployment_of(question: Question, plan: Plan, lookups: Lookups = FRESH) -> D
 
 
 def longest_request(deployment: Deployment, traffic: TrafficSpec) -> int:
-    """Tokens of the longest prompt and its output together; raises InputError where the model has fewer positions."""
+    """Tokens of the longest prompt with its output. Raises InputError where the model has fewer positions."""
     first = traffic.points()[0]
     if first.arrivals.searches:
         first = first.at_rate(1.0)
-    asked = first.draw(deployment.question.model)
-    return int((asked.prompt_tokens + asked.output_tokens).max())
+    requests = first.draw(deployment.question.model)
+    return int((requests.prompt_tokens + requests.output_tokens).max())
 
 
 # --- in words -----------------------------------------------------------------------------------------------------
 
 
 def bottleneck(serving: dict[str, Any]) -> str:
-    """Where an engine's time goes, and a step's, in a sentence."""
+    """The engine's time by task, and a decode step's time by part, in a sentence."""
     seconds = serving["engine_s"]
     total = sum(seconds.values()) or 1.0
     read, idle = (seconds["mixed"] + seconds["prefill"]) / total, seconds["idle"] / total
     shares = {"steps that read prompts": read, "steps that decode alone": seconds["decode"] / total, "waiting": idle}
     name, share = max(shares.items(), key=lambda item: item[1])
     if name == "waiting":
-        told = f"engines wait for requests {percent(share, decimals=0)} of the time"
+        sentence = f"engines wait for requests {percent(share, decimals=0)} of the time"
     else:
-        told = f"{name} take {percent(share, decimals=0)} of an engine's time"
-        told += f", waiting {percent(idle, decimals=0)}" if idle > 0.05 else ""
+        sentence = f"{name} take {percent(share, decimals=0)} of an engine's time"
+        sentence += f", waiting {percent(idle, decimals=0)}" if idle > 0.05 else ""
     step = serving.get("decode_step")
     if step is None:
-        return told
+        return sentence
     parts = sorted(step["parts_s"].items(), key=lambda item: -item[1])
     whole = sum(step["parts_s"].values()) or 1.0
     largest = ", ".join(f"{part.replace('_', '-')} {percent(taken / whole, decimals=0)}" for part, taken in parts[:3])
     decoded = f"{several(step['sequences'], 'sequence')} of {step['context']:,} tokens"
-    return f"{told}; a step that decodes {decoded} is {largest}"
+    return f"{sentence}; a step that decodes {decoded} is {largest}"
 
 
 def notes_of_runs(deployment: Deployment, metrics: Sequence[Any], best: LoadedRun) -> Iterator[str]:
-    """What a reader of this plan should know of its points."""
+    """Notes on a plan's points."""
     if len(metrics) > 1:
         units = {"concurrency": "clients", "rate": "requests/s"}
         label = ", ".join(f"{value:g} {units.get(name, name)}" for name, value in best.run.label.items())
-        yield f"sentences tell the best of {len(metrics)} loads: {label}"
+        yield f"sentences describe the best of {len(metrics)} loads: {label}"
     yield from notes_of_steady(metrics)
-    fullest = max((each["kv"]["peak_share"] or 0.0 for each in metrics), default=0.0)
-    preempted = sum(each["preemptions"] for each in metrics)
+    fullest = max((point_metrics["kv"]["peak_share"] or 0.0 for point_metrics in metrics), default=0.0)
+    preempted = sum(point_metrics["preemptions"] for point_metrics in metrics)
     if preempted:
         yield f"caches ran full: {preempted:,} times a request lost its cache and was read again"
     elif fullest >= FULL:
@@ -263,37 +261,38 @@ def notes_of_runs(deployment: Deployment, metrics: Sequence[Any], best: LoadedRu
     spec = deployment.speculation
     if spec is not None and deployment.drafts is not None:
         rates, source = spec.rates(deployment.question.scenario.workload.model)
-        told = ", ".join(f"{100 * rate:.0f} %" for rate in rates)
+        accepted_rates = ", ".join(f"{100 * rate:.0f} %" for rate in rates)
         accepted = f"{deployment.drafts.accepted:.3g}"
-        yield f"of {spec.tokens} drafts ({spec.draft}) a step puts out {accepted} tokens, mean: {told} ({source})"
+        outputs = f"with {spec.tokens} drafts ({spec.draft}) a step puts out {accepted} tokens, mean"
+        yield f"{outputs}; acceptance {accepted_rates} ({source})"
 
 
 def notes_of_steady(metrics: Sequence[Any]) -> Iterator[str]:
-    """Runs that were made longer for their steady part, and runs that have none."""
+    """Notes on runs that were lengthened for a steady part, and runs without one."""
     lengthened = [
-        (each["requests"], each["steady"]["run_requests"])
-        for each in metrics
-        if each.get("steady") and each["steady"]["run_requests"] > each["requests"]
+        (point_metrics["requests"], point_metrics["steady"]["run_requests"])
+        for point_metrics in metrics
+        if point_metrics.get("steady") and point_metrics["steady"]["run_requests"] > point_metrics["requests"]
     ]
     if lengthened:
         stated, count = max(lengthened, key=lambda pair: pair[1])
         yield (
-            f"{stated:,} requests end in ramp and drain: the steady part, and what rests on it, is of {count:,} "
+            f"{stated:,} requests are only ramp and drain: the steady part, and every figure of it, is of {count:,} "
             "requests of the same traffic"
         )
-    without = sum(1 for each in metrics if "steady" in each and each["steady"] is None)
+    without = sum(1 for point_metrics in metrics if "steady" in point_metrics and point_metrics["steady"] is None)
     if without:
         which = "" if len(metrics) == 1 else f" at {without} of {len(metrics)} points"
-        yield f"the run has no steady part{which}: its rates and dollars have ramp and drain in them"
+        yield f"the run has no steady part{which}: its rates and dollars include ramp and drain"
 
 
 def idle_clients(points: Sequence[TrafficSpec]) -> Iterator[str]:
-    """That of a closed loop's clients some send nothing, for there are fewer conversations than clients."""
-    for each in points:
-        clients, sent = each.arrivals.most, each.requests or each.protocol.requests(each.arrivals)
-        turns_each = sizes(each.prefix, sent, each.seed)
+    """A note where a closed loop has fewer conversations than clients."""
+    for spec in points:
+        clients, sent = spec.arrivals.most, spec.requests or spec.protocol.requests(spec.arrivals)
+        turns_each = sizes(spec.prefix, sent, spec.seed)
         conversations, turns = len(turns_each), int(turns_each.max())
-        if each.arrivals.closed and clients is not None and conversations < clients:
+        if spec.arrivals.closed and clients is not None and conversations < clients:
             of = f" of {turns:,}" if turns == turns_each.min() > 1 else ""
             yield (
                 f"of {clients:,} clients {clients - conversations:,} send nothing: {sent:,} requests are "
@@ -302,13 +301,13 @@ def idle_clients(points: Sequence[TrafficSpec]) -> Iterator[str]:
 
 
 def deviation_notes(deployment: Deployment) -> Iterator[str]:
-    """How far tabulated steps are off their whole programs."""
+    """Deviation of tabulated steps from their whole programs."""
     for costs in deployment.every_cost:
         yield str(costs.check())
 
 
 def assumptions(question: Question) -> Iterator[str]:
-    """Sentences that decide the answer; each can be switched."""
+    """Assumptions that decide the answer, as sentences; each can be switched."""
     yield from announced_in_words(question)
     for sentence in served_in_words(question, question.plans):
         if not any(word in sentence for word in ("Every replica decodes a batch", "Only the last token")):
@@ -323,7 +322,7 @@ def assumptions(question: Question) -> Iterator[str]:
 
 
 def _more_provenance(question: Question) -> Iterator[dict[str, str]]:
-    """What traffic rests on besides."""
+    """Provenance of the traffic's further inputs."""
     spec = question.scenario.workload.speculation
     if spec is not None:
         rates, source = spec.rates(question.scenario.workload.model)
@@ -332,10 +331,10 @@ def _more_provenance(question: Question) -> Iterator[dict[str, str]]:
         yield {"what": f"drafts accepted ({spec.draft})", "value": value, "source": source, "basis": basis}
 
 
-#: What the model knowingly leaves out.
+#: What the model leaves out, knowingly.
 UNEXPLAINED = (
-    "What prompts say: neither the acceptance of drafts nor the routing to experts changes within a run.",
+    "Contents of prompts: acceptance of drafts and routing to experts do not change within a run.",
     "Clients that give up, retries, failures, and engines that start or stop.",
-    "Experts that move or are doubled for balance; adapters; grammars and penalties of a sampler.",
+    "Experts that move or are replicated for balance; adapters; grammars and penalties of a sampler.",
     "Stragglers and clock drift between GPUs; with the ideal stack also a host that launches too slowly.",
 )

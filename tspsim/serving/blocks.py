@@ -1,4 +1,4 @@
-"""Blocks of a cache of keys and values: how many are held, and what those that nobody holds still remember."""
+"""Blocks of a KV cache: how many are held, and what free blocks still contain."""
 
 from __future__ import annotations
 
@@ -13,56 +13,55 @@ from .requests import Request
 
 
 class BlockPool:
-    """Blocks of ``block_tokens`` tokens each, which forget when they are freed; a ``capacity`` of inf: as many as are
-    asked for."""
+    """Blocks of ``block_tokens`` tokens each, without reuse of contents. A ``capacity`` of inf is unlimited."""
 
     def __init__(self, capacity: float = inf, block_tokens: int = 1) -> None:
         self.capacity, self.block_tokens = capacity, block_tokens
-        #: Blocks that sequences hold.
+        #: Blocks held by sequences.
         self.used = 0
 
     @property
     def free(self) -> float:
-        """Blocks that nobody holds."""
+        """Blocks that no sequence holds."""
         return self.capacity - self.used
 
     def take(self, blocks: int) -> None:
-        """Hold so many more; there must be as many free."""
+        """Hold further blocks; they must be free."""
         self.used += blocks
 
     def give_back(self, blocks: int) -> None:
-        """Hold so many less."""
+        """Free held blocks."""
         self.used -= blocks
 
 
 @dataclass(frozen=True)
 class States:
-    """How an engine keeps the states of layers of linear attention, in blocks of its cache.
+    """Where an engine stores states of linear attention, in blocks of its cache.
 
-    A beginning is found up to where the state behind it was kept, not block by block.
+    A prefix can be reused up to a position with a stored state, not block by block.
 
     Attributes
     ----------
     live
-        Blocks that a sequence takes for its states while it runs.
+        Blocks of a running sequence's states.
     snapshot
-        And those that a kept state takes, which nobody holds: they are taken for something else in their turn; 0: it
-        has a pool of its own.
+        Blocks of a stored state; no sequence holds them, and they are evicted in turn. 0: states
+        have a pool of their own.
     at
-        Which states of a prompt are kept: ``pieces``: where pieces of it end, at a multiple of ``grid`` blocks, and of
-        a piece with a place where another prompt parted from it the one there instead; ``last``: behind its last block
-        in front of its last token, and where another one parted from it, at both of which its pieces end; ``every``:
-        behind every so many blocks, where its pieces end.
+        Stored states of a prompt. ``pieces``: at ends of its chunks, at a multiple of ``grid`` blocks; in
+        a chunk where another prompt diverged, at the divergence instead. ``last``: after its last block
+        before its last token, and where another prompt diverged; chunks end at both. ``every``:
+        after every ``every`` blocks, where its chunks end.
     grid, every
-        Those blocks.
+        These numbers of blocks.
     decoding
-        While answers are put out a state is kept at a multiple of so many blocks; 0: none.
+        During decoding a state is stored at multiples of this number of blocks; 0: none.
     inside
-        Kernels write the state behind a prompt's last block from inside a piece, which needs no end there.
+        Whether kernels write the state after a prompt's last block from inside a chunk, which need not end there.
     most
-        States of that pool that can be kept beside those of the sequences that run; None: no limit.
+        States that the own pool stores beside those of running sequences; None: no limit.
     running
-        Sequences whose states that pool has room for; None: no limit.
+        Sequences whose states fit the own pool; None: no limit.
     """
 
     live: int = 0
@@ -76,67 +75,68 @@ class States:
     running: int | None = None
 
     def places(self, first: int, last: int, end: int, parted: int) -> list[int]:
-        """Behind which blocks states are kept when those after ``first`` up to ``last`` of a prompt have been computed,
-        whose last block in front of its last token is ``end``, and from which another one parted behind ``parted``."""
+        """Numbers of blocks after which states are stored when blocks after ``first`` up to ``last`` of a prompt have
+        been computed. ``end``: its last block before its last token; ``parted``: the block after which another prompt
+        diverged."""
         if self.at == "every":
-            found = list(range((first // self.every + 1) * self.every, last + 1, self.every)) if self.every else []
+            places = list(range((first // self.every + 1) * self.every, last + 1, self.every)) if self.every else []
         elif self.at == "last":
-            found = [place for place in (end, parted) if place == last or (self.inside and place == end)]
+            places = [place for place in (end, parted) if place == last or (self.inside and place == end)]
         else:
             parted -= parted % self.grid
-            found = [parted if first < parted <= last else last - last % self.grid]
-        return sorted({place for place in found if first < place <= last})
+            places = [parted if first < parted <= last else last - last % self.grid]
+        return sorted({place for place in places if first < place <= last})
 
     def places_of_answers(self, first: int, last: int) -> list[int]:
-        """The same of answers: the last one counts."""
+        """The same for answers: the last position counts."""
         place = last - last % self.decoding if self.decoding else 0
         return [place] if place > first else []
 
 
 class Node:
-    """``blocks`` blocks in a row whose content is known, behind those of its parent; ``key``: what they hold, given
-    what all before them hold."""
+    """``blocks`` consecutive blocks of known content, after those of its parent. ``key``: their content, given all
+    content before."""
 
     __slots__ = ("blocks", "cached", "children", "holders", "kept", "key", "parent")
 
     def __init__(self, parent: Node | None, key: Hashable, blocks: int) -> None:
         self.parent, self.key, self.blocks = parent, key, blocks
-        #: Of the blocks, from the first on, those that still hold it; and sequences that hold them.
+        #: Blocks from the first on that still hold the content; number of sequences that hold them.
         self.cached = self.holders = 0
         self.children: dict[Hashable, Node] = {}
-        #: Behind which of its blocks a state is kept, ascending.
+        #: Numbers of its blocks after which a state is stored, ascending.
         self.kept: list[int] = []
 
 
 class Snapshot(NamedTuple):
-    """A state that is kept, behind so many blocks of a node."""
+    """A state stored after ``behind`` blocks of a node."""
 
     node: Node
     behind: int
 
 
 class Own:
-    """The key of a run that one sequence alone will look for."""
+    """The key of a run that only one sequence will look for."""
 
 
 class Trail:
-    """What a sequence's blocks hold, first to last: runs of blocks by key, and what it shares of them.
+    """Contents of a sequence's blocks, first to last: runs of blocks by key, and the shared ones.
 
     A run of a request's ``blocks`` ends at the last whole block of the cache inside it.
 
     Attributes
     ----------
     keys, ends
-        Of every run, and the block behind it.
+        Key of every run, and the block after it.
     nodes
-        Of the first runs: nodes that it holds.
+        Nodes of the first runs, which it holds.
     shared
-        Its first blocks, which are those of the nodes.
+        Number of its first blocks that belong to the nodes.
     end
-        Its prompt's last block in front of its last token.
+        Its prompt's last block before its last token.
     junction, looked_at
-        Blocks that others have computed too, though no state behind them was kept; and those behind which it has been
-        looked at whether a state is kept.
+        Blocks that others have computed too, though without a stored state after them; blocks after which a
+        stored state has been considered.
     """
 
     __slots__ = ("end", "ends", "junction", "keys", "looked_at", "nodes", "shared")
@@ -149,22 +149,22 @@ class Trail:
         self.end = (request.prompt_tokens - 1) // block_tokens
         if not request.blocks:
             return
-        # Identities of less than a block go together, so that every run has a block.
+        # Identities shorter than a block are joined, so that every run has a block.
         together = -(-block_tokens // request.block_tokens)
         for first in range(0, len(request.blocks) - together + 1, together):
             self.keys.append(request.blocks[first] if together == 1 else request.blocks[first : first + together])
             self.ends.append((first + together) * request.block_tokens // block_tokens)
 
     def go_on(self, blocks: int) -> None:
-        """Up to so many blocks it is known what they hold: what is new is the sequence's own."""
+        """Extends the known contents up to ``blocks`` blocks; new ones belong to this sequence only."""
         if blocks > (self.ends[-1] if self.ends else 0):
             self.keys.append(Own())
             self.ends.append(blocks)
 
 
 class Match(NamedTuple):
-    """Of a sequence's blocks those that are remembered: nodes, how many blocks, blocks that nobody holds so far, and
-    whether the state behind them is of the step that is planned."""
+    """Cached blocks of a sequence: nodes, number of blocks, blocks that no sequence holds yet, and whether the state
+    after them belongs to the step being planned."""
 
     nodes: tuple[Node, ...] = ()
     blocks: int = 0
@@ -176,40 +176,40 @@ NO_MATCH = Match()
 
 
 class PrefixPool(BlockPool):
-    """Blocks that remember what they hold until they are taken for something else: the least recently used first, and
-    of a chain the last first.
+    """Blocks that keep their contents until they are evicted: the least recently used first, and
+    within a chain the last first.
 
-    A sequence that has computed what another one has computed meanwhile frees its own copy.
+    A sequence that has computed the same content as another meanwhile frees its own copy.
 
     Parameters
     ----------
     in_turn
-        Freed blocks are taken in the order in which they were freed, whether they remember anything or not (vLLM);
-        otherwise those that do not come first.
+        Whether free blocks are reused in the order of release, whatever they contain (vLLM);
+        otherwise blocks without content go first.
     states
-        How states are kept of a model that has some; None: it has none.
+        Where states are stored; None: the model has none.
     """
 
     def __init__(self, capacity: float, block_tokens: int, *, in_turn: bool, states: States | None = None) -> None:
         super().__init__(capacity, block_tokens)
         self._states = states
-        #: States of a pool of their own, those used longest ago first.
+        #: States in a pool of their own, least recently used first.
         self._kept: OrderedDict[Snapshot, None] = OrderedDict()
-        #: States at the last blocks of prompts that were kept since :meth:`new_step`.
+        #: States at the last blocks of prompts, stored since :meth:`new_step`.
         self._fresh: set[Snapshot] = set()
         self._in_turn = in_turn and capacity != inf
         self._root = Node(None, None, 0)
-        #: Freed blocks, those of longest ago first: of a node, of a state, or some that hold nothing known.
+        #: Free blocks, oldest release first: of a node, of a state, or without known content.
         self._idle: OrderedDict[object, int] = OrderedDict()
         self._idle_blocks = 0
-        #: Blocks that sequences share over those that are there of them: what they hold is ``used`` and this.
+        #: Blocks saved by sharing: the blocks of all sequences are ``used`` plus this.
         self.saved = 0
-        #: Told of what is forgotten of a node whose blocks were all there: its key, and its tokens.
+        #: Called on eviction from a complete node, with its key and its tokens.
         self.on_forget: Callable[[Hashable, int], None] | None = None
 
     @property
     def remembered(self) -> int:
-        """Blocks that nobody holds and whose content is known."""
+        """Free blocks with known content."""
         return sum([blocks for freed, blocks in self._idle.items() if isinstance(freed, Node)])
 
     def take(self, blocks: int) -> None:
@@ -219,13 +219,13 @@ class PrefixPool(BlockPool):
             self._forget(int(missing))
 
     def _forget(self, blocks: int) -> None:
-        """Take so many freed blocks, and what is of no use without them."""
+        """Evict free blocks, and everything that is useless without them."""
         while blocks > 0:
             freed, count = next(iter(self._idle.items()))
             taken = gone = min(count, blocks)
             if isinstance(freed, Node):
-                known = freed.cached == freed.blocks and not isinstance(freed.key, Own)
-                if self.on_forget is not None and known:
+                complete = freed.cached == freed.blocks and not isinstance(freed.key, Own)
+                if self.on_forget is not None and complete:
                     self.on_forget(freed.key, freed.blocks * self.block_tokens)
                 gone += self._shorten(freed, taken)
                 if freed.cached == 0 and freed.parent is not None:
@@ -241,7 +241,7 @@ class PrefixPool(BlockPool):
             blocks -= gone
 
     def _shorten(self, node: Node, blocks: int) -> int:
-        """Take so many blocks of a node from its end, and the states behind them: freed blocks of these."""
+        """Evict blocks from a node's end with the states after them; returns freed blocks of states."""
         node.cached -= blocks
         freed = 0
         while node.kept and node.kept[-1] > node.cached:
@@ -252,19 +252,19 @@ class PrefixPool(BlockPool):
 
     def give_back(self, blocks: int) -> None:
         self.used -= blocks
-        # In front of all that is remembered they are taken like those that never held anything.
+        # Blocks without content go before all cached content.
         if self._in_turn and blocks and self._idle:
             last = next(reversed(self._idle), None)
-            if type(last) is object:  # what holds nothing known, freed one after the other, goes so
+            if type(last) is object:  # consecutive releases without content form one entry
                 self._idle[last] += blocks
             else:
                 self._idle[object()] = blocks
             self._idle_blocks += blocks
 
-    # --- what is known --------------------------------------------------------------------------------------
+    # --- cached content --------------------------------------------------------------------------------------
 
     def find(self, trail: Trail, most: int) -> Match:
-        """The longest chain from a sequence's beginning that is remembered, of at most ``most`` blocks."""
+        """The longest cached chain from a sequence's beginning, of at most ``most`` blocks."""
         node, nodes, blocks, idle, start = self._root, [], 0, 0, 0
         trail.junction = 0
         for key, end in zip(trail.keys, trail.ends, strict=True):
@@ -283,27 +283,27 @@ class PrefixPool(BlockPool):
         return Match(tuple(nodes), blocks, idle) if nodes else NO_MATCH
 
     def _up_to_a_state(self, trail: Trail, nodes: list[Node], blocks: int) -> Match:
-        """Of blocks that are remembered those in front of the last state that is."""
+        """The cached blocks up to the last stored state."""
         trail.junction = blocks
         for index in reversed(range(len(nodes))):
             start, node = (trail.ends[index - 1] if index else 0), nodes[index]
             behind = next((place for place in reversed(node.kept) if start + place <= blocks), None)
             if behind is not None:
-                found = nodes[: index + 1]
+                chain = nodes[: index + 1]
                 state = Snapshot(node, behind)
                 for order in (self._kept, self._idle):
                     if state in order:
                         order.move_to_end(state)
-                idle = sum(each.cached for each in found if not each.holders)
-                return Match(tuple(found), start + behind, idle, state in self._fresh)
+                idle = sum(chained.cached for chained in chain if not chained.holders)
+                return Match(tuple(chain), start + behind, idle, state in self._fresh)
         return NO_MATCH
 
     def new_step(self) -> None:
-        """A step is planned: states that were kept before are there."""
+        """A step is planned: states stored before are available."""
         self._fresh.clear()
 
     def keep_states(self, trail: Trail, blocks: int, *, answers: bool = False) -> None:
-        """A sequence has computed its first ``blocks`` blocks: states behind them are kept where the engine keeps
+        """A sequence has computed its first ``blocks`` blocks: states after them are stored where the engine stores
         some."""
         states, first = self._states, trail.looked_at
         if states is None or blocks <= first:
@@ -317,9 +317,9 @@ class PrefixPool(BlockPool):
             self._keep(trail, place)
 
     def _keep(self, trail: Trail, place: int) -> None:
-        """The state behind a sequence's first ``place`` blocks is kept, if it holds them and there is room."""
+        """Store the state after a sequence's first ``place`` blocks, if it holds them and there is room."""
         states = self._states
-        index = next((each for each, end in enumerate(trail.ends) if place <= end), len(trail.nodes))
+        index = next((position for position, end in enumerate(trail.ends) if place <= end), len(trail.nodes))
         if states is None or index >= len(trail.nodes):
             return
         node, behind = trail.nodes[index], place - (trail.ends[index - 1] if index else 0)
@@ -340,27 +340,27 @@ class PrefixPool(BlockPool):
                 oldest.node.kept.remove(oldest.behind)
 
     def share(self, trail: Trail, match: Match) -> None:
-        """A sequence holds what was found."""
+        """A sequence holds the matched blocks."""
         for node in match.nodes:
             self._hold(trail, node)
         self.saved += match.blocks - trail.shared
         trail.shared = match.blocks
 
     def remember(self, trail: Trail, blocks: int, *, part: bool = False) -> None:
-        """A sequence has computed its first ``blocks`` blocks: whole runs of them are known from now on; with ``part``
-        what it has of the next run too."""
+        """A sequence has computed its first ``blocks`` blocks: whole runs of them become cached; with ``part`` also its
+        part of the next run."""
         index = len(trail.nodes)
         if index and trail.shared < trail.ends[index - 1]:
             index -= 1
         while index < len(trail.ends):
             start, end = (trail.ends[index - 1] if index else 0), trail.ends[index]
-            known = min(end, blocks)
-            if known <= max(start, trail.shared) or (known < end and not part):
+            filled = min(end, blocks)
+            if filled <= max(start, trail.shared) or (filled < end and not part):
                 break
-            self._know(trail, index, start, known)
+            self._know(trail, index, start, filled)
             index += 1
 
-    def _know(self, trail: Trail, index: int, start: int, known: int) -> None:
+    def _know(self, trail: Trail, index: int, start: int, filled: int) -> None:
         if index == len(trail.nodes):
             parent = trail.nodes[-1] if trail.nodes else self._root
             node = parent.children.get(trail.keys[index])
@@ -368,15 +368,15 @@ class PrefixPool(BlockPool):
                 node = parent.children[trail.keys[index]] = Node(parent, trail.keys[index], trail.ends[index] - start)
             self._hold(trail, node)
         node = trail.nodes[index]
-        twice = min(start + node.cached, known) - max(start, trail.shared)
-        more = max(0, known - start - node.cached)
+        twice = min(start + node.cached, filled) - max(start, trail.shared)
+        more = max(0, filled - start - node.cached)
         node.cached += more
-        self.saved += known - trail.shared - more
-        trail.shared = known
+        self.saved += filled - trail.shared - more
+        trail.shared = filled
         self.give_back(max(0, twice))
 
     def release(self, trail: Trail) -> None:
-        """A sequence holds its nodes no more; they can be found until their blocks are taken."""
+        """A sequence releases its nodes; they stay cached until their blocks are evicted."""
         for node in reversed(trail.nodes):
             node.holders -= 1
             if node.holders == 0:

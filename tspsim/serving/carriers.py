@@ -1,28 +1,29 @@
-"""Operators that take rows of their pass as they are, and in which fields."""
+"""Operators whose fields are the rows of their pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from typing import Any, NamedTuple
 
+from ..base.memo import remembered
 from ..model.attention.base import Rows, attended, decoded, prefilled
 from ..program.layout import Thing
 
 Rows2 = tuple[tuple[int, int], ...]
-#: Kinds of rows of which decode kernels take each by itself: as many as have a kernel here.
+#: Most kinds of decode rows (by query length) with a kernel of their own.
 MOST_KINDS = 3
 
 
 class OperatorField(NamedTuple):
-    """Fields of an operator, what they are of rows, and whether prompts alone are asked for it."""
+    """Fields of an operator, the function of the rows that they equal, and whether only prompts count."""
 
     names: tuple[str, ...]
     of: Callable[[Rows], tuple[Any, ...]]
     prompts: bool = False
 
     def are_of(self, what: Any, rows: Rows) -> bool:
-        """Whether an operator has these of some rows."""
+        """Whether an operator's fields equal the function of these rows."""
         return all(hasattr(what, name) for name in self.names) and self.in_(what) == self.of(rows)
 
     def in_(self, what: Any) -> tuple[Any, ...]:
@@ -30,24 +31,37 @@ class OperatorField(NamedTuple):
 
 
 class RowConsumer(NamedTuple):
-    """An operator that takes rows of its pass itself, and how."""
+    """An operator that reads the rows of its pass itself, and its field."""
 
     thing: Thing
     field: OperatorField
 
     def with_rows(self, rows: tuple[Any, ...]) -> Thing:
-        """The same over other rows, as its field gives them."""
-        names = self.field.names
-        return Thing(replace(self.thing.what, **dict(zip(names, rows, strict=True))), self.thing.stage)  # type: ignore[type-var]
+        """The same operator over other rows."""
+        operator, values, places = _template(self.thing.what, self.field.names)
+        filled = list(values)
+        for place, value in zip(places, rows, strict=True):
+            filled[place] = value
+        return Thing(operator(*filled), self.thing.stage)
+
+
+@remembered(256)
+def _template(what: Any, names: tuple[str, ...]) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
+    """The class of an operator, the values of its fields in order, and the places of some fields;
+    ``dataclasses.replace`` reads all fields every time."""
+    own = [entry for entry in fields(what) if entry.init]
+    assert not any(entry.kw_only for entry in own)
+    order = [entry.name for entry in own]
+    return type(what), tuple(getattr(what, name) for name in order), tuple(order.index(name) for name in names)
 
 
 def segments_of(rows: Rows) -> tuple[Rows2]:
-    """Prompts among some rows as a prefill kernel takes them."""
+    """Prompts among rows, as a prefill kernel reads them."""
     return (tuple((queries, queries + context) for queries, context, count in prefilled(rows) for _ in range(count)),)
 
 
 def lengths_of(rows: Rows) -> tuple[Rows2]:
-    """Prompts among some rows as a kernel that reads no context takes them."""
+    """Prompts among rows, as a kernel without context reads them."""
     return (tuple((queries, count) for queries, _, count in prefilled(rows)),)
 
 
@@ -56,17 +70,17 @@ def whole(rows: Rows) -> tuple[Rows]:
 
 
 def unpacked(rows: Rows) -> tuple[int]:
-    """Tokens of prompts, and before them, that keys and values are made of."""
+    """Tokens of prompts and their contexts that the KV up-projection reads."""
     return (sum([(context + queries) * count for queries, context, count in prefilled(rows)]),)
 
 
 def lists_rows(what: Any) -> bool:
-    """Whether an operator lists rows of its pass, in one way or another."""
+    """Whether an operator lists rows of its pass in any field."""
     return any(isinstance(getattr(what, name, None), tuple) for field in WHOLE for name in field.names)
 
 
 def behind_caches(number: int) -> Callable[[Rows], tuple[int, Rows2]]:
-    """Of the kinds of rows that decode, fewest queries first, that ``number`` as its kernel takes it."""
+    """The ``number``-th kind of decode rows, fewest query tokens first, as its kernel reads it."""
 
     def rows_of(rows: Rows) -> tuple[int, Rows2]:
         decodes = decoded(rows)
@@ -79,23 +93,23 @@ def behind_caches(number: int) -> Callable[[Rows], tuple[int, Rows2]]:
     return rows_of
 
 
-#: Of operators that take all rows of a pass, or all of its prompts.
+#: Fields of operators that read all rows of a pass, or all of its prompts.
 WHOLE: tuple[OperatorField, ...] = (
     OperatorField(("segments",), segments_of, prompts=True),
     OperatorField(("rows",), whole),
     OperatorField(("rows",), lengths_of, prompts=True),
 )
-#: And of those that take a kind of rows.
+#: The same, and fields of operators that read one kind of rows.
 LISTED: tuple[OperatorField, ...] = (
     *WHOLE,
     *(OperatorField(("queries", "rows"), behind_caches(number)) for number in range(MOST_KINDS)),
 )
-#: Of a product whose rows are what prompts' contexts are made of.
+#: The field of a product whose rows are the prompts' contexts.
 COUNTED = OperatorField(("m",), unpacked, prompts=True)
 
 
 def carrier_of(passes: Sequence[Rows], things: Sequence[Thing]) -> RowConsumer | None:
-    """The field in which operators take whole rows of their passes; None where there is none."""
+    """The field in which operators read whole rows of their passes; None where there is none."""
     for field in WHOLE:
         if all(field.are_of(thing.what, rows) for rows, thing in zip(passes, things, strict=True)):
             return RowConsumer(things[0], field)

@@ -1,4 +1,4 @@
-"""Something that happens later on a SimPy clock, without a process that waits for it."""
+"""Callbacks at later times of a SimPy clock, without a process that waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import simpy
 
 
 def after(env: simpy.Environment, seconds: float, call: Callable[[], None]) -> None:
-    """Call once so many seconds have passed; at once where that is no time."""
+    """Calls once after ``seconds``; immediately where that is zero."""
     if seconds <= 0.0:
         call()
         return
@@ -18,9 +18,9 @@ def after(env: simpy.Environment, seconds: float, call: Callable[[], None]) -> N
 
 
 def reach(env: simpy.Environment, at_s: float) -> bool:
-    """Move the clock on to a time, if nothing at all happens up to then; whether it did.
+    """Advances the clock to ``at_s`` if nothing happens up to then; returns whether it did.
 
-    Who would schedule an event of its own there may go on at once instead: nobody can tell the difference.
+    The caller continues at once instead of scheduling an event there: no other process can observe the difference.
     """
     now_s = env._now
     then_s = now_s + (at_s - now_s if at_s > now_s else 0.0)
@@ -31,6 +31,6 @@ def reach(env: simpy.Environment, at_s: float) -> bool:
 
 
 def happens_by(env: simpy.Environment, at_s: float) -> bool:
-    """Whether anything happens up to a time and at it."""
+    """Whether an event is due up to and including a time."""
     coming = env._queue
     return bool(coming) and coming[0][0] <= at_s

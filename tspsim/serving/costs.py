@@ -1,11 +1,11 @@
-"""Costs of an engine's steps from the product's own programs, tabulated where they are asked.
+"""Costs of an engine's steps from the product's own programs, tabulated on demand.
 
-A step is written as a program and added up, or run by the engine (:mod:`.programs`): exactly what a question about that
-step alone answers. A run asks for many thousand steps that hardly differ, so what decoding takes is tabulated
-(:class:`Decodes`), and straight lines between tabulated points stay within :data:`~tspsim.serving.tables.EPSILON`.
+A step is written as a program and added up, or run by the engine (:mod:`.programs`): exactly the answer of a question
+about that step alone. A run needs many thousand similar steps, so decode steps are tabulated (:class:`Decodes`), and
+linear interpolation between tabulated points stays within :data:`~tspsim.serving.tables.EPSILON`.
 
-With a pipeline the seconds of a step of decoding are its period (:func:`tspsim.step.inference.turn_s`): as many parts
-of the batch are under way as there are stages.
+With a pipeline the seconds of a decode step are its period (:func:`tspsim.step.inference.turn_s`): as many parts of the
+batch run at once as there are stages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 from ..base.memo import BoundedCache, Itself, once
 from ..parallel import Plan
 from ..parallel.draft import DRAFTS
-from ..parallel.serving_engine import Graphs, MemoryRule
+from ..parallel.engine_memory import MemoryRule
+from ..parallel.serving_engine import Graphs
 from ..parallel.state import capacity
 from ..parallel.state.capacity import Capacity
 from ..step.question import Question
@@ -35,15 +36,16 @@ from .sampled import Deviation, Seen
 from .tables import Floats, KnotCurve
 from .work import PromptChunk, StepWork
 
-#: Steps with prompts whose seconds, or ranges, are kept; and plans on one cluster whose tables are.
+#: MOST_KEPT: steps with prompts whose seconds, or ranges, are kept. MOST_PLANS: plans per cluster whose tables are
+#: kept.
 MOST_KEPT, MOST_PLANS = 4096, 64
 Found = TypeVar("Found")
 
 
 @dataclass
 class Known:
-    """What is tabulated of a plan's steps whatever its engine captures: curves of decoding, shapes of steps with
-    prompts, taken as they run and one after the other."""
+    """Tables of a plan's steps that do not depend on captured graphs: curves of decode steps, shapes of steps with
+    prompts, overlapped and serial."""
 
     curves: dict[Hashable, KnotCurve] = field(default_factory=dict)
     shapes: dict[StepComposition, Shape | None] = field(default_factory=dict)
@@ -51,18 +53,18 @@ class Known:
 
 
 class ProgramCosts:
-    """What steps of one plan's engine cost (:class:`tspsim.serving.work.StepCost`).
+    """Costs of the steps of one plan's engine (:class:`tspsim.serving.work.StepCost`).
 
     Parameters
     ----------
     question, plan
-        Looked up; the step that the question's work names is of no account, but it must be one that serves.
+        Resolved; the work's step does not matter, but it must be a serving one.
     speculation
-        What decoding sequences verify and draft in every step; None: nothing.
+        Drafts that decoding sequences verify in every step; None: none.
     num_gpu_blocks
-        Blocks of the cache that a user states, instead of what the memory rule leaves.
-    known
-        What other engines of the same plan have found.
+        Blocks of the cache as stated, instead of the memory rule's.
+    tables
+        Tables of other engines of the same plan.
     """
 
     def __init__(
@@ -72,19 +74,19 @@ class ProgramCosts:
         *,
         speculation: Speculation | None = None,
         num_gpu_blocks: int | None = None,
-        known: Known | None = None,
+        tables: Known | None = None,
     ) -> None:
         self.question, self.plan, self.num_gpu_blocks = question, plan, num_gpu_blocks
-        known = known or Known()
+        tables = tables or Known()
         self.programs = StepPrograms(question, plan, speculation)
-        self._decodes = Decodes(self.programs, known.curves)
-        bends = self._decodes.bends
+        self._decodes = Decodes(self.programs, tables.curves)
+        breakpoints = self._decodes.breakpoints
         plain = StepPrograms(capturing_nothing(question), plan, speculation)
-        self._mixed = Mixed(self.programs, plain, known.shapes, bends)
+        self._mixed = Mixed(self.programs, plain, tables.shapes, breakpoints)
         quiet = replace(plan, expert_overlap=ALONE), undrafted(speculation)
         serial = StepPrograms(question, *quiet), StepPrograms(capturing_nothing(question), *quiet)
-        self._overlapped = Overlapped(self.programs, Mixed(*serial, known.serial, bends, serial=True))
-        #: Passes of a draft model have tables of their own beside prompts; so have steps that only verify.
+        self._overlapped = Overlapped(self.programs, Mixed(*serial, tables.serial, breakpoints, serial=True))
+        #: Passes of a draft model have tables of their own beside prompts, and so have steps that only verify.
         self._drafter: ModelDrafts | None = None
         if speculation is not None and speculation.model is not None and speculation.tokens and plan.pp == 1:
             self._drafter = ModelDrafts(question, plan, speculation, costs_of)
@@ -96,7 +98,7 @@ class ProgramCosts:
     # --- steps ------------------------------------------------------------------------------------------------
 
     def seconds(self, works: Sequence[StepWork]) -> float:
-        """Of one step. Of several attention replicas that step together all wait for the busiest; experts see the
+        """Seconds of one step. Attention replicas that step together all wait for the busiest; experts process the
         tokens of all."""
         self._seen.add(works)
         return self._together(works)
@@ -108,30 +110,30 @@ class ProgramCosts:
         return max(self._seconds(work, experts) for work in works if work.tokens)
 
     def _mean_tokens(self, works: Sequence[StepWork]) -> int | None:
-        """Tokens of attention replicas that share experts, in the mean, padded as each of them is; None where all have
-        as many."""
+        """Mean tokens of attention replicas that share experts, each with its padding; None where all have the same
+        number."""
         tokens = [self._padded(work) for work in works]
         return None if len(set(tokens)) == 1 else -(-sum(tokens) // len(tokens))
 
     def _padded(self, work: StepWork) -> int:
         if not work.chunks:
-            return self._decodes.padded(work.sequences) * work.queries if work.sequences else 0
+            return self._decodes.padded(work.sequences) * work.query_len if work.sequences else 0
         rows = [(tokens, context, 1) for tokens, context, _ in work.chunks]
         if work.sequences:
-            rows.append((work.queries, max(1, work.context_tokens // work.sequences), work.sequences))
-        filled = self.question.work.stack.engine.filled(tuple(rows), self.programs.queries)
-        return sum(queries * count for queries, _, count in filled)
+            rows.append((work.query_len, max(1, work.context_tokens // work.sequences), work.sequences))
+        filled = self.question.work.stack.engine.filled(tuple(rows), self.programs.query_len)
+        return sum(query_len * count for query_len, _, count in filled)
 
     def decode_ends_s(self, works: Sequence[StepWork], steps: int) -> Floats:
-        """Ends of the next ``steps`` steps of decoding, from now on: shape (steps,)."""
+        """Ends of the next ``steps`` decode steps, from now on: shape (steps,)."""
         return self.decode_each_s(works, steps).cumsum()
 
     def decode_each_s(self, works: Sequence[StepWork], steps: int) -> Floats:
-        """What each of them takes: shape (steps,)."""
+        """Seconds of each of these steps: shape (steps,)."""
         self._seen.add(works, steps)
         experts = self._mean_tokens(works)
-        each = [self._decodes.steps_s(work, steps, experts) for work in works if work.sequences]
-        taken: Floats = each[0] if len(each) == 1 else np.max(each, axis=0)
+        by_replica = [self._decodes.steps_s(work, steps, experts) for work in works if work.sequences]
+        taken: Floats = by_replica[0] if len(by_replica) == 1 else np.max(by_replica, axis=0)
         return taken
 
     def _seconds(self, work: StepWork, expert_tokens: int | None) -> float:
@@ -146,26 +148,26 @@ class ProgramCosts:
         return min(whole_s, sum(alone_s))
 
     def _whole_s(self, work: StepWork, expert_tokens: int | None) -> float:
-        """Of a step with prompts that is one pass."""
+        """Seconds of a step with prompts in one pass."""
         if self._drafter is not None:
             sequences = work.sequences + len(work.chunks)
             alone_s = self._verifier._whole_s(work, expert_tokens) - self._verifier.programs.host_s(sequences, 0.0)
             device_s = alone_s + self._drafter.seconds(work)
             return device_s + self.programs.host_s(sequences, device_s)
-        for way in (self._mixed, self._overlapped):
-            found = way.seconds(work, expert_tokens)
-            if found is not None:
-                return found
+        for table in (self._mixed, self._overlapped):
+            seconds = table.seconds(work, expert_tokens)
+            if seconds is not None:
+                return seconds
         key = work.chunks, work.sequences, work.context_tokens, expert_tokens
         if key not in self._kept:
             share = 1.0 if expert_tokens is None else expert_tokens / self._padded(work)
             contexts = evened(work.context_tokens, work.sequences)
-            self._kept[key] = self.programs.together_s(StepWork(work.chunks, contexts, work.queries), share)
+            self._kept[key] = self.programs.together_s(StepWork(work.chunks, contexts, work.query_len), share)
         found_s: float = self._kept[key]
         return found_s
 
     def _piece(self, tokens: int, cached: int) -> float:
-        """Of a piece whose tokens ranks divide, between tabulated lengths and contexts straight."""
+        """Seconds of a chunk whose tokens ranks divide, interpolated between tabulated lengths and contexts."""
         low, high = around(cached)
         start = float(self._behind(low)(tokens)[0])
         if cached == low:
@@ -182,12 +184,11 @@ class ProgramCosts:
         return self._alone[cached]
 
     def exact(self, work: StepWork) -> Priced:
-        """A step as its program says, not interpolated; of prompts that ranks divide the last piece."""
+        """A step by its program, without interpolation; for prompts that ranks divide, the last chunk."""
         return self.programs.price(self.programs.of(work)[-1])
 
     def breakdown(self, work: StepWork) -> dict[str, float]:
-        """Seconds of a step by what they are for: attention, experts, products, other kernels, collectives by their
-        kind, host and idle."""
+        """Seconds of a step by part: attention, experts, products, other kernels, collectives by kind, host, idle."""
         parts: dict[str, float] = {}
         for job in self.programs.of(work):
             for name, seconds in self.programs.price(job).parts_s.items():
@@ -195,41 +196,41 @@ class ProgramCosts:
         return parts
 
     def range_of(self, work: StepWork) -> tuple[float, float]:
-        """Low and high factor of a step's seconds, nine times of ten: one a kernel family, one for exposed transfers,
+        """The 90 % range of a step's seconds, as factors: one factor per kernel family, one for exposed transfers,
         one for the stack and one for the engine's host, independent (:meth:`tspsim.step.costs.Costs.range_of`).
 
-        They are common to all steps of a kind, so that a run whose steps take as much less, or more, is at the end of
+        They are common to all steps of a kind, so that a run whose steps all take less, or more, is at the end of
         its range.
         """
         key = work.chunks, work.sequences, work.context_tokens
         return self._ranges.once(key, lambda: self.programs.range_of(self.programs.of(work)[-1]))
 
     def check(self, samples: int = 50, seed: int = 0) -> Deviation:
-        """Steps that were asked about, drawn with ``seed``, against every kernel of their programs on the cluster."""
-        found = []
+        """Deviation of sampled steps (``seed``) from every kernel of their programs on the cluster."""
+        deviations = []
         for work in self._seen.some(samples, seed):
             whole_s = sum(self.programs.simulated(job).seconds for job in self.programs.of(work))
-            found.append((abs(self._together([work]) / whole_s - 1.0), work))
-        if not found:
+            deviations.append((abs(self._together([work]) / whole_s - 1.0), work))
+        if not deviations:
             return Deviation(0)
-        most, worst = max(found, key=lambda each: each[0])
-        return Deviation(len(found), sum(off for off, _ in found) / len(found), most, worst)
+        most, worst = max(deviations, key=lambda deviation: deviation[0])
+        return Deviation(len(deviations), sum(off for off, _ in deviations) / len(deviations), most, worst)
 
     # --- the engine -------------------------------------------------------------------------------------------
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the plan should know beside what its programs say."""
+        """Notes for a reader of the plan beside those of its programs."""
         return ()
 
     @property
     def front_end_s(self) -> float:
-        """From a request's arrival to its first schedule, and from its first token to the client."""
+        """Seconds from a request's arrival to its first schedule, plus from its first token to the client."""
         return self.question.work.stack.engine.front_end.value
 
     @once
     def capacity(self) -> Capacity:
-        """What the caches of one replica hold, by the engine's rule."""
+        """Capacity of the caches of one replica by the engine's rule."""
         job = self.programs.decoding((1,))
         return capacity.capacity_of(job, self.question.device.visible_memory_bytes)
 
@@ -246,20 +247,20 @@ class ProgramCosts:
         return self._tokens(self._longest)
 
     def tokens_beside_states(self, share: float = 1.0) -> int | None:
-        """Tokens that a ``share`` of the memory for caches holds, where states of linear attention have memory of their
-        own, or take blocks like tokens."""
+        """Tokens in a ``share`` of the memory for caches, where states of linear attention have their own memory, or
+        take blocks like tokens."""
         if self.num_gpu_blocks is not None:
             return self.num_gpu_blocks * self.block_tokens
         sessions = share * self.capacity.without_states.sessions(self._longest)
         return None if sessions == float("inf") else self._whole(sessions * self._longest)
 
     def _whole(self, tokens: float) -> int:
-        """In whole blocks."""
+        """Rounds down to whole blocks."""
         return int(tokens) // self.block_tokens * self.block_tokens
 
     @property
     def _longest(self) -> int:
-        """Tokens of a context over which blocks of a cache are counted."""
+        """Context length at which blocks of a cache are counted."""
         return self.question.model.max_context or 2**17
 
     def _tokens(self, context: int) -> int | None:
@@ -270,7 +271,7 @@ class ProgramCosts:
 
 
 def capturing_nothing(question: Question) -> Question:
-    """The question of an engine without graphs; what is left of it are times of the host."""
+    """The question of an engine without graphs; only host times remain of its settings."""
     stack = question.work.stack
     engine = replace(stack.engine, graphs=Graphs(), slots=None, limits=(), memory=MemoryRule())
     engine = replace(engine, block_tokens=1, pages=())
@@ -278,17 +279,17 @@ def capturing_nothing(question: Question) -> Question:
 
 
 def undrafted(speculation: Speculation | None) -> Speculation | None:
-    """The same verified, by a drafter that computes nothing."""
+    """The same verification, with a drafter that computes nothing."""
     if speculation is None:
         return None
-    nobody = next(each.name for each in DRAFTS.values() if not (each.layers or each.whole))
+    nobody = next(draft.name for draft in DRAFTS.values() if not (draft.layers or draft.whole))
     return replace(speculation, draft=nobody, model=None, tree=())
 
 
 def costs_of(
     question: Question, plan: Plan, *, speculation: Speculation | None = None, num_gpu_blocks: int | None = None
 ) -> ProgramCosts:
-    """The costs of a plan's steps; what is tabulated for one question is there for the next of the same content.
+    """The costs of a plan's steps. Tables of one question are shared with later questions of the same content.
 
     Raises
     ------
@@ -296,27 +297,27 @@ def costs_of(
         The plan does not serve this model.
     """
     alike = *content(capturing_nothing(question), plan), speculation
-    known = kept(question, "known", alike, Known)
+    tables = kept(question, "known", alike, Known)
     return kept(
         question,
         "costs",
         (*content(question, plan), speculation, num_gpu_blocks),
-        lambda: ProgramCosts(question, plan, speculation=speculation, num_gpu_blocks=num_gpu_blocks, known=known),
+        lambda: ProgramCosts(question, plan, speculation=speculation, num_gpu_blocks=num_gpu_blocks, tables=tables),
     )
 
 
 def kept(question: Question, what: str, key: Hashable, make: Callable[[], Found]) -> Found:
-    """What was made for a key, kept with the question's cluster."""
+    """An object made once per key, stored with the question's cluster."""
     memo = question.cluster.memo
     return memo.once(("steps of engines", what), lambda: BoundedCache(MOST_PLANS)).once(key, make)
 
 
 def content(question: Question, plan: Plan) -> tuple[Hashable, ...]:
-    """What costs depend on, beside the cluster that they are kept with."""
+    """The content that costs depend on, beside the cluster that stores them."""
     work = question.work
     facts = [getattr(plan, name) for name in type(plan).__dataclass_fields__ if name != "name"]
     plan_key = tuple(tuple(sorted(fact.items())) if isinstance(fact, dict) else fact for fact in facts)
-    slow = tuple((each.gpu, each.factor) for each in question.scenario.faults.slow_gpus)
+    slow = tuple((slow_gpu.gpu, slow_gpu.factor) for slow_gpu in question.scenario.faults.slow_gpus)
     work_key = (
         work.precision, work.runtime_reserve_bytes, work.routing, repr(work.stack), repr(work.formats),
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Sequences that decode together, without a look at each of them.
+"""Decoding sequences of a replica, advanced together without a loop over them.
 
-All move on by the same number of tokens a step. They are kept in coordinates that do not change meanwhile: ``counter``
-counts tokens, a sequence keeps the difference of its context from it (``offset``) and its value at the sequence's end
-(``end_at``). Sums, the longest context, the next end and the blocks that further steps take follow:
+All advance by the same number of tokens per step. Their coordinates do not change meanwhile: ``counter`` counts tokens,
+and a sequence stores the difference of its context from it (``offset``) and the counter's value at the sequence's end
+(``end_at``). Sums, the longest context, the next end and the blocks of further steps follow:
 
     Σ contexts = Σ offsets + B · counter
     the token at counter c is the first of a block for the sequences with (offset + c) mod block = 0
@@ -20,49 +20,49 @@ from .speculation import AcceptanceModel
 
 
 class Decoders:
-    """Those of one attention replica."""
+    """The decoding sequences of one attention replica."""
 
     def __init__(self, pool: BlockPool, speculation: AcceptanceModel | None) -> None:
         self.pool, self.block = pool, pool.block_tokens
         self.limited = pool.capacity != inf
         self.speculation = speculation
         self.sampled = speculation is not None and speculation.sampled
-        #: Positions of each that a step computes: one, and its drafts.
-        self.queries = 1 if speculation is None else speculation.queries
+        #: Positions per sequence that a step computes: one, and its drafts.
+        self.query_len = 1 if speculation is None else speculation.query_len
         #: Tokens that its blocks hold beyond its context: room for drafts.
-        self.slack = self.queries - 1
-        #: How many they are, and tokens that each has put out since the beginning of time.
+        self.slack = self.query_len - 1
+        #: Number of sequences, and output tokens of each since the beginning of time.
         self.count = self.counter = 0
         self._sequences: dict[int, Sequence] = {}
         self._offsets = self._ends_sum = 0
         self._ends: list[tuple[int, int, Sequence]] = []
         self._tall: list[tuple[int, int, Sequence]] = []
-        #: How many there are by (offset + slack) mod block; and the counter up to which their blocks are held.
+        #: Number of sequences by (offset + slack) mod block; and the counter up to which their blocks are held.
         self._phases = [0] * self.block
         self._level = 0
-        #: Steps since none decoded, whose tokens have a fraction that is carried.
+        #: Steps since no sequence decoded, whose fraction of tokens is carried.
         self._carried = 0
 
-    # --- who they are ---------------------------------------------------------------------------------------
+    # --- membership ---------------------------------------------------------------------------------------
 
     def start(self, sequence: Sequence) -> None:
-        """It decodes from the next step on."""
+        """The sequence decodes from the next step on."""
         if not self.count:
             self._carried = 0
         sequence.decoding = True
         sequence.offset = sequence.computed - self.counter
-        sequence.end_at = self.counter + sequence.request.output_tokens - sequence.made
+        sequence.end_at = self.counter + sequence.request.output_tokens - sequence.emitted
         self.count += 1
         self._sequences[sequence.place] = sequence
         self._enter(sequence)
 
     def drop(self, sequence: Sequence) -> None:
-        """It decodes no more; what it has computed, made and held is written down."""
+        """The sequence stops decoding; its computed tokens, outputs and blocks are written back."""
         sequence.decoding = False
         del self._sequences[sequence.place]
         self.count -= 1
         self._leave(sequence)
-        sequence.made = sequence.request.output_tokens - max(0, sequence.end_at - self.counter)
+        sequence.emitted = sequence.request.output_tokens - max(0, sequence.end_at - self.counter)
         sequence.computed = sequence.offset + self.counter
         sequence.held = self._held(sequence)
 
@@ -73,7 +73,7 @@ class Decoders:
         heappush(self._ends, (sequence.end_at, sequence.place, sequence))
         heappush(self._tall, (-sequence.offset, sequence.place, sequence))
         if len(self._tall) > 4 * self.count + 64:
-            self._tall = [(-each.offset, each.place, each) for each in self._sequences.values()]
+            self._tall = [(-member.offset, member.place, member) for member in self._sequences.values()]
             heapify(self._tall)
 
     def _leave(self, sequence: Sequence) -> None:
@@ -82,7 +82,7 @@ class Decoders:
         self._phases[(sequence.offset + self.slack) % self.block] -= 1
 
     def _shift(self, sequence: Sequence, tokens: int) -> int:
-        """It is ``tokens`` further than by the counter; blocks that it needs less."""
+        """Moves a sequence ``tokens`` beyond the counter; returns the blocks that it saves."""
         before = self._held(sequence)
         self._leave(sequence)
         sequence.offset += tokens
@@ -94,28 +94,28 @@ class Decoders:
         return -(-(sequence.offset + self.slack + self._level) // self.block)
 
     def sequences(self) -> list[Sequence]:
-        """In the order in which they began to decode."""
+        """The sequences in the order in which they began to decode."""
         return list(self._sequences.values())
 
     # --- their contexts -------------------------------------------------------------------------------------
 
     @property
     def context_tokens(self) -> int:
-        """Of all together."""
+        """Context tokens of all together."""
         return self._offsets + self.count * self.counter
 
     @property
     def tokens_left(self) -> int:
-        """Outputs that they have still to make."""
+        """Outputs still to come."""
         return self._ends_sum - self.count * self.counter
 
     def context(self, sequence: Sequence) -> int:
-        """Of one of them, or of one that was among them."""
+        """Context of a sequence that decodes, or did."""
         return sequence.offset + self.counter
 
     @property
     def longest(self) -> int:
-        """Their longest context; 0 of none."""
+        """The longest context; 0 without sequences."""
         if not self.count:
             return 0
         tall = self._tall
@@ -125,14 +125,14 @@ class Decoders:
                 return self.counter - offset
             heappop(tall)
 
-    # --- their steps ----------------------------------------------------------------------------------------
+    # --- steps ----------------------------------------------------------------------------------------
 
     def advance(self, steps: int) -> int:
-        """Tokens that the next ``steps`` steps put out for each; sampled, the most that one step may."""
+        """Output tokens of each in the next ``steps`` steps; with sampled drafts, the most possible."""
         if self.speculation is None:
             return steps
         if self.sampled:
-            return self.queries * steps
+            return self.query_len * steps
         return self.speculation.tokens(self._carried + steps) - self.speculation.tokens(self._carried)
 
     def advances(self, steps: int) -> range | list[int]:
@@ -142,7 +142,7 @@ class Decoders:
         return [self.advance(step) for step in range(steps)]
 
     def steps_to_end(self) -> int:
-        """Steps until the next of them ends; there is one."""
+        """Steps until the next sequence ends; there is at least one."""
         ends = self._ends
         while True:
             end_at, place, sequence = ends[0]
@@ -157,7 +157,7 @@ class Decoders:
         return self.speculation.steps_for(self.speculation.tokens(self._carried) + tokens) - self._carried
 
     def steps_with_room(self, most: int) -> int:
-        """Of ``most`` steps those until a block is missing, the one included whose blocks are held already."""
+        """How many of ``most`` steps can run until a block is missing, the step whose blocks are held included."""
         if self.count * (self.advance(most) // self.block + 1) <= self.pool.free:
             return most
         return min(most, self._steps_with_room())
@@ -169,7 +169,7 @@ class Decoders:
         return self.speculation.steps_within(self.speculation.tokens(self._carried) + tokens) - self._carried
 
     def run(self, steps: int, stalled: list[Sequence]) -> list[Sequence]:
-        """They have decoded ``steps`` steps, except those that stood still: those that have ended."""
+        """Completes ``steps`` decode steps for all but stalled sequences; returns the ended ones."""
         self.hold(steps)
         self.counter = self._level
         self._carried += steps
@@ -185,30 +185,31 @@ class Decoders:
         return ended
 
     def _draw(self, stalled: list[Sequence]) -> None:
-        """All were counted as if all drafts were right: they fall back to what was."""
+        """Replaces the assumed full acceptance by the drawn one."""
         assert self.speculation is not None
         still = {sequence.place for sequence in stalled}
         for sequence in self.sequences():
             if sequence.place not in still:
                 if sequence.draws is None:
                     sequence.draws = self.speculation.draws(sequence.request)
-                self.pool.give_back(self._shift(sequence, next(sequence.draws) - self.queries))
+                self.pool.give_back(self._shift(sequence, next(sequence.draws) - self.query_len))
 
-    # --- their blocks ---------------------------------------------------------------------------------------
+    # --- blocks ---------------------------------------------------------------------------------------
 
     def blocks(self) -> int:
-        """That one more step of all takes."""
+        """Blocks that one more step of all takes."""
         if self.speculation is None:
             return self._phases[-self._level % self.block] if self._level == self.counter else 0
         return self._growth(self.counter + self.advance(1))
 
     def blocks_of(self, sequence: Sequence) -> int:
-        """And of one of them."""
+        """Blocks that one more step of one sequence takes."""
         tokens = sequence.offset + self.slack + self.counter
         return -(-(tokens + self.advance(1)) // self.block) - -(-tokens // self.block)
 
     def begin(self, stalled: SequenceOf[Sequence] = ()) -> bool:
-        """Hold the blocks of the next step, in which ``stalled`` ones stand still; whether any goes on."""
+        """Hold the blocks of the next step, in which ``stalled`` sequences do not advance; returns whether any
+        advances."""
         if self.count == len(stalled):
             return False
         for sequence in stalled:
@@ -217,7 +218,7 @@ class Decoders:
         return True
 
     def blocks_after(self, steps: int) -> int:
-        """That ``steps`` steps take beyond those that are held."""
+        """Blocks that ``steps`` steps take beyond the held ones."""
         to = self.counter + (steps if self.speculation is None else self.advance(steps))
         return self._growth(to) if steps and to > self._level else 0
 
@@ -231,7 +232,7 @@ class Decoders:
             self._level = to
 
     def _growth(self, to: int) -> int:
-        """Blocks that they take from the level to another value of the counter."""
+        """Blocks that all take from the level to a value of the counter."""
         level = self._level
         if to <= level or not self.count:
             return 0
@@ -240,13 +241,14 @@ class Decoders:
         if rest == 1:
             blocks += self._phases[-level % self.block]
         elif rest:
-            # Phase −c mod block begins a block at counter c = level, …, level + rest − 1: neighbours, in a circle.
+            # Phase −c mod block begins a block at counter c = level, …, level + rest − 1: neighbouring phases,
+            # cyclically.
             last, phases = -(level + rest - 1) % self.block, self._phases
             blocks += sum(phases[last : last + rest]) + sum(phases[: max(0, last + rest - self.block)])
         return blocks
 
     def _room(self) -> int:
-        """Tokens by which the counter may move on from the level until a block is missing."""
+        """Tokens by which the counter can advance from the level until a block is missing."""
         cycles, left = divmod(int(self.pool.free), self.count)
         tokens = cycles * self.block
         phases, block, level = self._phases, self.block, self._level + tokens

@@ -1,17 +1,16 @@
-"""Prefill and decode on different GPUs: one pool reads prompts, another writes answers, and caches go between them.
+"""Disaggregated prefill and decode: one pool reads prompts, another writes answers, and caches move between them.
 
-A request's prompt is read in the first pool, which makes its first token; its cache goes to the second, which makes the
-others. Caches share the links between the pools max-min fairly (:class:`tspsim.network.wires.Wires`).
+A request's prompt is read in the first pool, which makes its first token; its cache moves to the second, which makes
+the others. Caches share the links between the pools max-min fairly (:class:`tspsim.network.wires.Wires`).
 
-- *pull*: when the prompt has been read, and after a handshake, the cache is fetched as a whole: bytes/bandwidth later
-  the answer goes on.
-- *push*: layer by layer while the prompt is read. Of a prompt that takes t through L layers the first layer's part sets
-  off after t/L, and the last one's at the end, so that alone the answer waits for
+- *pull*: after the prompt and a handshake the whole cache is fetched; bytes/bandwidth later the answer continues.
+- *push*: layer by layer while the prompt is read. For a prompt of t seconds through L layers, the first layer's part
+leaves after t/L and the last one's at the end, so that without contention the answer waits for
 
       max(bytes/L/bandwidth, bytes/bandwidth − t·(L − 1)/L)
 
-Decode replicas take a cache in when it has come: memory that a transfer would write to is not held before. What the
-reading replica holds is free once the prompt has been read.
+Decode replicas allocate a cache when it has arrived: memory of a running transfer is not held before. The prefill
+replica frees its blocks once the prompt has been read.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field
 import simpy
 
 from ..network.wires import Wires
-from .carry import Carrier, Holders
+from .cache_paths import CachePath, KVLayout
 from .clock import after
 from .replicas import Notice, ReplicaPool, Serves
 from .requests import Request
@@ -31,13 +30,13 @@ from .transfers import CacheTransfer
 
 @dataclass(frozen=True)
 class Handover:
-    """How caches go from one pool to the other."""
+    """How caches move from one pool to the other."""
 
     #: Layer by layer while the prompt is read; otherwise as a whole afterwards.
     push: bool = False
-    #: Before they are fetched.
+    #: Seconds before a fetch.
     handshake_s: float = 0.0
-    #: Prefill streams it; otherwise it comes with the second.
+    #: Whether prefill streams the first token; otherwise it comes with the second.
     first_token_at_once: bool = False
 
 
@@ -46,43 +45,42 @@ class Journey:
     """A request between the pools."""
 
     request: Request
-    #: What the replicas see of it: its prompt with one output, and the rest behind a known prompt.
+    #: The request as each pool sees it: its prompt with one output, and the rest after a known prompt.
     read: Request
     written: Request | None
     #: Numbers of the replicas.
     giver: int = -1
     taker: int = -1
-    #: Parts of its cache that are under way, or will be.
+    #: Parts of its cache that are moving, or will be.
     pieces: int = 0
     size_bytes: float = 0.0
-    #: When the first set off; not a number before.
+    #: When the first part left; nan before.
     start_s: float = float("nan")
-    #: When its prompt had been read; not a number before.
+    #: When its prompt had been read; nan before.
     read_s: float = float("nan")
 
 
 @dataclass
 class Disaggregated:
-    """Two pools as one desk."""
+    """Two pools as one dispatcher."""
 
-    #: Those who read, and those who write.
+    #: The pool that reads, and the pool that writes.
     prefill: ReplicaPool
     decode: ReplicaPool
-    #: Of both, by replica, which ranks hold which part of a cache; a replica of several attention replicas has one
-    #: entry for each of them.
-    holders: tuple[Sequence[Sequence[Holders]], Sequence[Sequence[Holders]]]
-    #: Makes the links, on the clock that the pools live on.
+    #: For each pool and replica, the KV layout of each of its attention replicas.
+    kv_layouts: tuple[Sequence[Sequence[KVLayout]], Sequence[Sequence[KVLayout]]]
+    #: Builds the links, on the clock of the pools.
     wires: Callable[[simpy.Environment], Wires]
-    #: How caches go.
+    #: How caches move.
     handover: Handover = Handover()
-    #: All caches that have come from the first to the second, in order.
+    #: All finished transfers from the first to the second, in order.
     moved: list[CacheTransfer] = field(default_factory=list)
 
     def open(self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False) -> None:
         """Put both pools on a clock."""
         self._env, self._on_end = env, on_end
         self._wires = self.wires(env)
-        self._carriers: dict[tuple[int, int, int, int], Carrier] = {}
+        self._paths: dict[tuple[int, int, int, int], CachePath] = {}
         self._journeys: dict[int, Journey] = {}
         on_chunk = self._chunk_begins if self.handover.push else None
         self.prefill.open(env, self._has_been_read, every_step=every_step, on_chunk=on_chunk)
@@ -90,39 +88,40 @@ class Disaggregated:
 
     @property
     def transfers(self) -> Sequence[CacheTransfer]:
-        """Those, and what pools loaded from tiers of theirs."""
+        """These transfers, and loads of the pools from their tiers."""
         return [*self.moved, *self.prefill.transfers, *self.decode.transfers]
 
     @property
     def named_replicas(self) -> Sequence[tuple[str, Serves]]:
-        """All of both pools."""
+        """The replicas of both pools."""
         return [*self.prefill.named_replicas, *self.decode.named_replicas]
 
     def take(self, request: Request) -> None:
-        """A request has come: its prompt is read first."""
+        """A request arrives: its prompt is read first."""
         number, tokens, outputs, now_s = request.number, request.prompt_tokens, request.output_tokens, self._env.now
-        told, fixed = request.conversation, request.ignore_eos
-        read = Request(number, now_s, tokens, 1, request.blocks, request.block_tokens, told, fixed)
-        # The first output is known where the answer goes on, but its keys and values are not.
+        conversation, fixed = request.conversation, request.ignore_eos
+        read = Request(number, now_s, tokens, 1, request.blocks, request.block_tokens, conversation, fixed)
+        # The first output is known where the answer continues, but its keys and values are not.
         written = Request(number, now_s, tokens + 1, outputs - 1, ignore_eos=fixed) if outputs > 1 else None
         journey = self._journeys[number] = Journey(request, read, written)
         if self.handover.push and written is not None:
             journey.taker = self.decode.choose(written, computed=tokens)
         journey.giver = self.prefill.send(read)
 
-    # --- caches on their way --------------------------------------------------------------------------------
+    # --- transfers --------------------------------------------------------------------------------
 
     def _chunk_begins(self, read: Request, first: int, last: int, end_s: float) -> None:
-        """A step computes tokens ``first`` up to ``last`` of a prompt until ``end_s``: what it makes goes at once."""
+        """A step computes tokens ``first`` up to ``last`` of a prompt until ``end_s``; their cache leaves layer by
+        layer."""
         journey = self._journeys[read.number]
         if journey.written is None:
             return
-        # Where the prompt was found in a cache, that part goes with the first piece.
-        carrier, ends = self._carrier(journey), last == read.prompt_tokens
-        way, size_bytes = carrier.of(0 if not journey.size_bytes else first, last, ends=ends)
+        # A cached beginning of the prompt leaves with the first chunk.
+        path, ends = self._path(journey), last == read.prompt_tokens
+        way, size_bytes = path.of(0 if not journey.size_bytes else first, last, ends=ends)
         journey.pieces += 1
         journey.size_bytes += size_bytes
-        layers, step_s = carrier.layers, end_s - self._env.now
+        layers, step_s = path.layers, end_s - self._env.now
         rest_s = step_s * (layers - 1) / layers
 
         def others_set_off() -> None:
@@ -158,8 +157,8 @@ class Disaggregated:
             after(self._env, self.handover.handshake_s, lambda: self._fetch(journey))
 
     def _fetch(self, journey: Journey) -> None:
-        """The whole cache sets off."""
-        way, journey.size_bytes = self._carrier(journey).of(0, journey.request.prompt_tokens)
+        """The whole cache leaves."""
+        way, journey.size_bytes = self._path(journey).of(0, journey.request.prompt_tokens)
         self._sets_off(journey)
         self._wires.send(way).callbacks.append(lambda _event: self._piece_has_come(journey))
 
@@ -172,7 +171,7 @@ class Disaggregated:
         self._goes_on_if_all_has_come(journey)
 
     def _goes_on_if_all_has_come(self, journey: Journey) -> None:
-        """With its prompt read and its cache here, the answer goes on."""
+        """The answer continues once its prompt has been read and its cache has arrived."""
         if journey.pieces or journey.read_s != journey.read_s:
             return
         now_s, request, written = self._env.now, journey.request, journey.written
@@ -199,13 +198,13 @@ class Disaggregated:
         journey.request.end_s = self._env.now
         self._on_end(journey.request)
 
-    # --- ways -----------------------------------------------------------------------------------------------
+    # --- paths -----------------------------------------------------------------------------------------------
 
-    def _carrier(self, journey: Journey) -> Carrier:
-        givers, takers = self.holders[0][journey.giver], self.holders[1][journey.taker]
-        # Requests are dealt to attention replicas evenly: which one a request goes to matters to nobody's links.
-        lanes = journey.request.number % len(givers), journey.request.number % len(takers)
-        key = journey.giver, journey.taker, *lanes
-        if key not in self._carriers:
-            self._carriers[key] = Carrier(self._wires, givers[lanes[0]], takers[lanes[1]])
-        return self._carriers[key]
+    def _path(self, journey: Journey) -> CachePath:
+        givers, takers = self.kv_layouts[0][journey.giver], self.kv_layouts[1][journey.taker]
+        # Requests are spread evenly over attention replicas: the choice does not change the load of any link.
+        dp_ranks = journey.request.number % len(givers), journey.request.number % len(takers)
+        key = journey.giver, journey.taker, *dp_ranks
+        if key not in self._paths:
+            self._paths[key] = CachePath(self._wires, givers[dp_ranks[0]], takers[dp_ranks[1]])
+        return self._paths[key]

@@ -1,4 +1,4 @@
-"""An engine as its user configures it: a scheduler, its options by their real names, and room for the cache."""
+"""An engine as its user configures it: a scheduler, its options by their real names, and the size of its cache."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Engine(Settings):
     scheduler
         Name of a registered scheduler: ``vllm``, ``sglang``, ...
     kv_tokens
-        Tokens that the cache of one attention replica holds; None: as many as are asked for.
+        Tokens in the cache of one attention replica; None: unlimited.
     block_tokens
-        Tokens of a block of it; None: as the scheduler's own option says.
+        Tokens of a block; None: by the scheduler's own option.
     speculation
-        Drafts, and how many of them are kept; None: one token a step.
+        Drafts and their acceptance; None: one token per step.
     states
-        How the states of a model with linear attention are kept; None: it has none.
+        Where states of linear attention are stored; None: there are none.
     options
-        Of the scheduler, by their real names.
+        Options of the scheduler by their real names.
 
     Raises
     ------
@@ -89,14 +89,14 @@ class Engine(Settings):
         states: States | None = None,
         **options: Any,
     ) -> Engine:
-        """The engine of a software stack, with its defaults on a GPU; with another scheduler than its own, that one's.
+        """The engine of a software stack, with its defaults on a GPU; with another scheduler, that one's defaults.
 
         Parameters
         ----------
         stack
-            Names the scheduler and its options, limits by memory, and the tokens of a block.
+            States the scheduler, its options, limits by memory, and the tokens of a block.
         memory_bytes
-            Memory of a GPU that a process sees.
+            Visible memory of a GPU.
         kv_tokens, speculation, states
             As of :class:`Engine`.
         block_tokens
@@ -104,7 +104,7 @@ class Engine(Settings):
         scheduler
             A name; None: the stack's.
         options
-            What is stated goes before what the stack says.
+            Stated options override the stack's.
         """
         name = stack.scheduler.name if scheduler is None else scheduler
         values = POLICIES.get(name).usual_options(stack, memory_bytes)
@@ -125,7 +125,7 @@ class Engine(Settings):
 
 
 def _check_number(name: str, value: object, kind: object) -> None:
-    """What the sections of a scenario would take for a number, and is none."""
+    """Refuses values that a scenario's sections would accept as numbers, but are none."""
     if kind not in (int, float):
         return
     if isinstance(value, bool) or (isinstance(value, float) and not isfinite(value)):

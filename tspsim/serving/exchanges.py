@@ -1,4 +1,4 @@
-"""What transfers of a step take where nothing else is under way: all groups of a stage at once."""
+"""Seconds of a step's transfers without other traffic: all groups of a stage at once."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..network.sharing import shares
 from ..program import Collective, SendReceive
 from ..program.mesh import Mesh
 
-#: Sums of the same floats in another order differ in the last digits.
+#: Sums of the same floats in another order differ in their last digits.
 ROUNDING = 1e-12
-#: Groups that talk at once, beyond which the engine's folding is cheaper than to look at all of them.
+#: With more simultaneous groups the engine's folding is cheaper than checking all of them.
 MOST_GROUPS = 16
 
 
 class Exchanges:
-    """Seconds of transfers on a mesh, all groups of a stage at once and nothing else under way."""
+    """Seconds of transfers on a mesh, all groups of a stage at once and no other traffic."""
 
     def __init__(self, cluster: Cluster, mesh: Mesh) -> None:
         self.cluster, self.mesh = cluster, mesh
@@ -28,48 +28,48 @@ class Exchanges:
         """Ranks of a group."""
         return prod(self.mesh.sizes[part] for part in self.mesh.parts(axis))
 
-    def seconds(self, asked: Collective | SendReceive, stage: int) -> float | None:
-        """Of a collective of a stage, or its message to the next; None where groups get in each other's way."""
-        if isinstance(asked, SendReceive):
-            return self.message_s(asked.axis, asked.size_bytes, stage)
-        return self.collective_s(asked, stage) if self.members(asked.axis) > 1 else 0.0
+    def seconds(self, transfer: Collective | SendReceive, stage: int) -> float | None:
+        """Seconds of a collective of a stage, or of its message to the next; None where groups contend."""
+        if isinstance(transfer, SendReceive):
+            return self.message_s(transfer.axis, transfer.size_bytes, stage)
+        return self.collective_s(transfer, stage) if self.members(transfer.axis) > 1 else 0.0
 
-    def collective_s(self, asked: Collective, stage: int) -> float | None:
-        """Of one collective; None where its groups get in each other's way."""
-        how = asked.root, asked.algorithm, asked.tokens
-        key = asked.kind, asked.axis, asked.size_bytes, *how, stage
+    def collective_s(self, transfer: Collective, stage: int) -> float | None:
+        """Seconds of one collective; None where its groups contend."""
+        how = transfer.root, transfer.algorithm, transfer.tokens
+        key = transfer.kind, transfer.axis, transfer.size_bytes, *how, stage
         if key not in self._known:
-            exchange = ExpertExchange(**asked.tokens._asdict()) if asked.tokens else None
+            exchange = ExpertExchange(**transfer.tokens._asdict()) if transfer.tokens else None
             self._known[key] = self._together(
                 [
                     collective(
                         self.cluster,
                         ranks,
-                        asked.kind,
-                        asked.size_bytes,
-                        root=asked.root,
-                        algorithm=asked.algorithm,
+                        transfer.kind,
+                        transfer.size_bytes,
+                        root=transfer.root,
+                        algorithm=transfer.algorithm,
                         exchange=exchange,
                     )
-                    for ranks in self.groups(asked.axis, stage)
+                    for ranks in self.groups(transfer.axis, stage)
                 ]
             )
         return self._known[key]
 
     def message_s(self, axis: str, size_bytes: int, stage: int) -> float | None:
-        """Of every rank's message to the next stage."""
+        """Seconds of every rank's message to the next stage."""
         key = "message", axis, size_bytes, stage
         if key not in self._known:
             pairs = [(int(group[stage]), int(group[stage + 1])) for group in self.mesh.groups(axis)]
-            found = None
+            seconds = None
             if len(pairs) <= MOST_GROUPS:
-                found = self._together([point_to_point(self.cluster, *pair, size_bytes) for pair in pairs])
-            self._known[key] = found
+                seconds = self._together([point_to_point(self.cluster, *pair, size_bytes) for pair in pairs])
+            self._known[key] = seconds
         return self._known[key]
 
     def groups(self, axis: str, stage: int) -> list[tuple[int, ...]]:
-        """Ranks of the groups along an axis that a stage has; of nodes that are all alike those of the first. Empty
-        where they are too many to look at."""
+        """Ranks of a stage's groups along an axis; for equal nodes only those of the first. Empty where there are too
+        many to check."""
         key = axis, stage
         if key not in self._groups:
             stages = self.mesh.positions["pp"] if "pp" in self.mesh.axes else None
@@ -84,18 +84,20 @@ class Exchanges:
         return self._groups[key]
 
     def _together(self, moved: Sequence[Traffic]) -> float | None:
-        """Seconds of transfers that begin at once; None unless all take the same."""
-        if not moved or any((each.latency_s, each.fluid_s) != (moved[0].latency_s, moved[0].fluid_s) for each in moved):
+        """Seconds of transfers that begin together; None unless all take the same."""
+        if not moved or any(
+            (traffic.latency_s, traffic.fluid_s) != (moved[0].latency_s, moved[0].fluid_s) for traffic in moved
+        ):
             return None
         first = moved[0]
         if len(moved) == 1 or first.fluid_s == 0.0:
             return first.latency_s + first.fluid_s
         bandwidth = self.cluster.links.bandwidth_bytes_per_s
         usages: list[dict[Hashable, float]] = []
-        for each in moved:
-            busy = [size / float(bandwidth[link]) for link, size in zip(each.links, each.link_bytes, strict=True)]
+        for traffic in moved:
+            busy = [size / float(bandwidth[link]) for link, size in zip(traffic.links, traffic.link_bytes, strict=True)]
             longest = max(busy)
-            usages.append({link: share / longest for link, share in zip(each.links, busy, strict=True)})
+            usages.append({link: share / longest for link, share in zip(traffic.links, busy, strict=True)})
         speeds = shares(usages, [1.0] * len(moved))
         if any(abs(speed - speeds[0]) > ROUNDING for speed in speeds):
             return None

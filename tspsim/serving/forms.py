@@ -20,6 +20,7 @@ from operator import le
 
 from ..model.attention.base import Rows, decoded, prefilled, tokens_of
 from ..parallel import Job
+from ..parallel.drafting import drafting, unlike_passes
 from ..parallel.experts.expert_serving import mean_tokens
 from ..parallel.step import axes_of
 from ..program.layout import InstructionLayout, Thing
@@ -43,7 +44,7 @@ class Passes:
     """A step's pass through the model, and those of its drafter behind it: the first, and any other."""
 
     def __init__(self, job: Job, bends: Sequence[int]) -> None:
-        jobs = [job, *(job.drafting(number) for number in range(job.unlike_passes))]
+        jobs = [job, *(drafting(job, number) for number in range(unlike_passes(job)))]
         #: Of each.
         self.rows: list[Rows] = [each.rows for each in jobs]
         #: For each length where a layer bends, those rows again; without a context where it passes that.

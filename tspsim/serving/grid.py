@@ -1,4 +1,4 @@
-"""Vectors over whole numbers, tabulated where they are asked, in cells that end where tiles of products do."""
+"""Vectors over whole numbers, tabulated on demand in cells that end at tiles of products."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from itertools import pairwise
 from ..base.memo import remembered
 from .tables import EPSILON, Floats
 
-#: Rows of the smallest tile of a product: within so many a table is straight but for small things.
+#: Rows of a product's smallest tile: within a tile values are nearly linear.
 TILE = 16
-#: Tokens of experts up to which every number of them has a value of its own.
+#: Up to this number of expert tokens every number has a value of its own.
 FEW = 64
 #: Rows of the largest cell.
 COARSE = 256
-#: Times that numbers grow by, beyond which values jump.
+#: Growth beyond this factor of the argument's growth is a jump.
 JUMP = 1.25
 
 Vector = Callable[[int], Floats]
 
 
 class Cells:
-    """A vector over n = 1, 2, …, straight inside cells (a, b] whose ends are multiples of :data:`TILE`.
+    """A vector over n = 1, 2, …, linear inside cells (a, b] whose ends are multiples of :data:`TILE`.
 
-    A product's time is a staircase whose steps are tiles, so a cell has a value of its own at both ends, a + 1 and b. A
-    cell is halved until the values around its middle are within the error, and inside a tile where something jumps.
+    A product's time is a staircase whose steps are tiles, so a cell has a value at both ends, a + 1 and b. A
+    cell is halved until the values around its middle are within the error, and inside a tile at a jump.
 
     Parameters
     ----------
     value
         The vector at a number.
     least
-        Sum beside which an error counts, where the vector's own first element is less.
+        Reference for the error where the vector's first element is less.
     first
-        Numbers below have no value: the first cell begins here.
+        Smaller numbers have no value: the first cell begins here.
     ends
-        Only these numbers are asked for; no cells are made.
+        The only numbers that occur; no cells are made.
     epsilon
         Relative error around the middle of a cell that is not halved.
     """
@@ -55,7 +55,7 @@ class Cells:
         self._alone, self._epsilon = bool(ends), epsilon
         self._known: dict[int, Floats] = {}
         self._splits: dict[tuple[int, int], bool] = {}
-        #: By tile: the ends of the cell that it is in, the vector at the first and what it grows by up to the last.
+        #: Tile → ends of its cell, the vector at the first, and its growth up to the last.
         self._tiles: dict[int, tuple[int, int, Floats, Floats]] = {}
 
     def __call__(self, n: int) -> Floats:
@@ -84,20 +84,20 @@ class Cells:
         return min(low, high), high
 
     def _halved(self, start: int, width: int) -> bool:
-        """Whether a cell is not straight enough."""
+        """Whether a cell is not linear enough."""
         key = start, width
         if key not in self._splits:
             low, high, half = max(start + 1, self._first), start + width, width // 2
             if width > TILE:
                 straight = start + half > low and self._straight(low, start + half, high)
             else:
-                # Inside a tile only what jumps is looked at: a collective that is another from some size on.
+                # Inside a tile only jumps are checked: a collective that switches algorithm at some size.
                 straight = low >= high or not self._jumps(low, high) or self._straight(low, start + half, high)
             self._splits[key] = not straight
         return self._splits[key]
 
     def _jumps(self, low: int, high: int) -> bool:
-        """Whether more is added than numbers grow by."""
+        """Whether values grow more than their argument."""
         start, end = self._at(low), self._at(high)
         grown = JUMP * abs(start) * ((high - low) / low)
         return bool((abs(end - start) - grown).max() > self._epsilon * max(float(end[0]), self._least))
@@ -105,9 +105,9 @@ class Cells:
     def _straight(self, low: int, middle: int, high: int) -> bool:
         start, end = self._at(low), self._at(high)
         for n in (middle, middle + 1):
-            found = self._at(n)
+            exact = self._at(n)
             line = start + (end - start) * ((n - low) / (high - low))
-            if abs(found - line).max() > self._epsilon * max(float(found[0]), self._least):
+            if abs(exact - line).max() > self._epsilon * max(float(exact[0]), self._least):
                 return False
         return True
 
@@ -118,7 +118,7 @@ class Cells:
 
 
 class TokenVectors:
-    """A vector over n = 1, 2, …: of few the value itself, as experts bend between any two of them, of more in cells."""
+    """A vector over n = 1, 2, …: exact for few tokens, since each further expert matters, and in cells for more."""
 
     def __init__(self, value: Vector, least: float = 0.0) -> None:
         self._value = remembered(65_536)(value)
@@ -129,7 +129,7 @@ class TokenVectors:
 
 
 class Quarters:
-    """A number over n = 1, 2, …, straight between knots: four an octave, and one that is stated.
+    """A number over n = 1, 2, …, linear between knots: four per octave, and one stated.
 
     >>> squares = Quarters(lambda n: float(n * n), 9)
     >>> [squares(n) for n in (3, 8, 9, 10, 11, 37)]
@@ -150,14 +150,14 @@ class Quarters:
 
 
 class KnotLine:
-    """A vector over x ≥ 0, straight between knots: 0, powers of two, and middles as of
+    """A vector over x ≥ 0, linear between knots: 0, powers of two, and midpoints as in
     :class:`~tspsim.serving.tables.KnotCurve`."""
 
-    def __init__(self, value: Vector, least: float, bends: tuple[int, ...] = ()) -> None:
-        self._value, self._least, self._bends = value, least, bends
+    def __init__(self, value: Vector, least: float, breakpoints: tuple[int, ...] = ()) -> None:
+        self._value, self._least, self._breakpoints = value, least, breakpoints
         self._stretches: dict[int, tuple[list[int], list[Floats]]] = {}
         self._known: dict[int, Floats] = {}
-        #: Where it was last looked at: from one knot to the next, the vector at the first and what it grows by.
+        #: The last interval used: its knots, the vector at the first, and its growth to the next.
         self._last: tuple[int, int, Floats, Floats] | None = None
 
     def __call__(self, x: float) -> Floats:
@@ -174,7 +174,7 @@ class KnotLine:
         power = x.bit_length()
         if power not in self._stretches:
             low, high = (1 << power >> 1), 1 << power
-            knots = sorted({low, high, *(bend for bend in self._bends if low < bend < high)})
+            knots = sorted({low, high, *(length for length in self._breakpoints if low < length < high)})
             for left, right in pairwise(tuple(knots)):
                 self._refine(left, right, knots)
             knots.sort()
@@ -186,10 +186,10 @@ class KnotLine:
         if right - left < 2:
             return
         middle = (left + right) // 2
-        found = self._at(middle)
+        exact = self._at(middle)
         knots.append(middle)
         line = low + (high - low) * ((middle - left) / (right - left))
-        if abs(found - line).max() > EPSILON * max(float(found[0]), self._least):
+        if abs(exact - line).max() > EPSILON * max(float(exact[0]), self._least):
             self._refine(left, middle, knots)
             self._refine(middle, right, knots)
 

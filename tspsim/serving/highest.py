@@ -1,4 +1,4 @@
-"""The highest rate at which requests keep their bounds, and the rate that is served at most."""
+"""The highest rate at which requests keep their bounds, and the saturation rate."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from .steady import enough, steady_of
 from .waits import Waits, kept_share
 
 Progress = Callable[[float], None]
-#: A rate is found to this share of itself, in so many runs at most.
+#: CLOSE: a rate is found to this share of itself. MOST_RUNS: most runs.
 CLOSE, MOST_RUNS = 0.02, 24
-#: Requests of a run that looks for a rate, at least: more where its steady part would be too short.
+#: Least requests of a run that searches for a rate; more for a longer steady part.
 REQUESTS_TO_FIND = 2000
-#: Requests of runs that look where to begin, at least and at most; for each that is under way at once; how near they
-#: come, and in which steps.
+#: Rough runs: FEWEST, MOST: requests; SOME: requests per request under way; NEAR: relative accuracy; WIDE: factor
+#: between rates.
 FEWEST, MOST, SOME, NEAR, WIDE = 250, 4000, 6, 0.15, 1.5
-#: Of such a run the part that counts: behind the ramp, before the drain.
+#: The counted part of a rough run: after the ramp, before the drain.
 MIDDLE = (0.4, 0.85)
-#: Steps from there until a rate keeps the bounds and the next does not: the first, which is squared each time.
+#: First factor between rates in the exact search, squared after each step.
 STEP = 1.06
-#: Requests/s that hardly ever meet.
+#: Requests/s at which requests hardly ever meet.
 ALONE_RATE = 1e-3
-#: Requests that are served alone: as many, and so many beyond the share that may miss a bound.
+#: ALONE: requests that are served alone; BEYOND: multiples of the inverse share that may miss a bound.
 ALONE, BEYOND = 64, 10
 
 
 @dataclass(frozen=True)
 class HighestRate:
-    """What a search for the highest rate has found."""
+    """Result of a search for the highest rate."""
 
     #: None where no rate keeps the bounds.
     rate: float | None
-    #: The least rate that was looked at and does not keep them.
+    #: The lowest rate tried that does not keep the bounds.
     over: float
-    #: Of the run at that rate.
+    #: Requests of the run at that rate.
     requests: int
     runs: int
-    #: Of all runs.
+    #: Requests of all runs.
     served: int = 0
-    #: Where no rate keeps the bounds: which is missed by requests that are alone, and by how much.
+    #: Where no rate keeps the bounds: the bound that lone requests miss, with the excess.
     missed: str = ""
 
 
@@ -58,16 +58,16 @@ def highest_rate(
 ) -> HighestRate:
     """The highest rate at which the wanted share of requests keeps the bounds, by bisection.
 
-    The same requests come at every rate, closer together or farther apart. How many there are does not depend on how
-    many a scenario states: enough for a steady part. Where a scenario states more, the rate is then lowered until as
-    many of them keep the bounds.
+    The same requests come at every rate, at shorter or longer intervals. Their number does not depend on the
+    scenario's: it suffices for a steady part. Where the scenario states more, the rate is then lowered until that
+    run keeps the bounds too.
 
     Parameters
     ----------
     rough
-        Few requests, and a rate to :data:`NEAR` of itself: for a search that has many to look at.
+        Few requests, and a rate to within :data:`NEAR`: for a search over many plans.
     start
-        A rate to begin with; None: that of one request after the other.
+        A rate to begin with; None: one request after the other.
     """
     search = _Search(deployment, traffic, progress)
     alone = search.alone()
@@ -89,7 +89,7 @@ def highest_rate(
 
 
 class _Search:
-    """Runs of one deployment at rates, and how many there were."""
+    """Runs of one deployment at several rates, with their count."""
 
     def __init__(self, deployment: Deployment, traffic: TrafficSpec, progress: Progress | None) -> None:
         self.deployment, self.traffic, self.progress = deployment, traffic, progress
@@ -97,13 +97,13 @@ class _Search:
         trace = traffic.arrivals.trace()
         self.most = len(trace) if trace is not None else max(MOST_REQUESTS, traffic.requests or 0)
         self.requests, self.runs, self.sent = min(REQUESTS_TO_FIND, self.most), 0, 0
-        #: Whether a rate keeps the bounds, as :meth:`around` was told.
+        #: The predicate given to :meth:`around`: whether a rate keeps the bounds.
         self.keeps: Callable[[float], bool] = self.kept_at
         #: Rate → requests of the longest run at it.
         self.used: dict[float, int] = {}
 
     def served(self, rate: float, count: int) -> Waits:
-        """What came of so many requests at a rate."""
+        """The served requests of a run at a rate."""
         self.runs, self.sent = self.runs + 1, self.sent + count
         if self.progress is not None:
             self.progress(min(0.99, self.runs / MOST_RUNS))
@@ -113,12 +113,12 @@ class _Search:
         return self.traffic.at_rate(rate).model_copy(update={"requests": count})
 
     def alone(self) -> Waits:
-        """Requests that hardly ever meet: as many as show whether the wanted share of them keeps the bounds."""
+        """Requests that hardly ever meet, enough to decide whether the wanted share keeps the bounds."""
         few = max(ALONE, ceil(BEYOND / max(1e-9, 1.0 - self.traffic.share)))
         return self.served(ALONE_RATE, min(few, self.requests))
 
     def roughly(self, rate: float, e2e_s: float) -> bool:
-        """Whether the bounds are kept at a rate, in the middle of a short run; ``e2e_s`` is what a request takes."""
+        """Whether the bounds are kept at a rate, in the middle of a short run; ``e2e_s``: duration of a request."""
         count = min(self.most, MOST, max(FEWEST, ceil(SOME * rate * e2e_s)))
         waits = self.served(rate, count)
         self.used[rate] = count
@@ -127,21 +127,21 @@ class _Search:
         return good >= self.traffic.share and served_rate(waits, rate) is None
 
     def kept_at(self, rate: float, count: int | None = None) -> bool:
-        """Whether the bounds are kept at a rate, of so many requests or of more for a steady part."""
+        """Whether the bounds are kept at a rate, with ``count`` requests or more for a steady part."""
         count = count or self.requests
-        waits, asked = self.served(rate, count), self.asked(rate, count)
-        found = steady_of(waits, self.bounds, rate_of(asked))
+        waits, point = self.served(rate, count), self.asked(rate, count)
+        steady = steady_of(waits, self.bounds, rate_of(point))
         grows = served_rate(waits, rate) is not None
         self.used[rate] = max(count, self.used.get(rate, 0))
-        kept = kept_of(waits, found, self.bounds, self.traffic.share, self.traffic.protocol.apart, grows).kept
-        more = longer_by(asked, waits)
-        # Ramp and drain only flatter: what does not keep the bounds with them does not without.
-        if not kept or found is not None or more is None:
+        kept = kept_of(waits, steady, self.bounds, self.traffic.share, self.traffic.protocol.apart, grows).kept
+        more = longer_by(point, waits)
+        # Ramp and drain only flatter: a run that misses the bounds with them misses them without.
+        if not kept or steady is not None or more is None:
             return kept
         return self.kept_at(rate, more)
 
     def around(self, rate: float, step: float, keeps: Callable[[float], bool]) -> tuple[float, float]:
-        """A rate that keeps the bounds and one that does not, from ``rate`` on in steps that grow."""
+        """A rate that keeps the bounds and one that does not, from ``rate`` on in growing steps."""
         self.keeps = keeps
         low = high = four_digits(rate)
         if keeps(low):
@@ -157,7 +157,7 @@ class _Search:
             step *= step
 
     def closer(self, low: float, high: float, close: float) -> tuple[float, float]:
-        """The two of :meth:`around`, until they differ by no more than a share."""
+        """Narrows the two rates of :meth:`around` until they differ by at most a share."""
         while high / low > 1.0 + close and self.runs < 2 * MOST_RUNS:
             middle = four_digits((low * high) ** 0.5)
             low, high = (middle, high) if self.keeps(middle) else (low, middle)
@@ -165,22 +165,22 @@ class _Search:
 
 
 def most_served(deployment: Deployment, traffic: TrafficSpec, waits: Waits, rate: float) -> float | None:
-    """The rate that is served at most where requests come faster; None where they do not.
+    """The saturation rate where requests come faster; None where they do not.
 
-    In a short run few answers are written yet beside the prompts, so that what it serves is looked at again, of enough
+    In a short run few answers are written beside the prompts. So the rate is measured again with enough
     requests at that rate, until they no longer queue.
     """
-    most = found = served_rate(waits, rate)
-    while found is not None and most is not None:
-        most = min(most, found)
+    most = served = served_rate(waits, rate)
+    while served is not None and most is not None:
+        most = min(most, served)
         count = max(REQUESTS_TO_FIND, min(MOST_REQUESTS, enough(waits)))
         waits = whole(deployment, traffic.at_rate(most).model_copy(update={"requests": count}))
-        found = served_rate(waits, most)
+        served = served_rate(waits, most)
     return most
 
 
 def four_digits(rate: float) -> float:
-    """A rate that people can write down.
+    """A rate rounded to four digits.
 
     >>> four_digits(12.34567), four_digits(0.00123456)
     (12.35, 0.001235)

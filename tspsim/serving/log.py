@@ -1,4 +1,4 @@
-"""What an engine did, as a table of runs of steps: a few bytes a run, whatever its requests are."""
+"""An engine's log: a table of runs of steps, a few bytes per run for any number of requests."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .shelf import PAGE, Shelf
+from .spill_pages import PAGE, SpillPages
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 class StepKind(IntEnum):
-    """What a step computes."""
+    """Kinds of steps by content."""
 
     DECODE = 0
     MIXED = 1
@@ -43,7 +43,7 @@ _PAGE_BYTES = PAGE * _RECORD.itemsize
 
 
 class StepLog:
-    """Runs of steps, in order of time; each column an array.
+    """Runs of steps in order of time; each column is an array.
 
     ============== =======================================================================
     start_s, end_s of the run, on the clock of the simulation
@@ -61,14 +61,13 @@ class StepLog:
     TYPE = _RECORD
 
     def __init__(self) -> None:
-        #: Preemptions, in order of their ends: number of the request, when it lost its cache, when it was admitted
-        #: again.
-        self.put_back: tuple[array[int], array[float], array[float]] = (array("q"), array("d"), array("d"))
-        self._shelf = Shelf(_RECORD)
+        #: Preemptions by time of readmission: number of the request, when it lost its cache, when it was readmitted.
+        self.preemptions: tuple[array[int], array[float], array[float]] = (array("q"), array("d"), array("d"))
+        self._spilled = SpillPages(_RECORD)
         #: Packed runs of a page that is not full.
         self._packed = bytearray()
-        #: The last run, which further steps may go on with, and what they must be like: where it ended, its sequences
-        #: and those that waited.
+        #: The last run, which further steps may extend, and the conditions for that: its end, its sequences and its
+        #: waiting requests.
         self._run: tuple[Any, ...] | None = None
         self._last: tuple[float, int, int] | None = None
 
@@ -84,8 +83,8 @@ class StepLog:
         used_tokens: int,
         staying: int | None = None,
     ) -> None:
-        """A run; decode steps that go on like those before them are one run with them. ``staying`` None: all that
-        decode stay, and nobody else."""
+        """Adds a run; merges decode steps that continue the last run. ``staying`` None: all decoding sequences stay,
+        and no other."""
         run = self._run
         if kind is StepKind.DECODE and chunk_tokens == 0:
             if self._last == (start_s, sequences, waiting):
@@ -104,28 +103,28 @@ class StepLog:
     def _keep(self, run: tuple[Any, ...]) -> None:
         self._packed += _pack(*run)
         if len(self._packed) == _PAGE_BYTES:
-            self._shelf.append(np.frombuffer(bytes(self._packed), dtype=_RECORD))
+            self._spilled.append(np.frombuffer(bytes(self._packed), dtype=_RECORD))
             self._packed.clear()
 
-    def add_put_back(self, number: int, lost_s: float, admitted_s: float) -> None:
-        """A request that was preempted has been admitted again."""
-        numbers, lost, admitted = self.put_back
+    def add_preemption(self, number: int, lost_s: float, admitted_s: float) -> None:
+        """A preempted request has been readmitted."""
+        numbers, lost, admitted = self.preemptions
         numbers.append(number)
         lost.append(lost_s)
         admitted.append(admitted_s)
 
     def __len__(self) -> int:
-        return self._shelf.pages * PAGE + len(self._packed) // _RECORD.itemsize + (self._run is not None)
+        return self._spilled.pages * PAGE + len(self._packed) // _RECORD.itemsize + (self._run is not None)
 
     def pieces(self) -> Iterator[NDArray[Any]]:
-        """All runs in order, some thousand at once: records whose names are the columns'."""
-        yield from self._shelf
+        """All runs in order, some thousand at a time: records with the columns' names."""
+        yield from self._spilled
         last = b"" if self._run is None else _pack(*self._run)
         if self._packed or last:
             yield np.frombuffer(bytes(self._packed) + last, dtype=_RECORD)
 
     def column(self, name: str) -> NDArray[np.generic]:
-        """Its values, one a run."""
+        """A column, one value per run."""
         pieces = [piece[name] for piece in self.pieces()]
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=_RECORD[name])
 

@@ -1,4 +1,4 @@
-"""What a run of requests was like: waits, rates, caches and money, as benchmarks define them.
+"""Metrics of a run of requests: latencies, rates, caches and money, as benchmarks define them.
 
 Letters: a request is sent at s, its first token reaches the client at f, its last at e, it has n outputs.
 
@@ -8,13 +8,13 @@ TPOT               (e − f)/(n − 1) of a request; of a run the mean *over req
 ITL                every gap between two tokens (or between two groups of accepted ones), pooled over requests
 E2E                e − s
 wall               from the first s to the last e of the requests that count, ramp and drain included
-output tokens/s    Σ n / wall; per GPU over *all* GPUs, those that only read prompts too
-tokens/s per user    1 / TPOT (InferenceX's interactivity; TensorRT-LLM's n / E2E is another number)
+output tokens/s    Σ n / wall; per GPU over *all* GPUs, prefill GPUs included
+tokens/s per user  1 / TPOT (InferenceX's interactivity; TensorRT-LLM's n / E2E is another number)
 goodput            requests within all bounds / wall (``vllm bench serve --goodput``); one output counts as TPOT 0
 =================  =====================================================================================================
 
-Percentiles are of requests (of gaps for ITL), interpolated linearly. The mean ITL is exact; its percentiles are of the
-steps in the engines' logs, equal within a run of steps that were folded to one entry.
+Percentiles are over requests (over gaps for ITL), linearly interpolated. The mean ITL is exact. Its percentiles are
+over the steps in the engines' logs, which are equal within a merged run of steps.
 """
 
 from __future__ import annotations
@@ -37,20 +37,22 @@ PERCENTILES = (50, 90, 99)
 
 
 def spread(values: Floats | ValueStream) -> dict[str, float] | None:
-    """Mean and percentiles of those that are numbers; None of nothing."""
+    """Mean and percentiles of the finite values; None without any."""
     if isinstance(values, ValueStream):
         if not values.count():
             return None
-        told = zip(PERCENTILES, values.percentiles(PERCENTILES), strict=True)
-        return {"mean": values.mean()} | {f"p{each}": value for each, value in told}
+        percentiles = zip(PERCENTILES, values.percentiles(PERCENTILES), strict=True)
+        return {"mean": values.mean()} | {f"p{percentile}": value for percentile, value in percentiles}
     values = values[np.isfinite(values)]
     if not len(values):
         return None
-    return {"mean": float(values.mean())} | {f"p{each}": float(np.percentile(values, each)) for each in PERCENTILES}
+    return {"mean": float(values.mean())} | {
+        f"p{percentile}": float(np.percentile(values, percentile)) for percentile in PERCENTILES
+    }
 
 
 def spread_of(waits: Waits, name: str) -> dict[str, float] | None:
-    """The same of one of the waits, ``ttft_s``, ``tpot_s`` or ``e2e_s``."""
+    """The same for ``ttft_s``, ``tpot_s`` or ``e2e_s``."""
     few = list(islice(waits.pieces(), 2))
     if len(few) == 1:
         return spread(getattr(few[0], name))
@@ -58,60 +60,62 @@ def spread_of(waits: Waits, name: str) -> dict[str, float] | None:
 
 
 def gaps(logs: Iterable[StepLog], from_s: float, to_s: float) -> Iterator[tuple[Floats, Ints]]:
-    """Seconds between tokens in engines' steps within a time, and how many sequences waited so long; in pieces.
+    """Gaps between tokens in engines' steps within a time, with the number of sequences that waited so long; in pieces.
 
-    A sequence that decodes in a step waited for it since its last token: since the step before, or where others read
-    prompts in between, since the one that decoded before those, or since the one among them that read its own.
+    A decoding sequence waits since its last token: since the step before; or, if prompts were read in between, since
+    the last decode step before those, or since the step that read its own prompt.
     """
     for log in logs:
-        #: From the last run that decoded on, which is told already (of the first ``told`` rows).
-        kept, told = np.empty(0, dtype=log.TYPE), 0
+        #: Rows from the last decode run on, whose gaps are already yielded (for the first ``done`` rows).
+        kept, done = np.empty(0, dtype=log.TYPE), 0
         for piece in log.pieces():
             rows = np.concatenate([kept, piece])
             decoding = (rows["sequences"] > 0) & (rows["kind"] != StepKind.PREFILL)
             decodes = np.flatnonzero(decoding)
-            if len(decodes) > told:
-                yield from _gaps_of(rows, decoding, decodes[told:], from_s, to_s)
+            if len(decodes) > done:
+                yield from _gaps_of(rows, decoding, decodes[done:], from_s, to_s)
             first = int(decodes[-1]) if len(decodes) else 0
-            kept, told = rows[first:], int(len(decodes) > 0)
+            kept, done = rows[first:], int(len(decodes) > 0)
 
 
 def _gaps_of(
     rows: NDArray[Any], decoding: NDArray[np.bool_], decodes: Ints, from_s: float, to_s: float
 ) -> Iterator[tuple[Floats, Ints]]:
-    """Those that end in some of a log's rows."""
+    """The gaps that end in some of a log's rows."""
     start, end, sequences, steps = (rows[name][decodes] for name in ("start_s", "end_s", "sequences", "steps"))
     inside = (end > from_s) & (start < to_s)
-    each = (end - start) / steps
-    # Who was read in a step without decodes waits from there for the next that has any.
+    gap = (end - start) / steps
+    # A sequence whose prompt was read in a step without decodes waits from then on.
     read = np.flatnonzero(~decoding & (rows["staying"] > 0))
     into = np.searchsorted(decodes, read)
     read, into = read[into < len(decodes)], into[into < len(decodes)]
     joined = np.bincount(into, rows["staying"][read], minlength=len(decodes)).astype(np.int64)
-    # And who stood still meanwhile from the step before it; of those that were preempted nobody waits.
+    # Sequences that stalled meanwhile wait since the step before; preempted ones are not counted.
     before = np.maximum.accumulate(np.where(decoding, np.arange(len(rows)), -1))[decodes - 1]
     before[decodes == 0] = -1
     halted = (before >= 0) & (before != decodes - 1)
     still = np.where(halted, np.clip(sequences - joined, 0, rows["staying"][before]), 0)
-    yield each[inside], np.maximum(0, sequences * steps - still - joined)[inside]
+    yield gap[inside], np.maximum(0, sequences * steps - still - joined)[inside]
     halted &= inside
-    yield (each + start - rows["end_s"][before])[halted], still[halted]
+    yield (gap + start - rows["end_s"][before])[halted], still[halted]
     seen = inside[into]
-    yield (each + start)[into[seen]] - rows["end_s"][read[seen]], rows["staying"][read[seen]].astype(np.int64)
+    yield (gap + start)[into[seen]] - rows["end_s"][read[seen]], rows["staying"][read[seen]].astype(np.int64)
 
 
 def weighted_percentiles(values: Floats, weights: Ints) -> dict[str, float]:
-    """Of values that stand for several each: the least value that so many per cent do not exceed."""
+    """Percentiles of weighted values: the least value that this percentage does not exceed."""
     order = np.argsort(values, kind="stable")
     reach = np.cumsum(weights[order])
-    places = [np.searchsorted(reach, each / 100.0 * reach[-1]) for each in PERCENTILES]
-    return {f"p{each}": float(values[order][place]) for each, place in zip(PERCENTILES, places, strict=True)}
+    places = [np.searchsorted(reach, percentile / 100.0 * reach[-1]) for percentile in PERCENTILES]
+    return {
+        f"p{percentile}": float(values[order][place]) for percentile, place in zip(PERCENTILES, places, strict=True)
+    }
 
 
 def itl(waits: Waits, logs: Sequence[StepLog], tokens_a_gap: float = 1.0) -> dict[str, float] | None:
-    """Gaps between tokens: the mean of the requests' own, percentiles of the engines' steps.
+    """Gaps between tokens: the mean from the requests, percentiles from the engines' steps.
 
-    ``tokens_a_gap``: of a step with drafts several tokens come at once.
+    ``tokens_a_gap``: with drafts several tokens come at once.
     """
     count = waits.total(lambda piece: piece.output_tokens - 1) / tokens_a_gap
     if count <= 0.0:
@@ -120,39 +124,41 @@ def itl(waits: Waits, logs: Sequence[StepLog], tokens_a_gap: float = 1.0) -> dic
     mean = between.total(len(waits)) / count
     from_s, to_s = waits.first_s, waits.last_s
     if sum(map(len, logs)) <= ONCE:
-        found = [(np.empty(0), np.empty(0, dtype=np.int64)), *gaps(logs, from_s, to_s)]
-        values, weights = (np.concatenate(column) for column in zip(*found, strict=True))
+        gap_pieces = [(np.empty(0), np.empty(0, dtype=np.int64)), *gaps(logs, from_s, to_s)]
+        values, weights = (np.concatenate(column) for column in zip(*gap_pieces, strict=True))
         return {"mean": mean, **(weighted_percentiles(values, weights) if weights.any() else all_alike(mean))}
-    every = sum(int(each.sum()) for _, each in gaps(logs, from_s, to_s))
+    every = sum(int(weights.sum()) for _, weights in gaps(logs, from_s, to_s))
     if not every:
         return {"mean": mean, **all_alike(mean)}
-    told = reached(lambda: gaps(logs, from_s, to_s), [each / 100.0 * every for each in PERCENTILES])
-    return {"mean": mean} | {f"p{each}": value for each, value in zip(PERCENTILES, told, strict=True)}
+    percentiles = reached(lambda: gaps(logs, from_s, to_s), [percentile / 100.0 * every for percentile in PERCENTILES])
+    return {"mean": mean} | {
+        f"p{percentile}": value for percentile, value in zip(PERCENTILES, percentiles, strict=True)
+    }
 
 
 def all_alike(value: float) -> dict[str, float]:
-    """Percentiles of values that are one."""
-    return dict.fromkeys((f"p{each}" for each in PERCENTILES), value)
+    """Percentiles of equal values."""
+    return dict.fromkeys((f"p{percentile}" for percentile in PERCENTILES), value)
 
 
 @dataclass(frozen=True)
 class Bill:
-    """What GPUs cost and draw: dollars an hour of one by basis, and watts of one, all in (None: not known)."""
+    """Price and power of GPUs: dollars per hour by price basis, and all-in watts per GPU (None: not known)."""
 
     usd_per_gpu_hour: Mapping[str, float]
     watts_per_gpu: float | None = None
 
     def usd_per_million(self, gpus: int, wall_s: float, tokens: float) -> dict[str, float]:
-        """Dollars by basis."""
+        """Dollars per million tokens by basis."""
         hours = gpus * wall_s / 3600.0
         return {basis: usd * hours / tokens * 1e6 for basis, usd in self.usd_per_gpu_hour.items()} if tokens else {}
 
 
 @dataclass(frozen=True)
 class Cache:
-    """Room for caches: tokens of all engines together (None: no limit), and sessions of the run's mean length.
+    """Size of the caches: tokens of all engines together (None: no limit), and sessions of the run's mean length.
 
-    ``engines`` says whose: so many, the last of a run's; None: all.
+    ``engines``: the caches belong to this number of engines, the last of a run; None: to all.
     """
 
     capacity_tokens: float | None
@@ -177,20 +183,20 @@ def measure(
     waits
         Requests that count.
     logs
-        Of all engines.
+        Logs of all engines.
     gpus
-        All of them.
+        Number of all GPUs.
     bounds
-        Seconds of ``ttft``, ``tpot``, ``e2e`` that a good request keeps; empty: there are none.
+        Bounds on ``ttft``, ``tpot``, ``e2e`` of a good request, in seconds; empty: none.
     tokens_a_gap
-        Tokens that a step with drafts puts out, mean.
+        Mean tokens of a step with drafts.
     """
     wall_s = waits.wall_s
     outputs, prompts = waits.total(lambda piece: piece.output_tokens), waits.total(lambda piece: piece.prompt_tokens)
     tpot = spread_of(waits, "tpot_s")
     per_s = 1.0 / wall_s if wall_s > 0.0 else 0.0
     good = waits.total(lambda piece: piece.good(bounds)) if bounds else None
-    told: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "ttft_s": spread_of(waits, "ttft_s"),
         "tpot_s": tpot,
         "itl_s": itl(waits, logs, tokens_a_gap),
@@ -219,14 +225,14 @@ def measure(
     }
     if bill.watts_per_gpu is not None:
         kwh = gpus * bill.watts_per_gpu * wall_s / 3.6e6
-        told |= {"energy_kwh": kwh, "kwh_per_million_output_tokens": kwh / outputs * 1e6 if outputs else None}
-    return told
+        entry |= {"energy_kwh": kwh, "kwh_per_million_output_tokens": kwh / outputs * 1e6 if outputs else None}
+    return entry
 
 
 def peak_share(logs: Sequence[StepLog], capacity_tokens: float | None) -> float | None:
-    """The fullest that any engine's cache was, where engines are alike and have so much room together."""
+    """The peak share of any engine's cache; engines are alike and hold ``capacity_tokens`` together."""
     if not capacity_tokens or not logs:
         return None
-    each = capacity_tokens / len(logs)
+    own_tokens = capacity_tokens / len(logs)
     used = (int(piece["used_tokens"].max()) for log in logs for piece in log.pieces())
-    return float(max(used, default=0)) / each
+    return float(max(used, default=0)) / own_tokens

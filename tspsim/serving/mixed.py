@@ -1,17 +1,17 @@
-"""What steps with prompts cost, from the parts of their programs that depend on different things.
+"""Costs of steps with prompts, from parts of their programs with different arguments.
 
 In a chain of kernels and transfers beside a host that issues them,
 
-    seconds = max over i of ( H_i + Σ_{j ≥ i} d_j ) + what follows
+    seconds = max over i of ( H_i + Σ_{j ≥ i} d_j ) + host time after the step
 
-where d_j is what instruction j takes and H_i when the host has issued instruction i: the device waits for the host at
-the last i that decides, and for nothing behind it. All sums over j are linear in d, so that for every i the sum over
-the whole program is a sum of *parts*: what depends on tokens alone (products, experts, norms, all-reduces), on the
-tokens that are sampled, on the sequences that decode, or on the prompts. Each is tabulated by itself (:mod:`.grid`).
-Kernels that take all prompts, or all rows, at once are priced for every step.
+where d_j is the time of instruction j and H_i the time at which the host has issued instruction i: the device waits for
+the host at the last decisive i, and for nothing after it. All sums over j are linear in d, so for every i the sum over
+the whole program is a sum of *parts*: instructions that depend only on tokens (products, experts, norms, all-reduces),
+on sampled tokens, on decoding sequences, or on prompts. Each part is tabulated by itself (:mod:`.grid`). Kernels that
+read all prompts, or all rows, at once are priced for every step.
 
-Which part an instruction belongs to is found out, not known: the program is written for a few compositions of a step
-that differ in one thing, and what changes with it depends on it.
+The part of an instruction is detected: the program is written for a few compositions of a step that differ in one
+quantity each, and an instruction that changes with it depends on it.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ from .programs import StepPrograms
 from .tables import EPSILON, Floats
 from .work import PromptChunk, StepWork
 
-#: Tokens of compositions that are compared.
+#: Tokens of the compared compositions.
 COMPARED = 2048
-#: Programs that are remembered beside the one asked about.
+#: Programs kept beside the current one.
 LAST = 7
-#: Prompts of a step whose own kernels are remembered: lengths come again, sets of contexts do not.
+#: Prompts whose own kernels are kept: lengths recur, sets of contexts do not.
 MOST_PROMPTS = 4096
-#: Tokens in the cache of sequences that stand beside what is looked at.
+#: Context of the sequences that decode beside the measured part.
 STANDING = 64
 
 
 class UnlikeError(Exception):
-    """The programs of some sizes of a step have other instructions than those that its parts are known of."""
+    """Programs of some sizes have other instructions than the detected parts."""
 
 
 class Mixed:
-    """Steps of one plan with prompts, and sequences that decode or not.
+    """Steps of one plan with prompts, with or without decoding sequences.
 
     Parameters
     ----------
     programs
-        Of the plan's engine.
+        Programs of the plan's engine.
     plain
-        Of one that captures nothing: what no graph holds is the same whatever an engine's graphs are.
+        Programs of an engine without graphs: uncaptured steps do not depend on graphs.
     shapes
-        What is known of those; shared by all engines that differ in their graphs alone.
-    bends
-        Tokens of contexts where tables of those that decode have a knot.
+        Shapes of uncaptured steps, shared by all engines that differ only in their graphs.
+    breakpoints
+        Breakpoints of contexts, where tables of decoding sequences have a knot.
     serial
-        Take everything one after the other, also where streams overlap.
+        Whether to add all instructions up, also where streams overlap.
     """
 
     def __init__(
@@ -72,19 +72,19 @@ class Mixed:
         programs: StepPrograms,
         plain: StepPrograms,
         shapes: dict[StepComposition, Shape | None],
-        bends: tuple[int, ...],
+        breakpoints: tuple[int, ...],
         *,
         serial: bool = False,
     ) -> None:
-        self.programs, self.plain, self.bends, self.serial = programs, plain, bends, serial
+        self.programs, self.plain, self.breakpoints, self.serial = programs, plain, breakpoints, serial
         self._plain_shapes = shapes
         self._shapes: dict[StepComposition, Shape | None] = {}
         engine = programs.question.work.stack.engine
         self.sizes = engine.graphs.tokens(1, engine.slots) if engine.graphs.pieces and engine.graphs.pads else ()
 
     def seconds(self, work: StepWork, expert_tokens: int | None = None) -> float | None:
-        """Of one step; None where it cannot be put together from parts. ``expert_tokens``: those of a replica, in the
-        mean of all that share experts with it; None: as many as its own."""
+        """Seconds of one step; None where it cannot be assembled from parts. ``expert_tokens``: mean tokens of the
+        replicas that share experts; None: the replica's own number."""
         cached = False
         for tokens, before, _ in work.chunks:
             if tokens <= MOST_DECODED:
@@ -105,16 +105,16 @@ class Mixed:
 
 
 def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
-    """What steps of a kind are made of; None where their programs are no chain of one stage, or their parts cannot be
-    told from each other."""
+    """The shape of a kind of steps; None where their programs are not a chain of one stage, or parts cannot be told
+    apart."""
     pieces = kind.captured is Captured.PIECES
     programs, sizes = (mixed.programs, mixed.sizes) if pieces else (mixed.plain, ())
     tokens, more = (sizes[-2], sizes[-1] - sizes[-2]) if sizes else (COMPARED, 1)
-    if tokens - SECOND - BATCH * programs.queries <= MOST_DECODED:
+    if tokens - SECOND - BATCH * programs.query_len <= MOST_DECODED:
         return None
     written: dict[CompositionChange | None, tuple[Job, list[Thing]]] = {}
     layouts: list[InstructionLayout] = []
-    for change, work in compositions(kind, programs.queries, more, tokens).items():
+    for change, work in compositions(kind, programs.query_len, more, tokens).items():
         jobs = programs.together(work)
         if len(jobs) != 1 or jobs[0].capture is not kind.captured or jobs[0].micro_batches > 1:
             return None
@@ -142,32 +142,38 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
         parts.append(part)
     if programs.taken_s(first, kind.captured) is None or not (layout.chained or mixed.serial):
         return None
-    return Shape(programs, sizes, mixed.bends, layout, first, tuple(parts), carriers, kind)
+    return Shape(programs, sizes, mixed.breakpoints, layout, first, tuple(parts), carriers, kind)
 
 
 class Shape:
-    """Steps that are alike but for sizes."""
+    """Steps with the same instructions, of any sizes."""
 
     def __init__(
         self,
         programs: StepPrograms,
         sizes: tuple[int, ...],
-        bends: tuple[int, ...],
+        breakpoints: tuple[int, ...],
         layout: InstructionLayout,
         things: list[Thing],
         parts: tuple[InstructionPart, ...],
         carriers: Sequence[RowConsumer],
         kind: StepComposition,
     ) -> None:
-        self.programs, self.layout, self.kind, self.bends, self._sizes = programs, layout, kind, bends, sizes
-        index = {part: [i for i, each in enumerate(parts) if each is part] for part in InstructionPart}
+        self.programs, self.layout, self.kind, self.breakpoints, self._sizes = (
+            programs,
+            layout,
+            kind,
+            breakpoints,
+            sizes,
+        )
+        index = {part: [i for i, own_part in enumerate(parts) if own_part is part] for part in InstructionPart}
         self._where = index
         self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in InstructionPart}
         self._carriers = carriers
-        self._of_prompts = [each.field.prompts for each in carriers]
+        self._of_prompts = [consumer.field.prompts for consumer in carriers]
         self._known_s = remembered(MOST_PROMPTS)(self._carried_s)
-        self._beside, self._before = programs.queries if kind.decodes else 0, int(kind.cached)
-        #: Tokens of a prompt's piece that stands beside what is looked at.
+        self._beside, self._before = programs.query_len if kind.decodes else 0, int(kind.cached)
+        #: Tokens of the prompt chunk that accompanies the measured part.
         self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
         self._last: dict[StepWork, list[Thing]] = {}
         self._constant = layout.issued_s + self._sums(things, InstructionPart.NOTHING)
@@ -188,7 +194,7 @@ class Shape:
         self._lengths = Cells(lambda n: self._part(InstructionPart.LENGTHS, self._long(n)), least)
         self._prompts: dict[int, Cells] = {}
         self._decoding: dict[int, KnotLine] = {}
-        # What a window leaves of several prompts costs what one prompt of all their tokens does.
+        # Several prompts in a window cost the same as one prompt of all their tokens, if this holds.
         half = self._piece // 2 if sizes else COMPARED // 2
         apart = self._part(InstructionPart.PROMPTS, self._step((PromptChunk(half + 32, 0), PromptChunk(half - 32, 0))))
         together = self._part(InstructionPart.PROMPTS, self._step((PromptChunk(2 * half, 0),)))
@@ -203,52 +209,59 @@ class Shape:
                 InstructionPart.PROMPTS,
             )
         )
-        self._carries = self._follows[InstructionPart.CARRIED]
+        carries = self._carries = self._follows[InstructionPart.CARRIED]
+        #: Where prompts alone are asked for what takes whole rows: what each such kernel's seconds are in every place.
+        self._singles: list[Floats] = []
+        if carriers and all(self._of_prompts):
+            self._singles = [np.ascontiguousarray(carries[:, index]) for index in range(len(carriers))]
+        self._alone: dict[tuple[int, int], Cells] = {}
 
-    # --- what is looked at ------------------------------------------------------------------------------------
+    # --- measured steps ------------------------------------------------------------------------------------
 
     def _work(self, tokens: int, cached: int = 0) -> StepWork:
-        """A piece of a prompt and, where any decodes, one sequence."""
+        """A chunk of a prompt and, where any decodes, one sequence."""
         return self._step((PromptChunk(tokens, cached),))
 
     def _step(self, pieces: tuple[PromptChunk, ...]) -> StepWork:
-        """Pieces of prompts and, where any decodes, one sequence; the pieces end where something has to be sampled, and
-        one at least has some tokens cached where the kind's have."""
+        """Chunks of prompts and, where any decodes, one sequence. Chunks end their prompts where something must be
+        sampled, and at least one has a cached token where the kind has."""
         if self.kind.cached and not any(piece.context_tokens for piece in pieces):
             pieces = (*pieces[:-1], pieces[-1]._replace(context_tokens=1))
         ends = self.kind.outputs and not self.kind.decodes
         contexts = (STANDING,) if self.kind.decodes else ()
-        return StepWork(tuple(piece._replace(ends=ends) for piece in pieces), contexts, self.programs.queries)
+        return StepWork(tuple(piece._replace(ends=ends) for piece in pieces), contexts, self.programs.query_len)
 
     def _long(self, length: int) -> StepWork:
-        """A piece of a prompt that has so many tokens then, at least as many as the piece."""
+        """A chunk of a prompt with ``length`` tokens in all, at least those of the chunk."""
         return self._work(min(length, self._piece), max(0, length - self._piece))
 
     def _sampling(self, outputs: int) -> StepWork:
-        """A step with so many tokens sampled, or as near as sequences come with all their queries."""
-        each = self.programs.queries
+        """A step with ``outputs`` sampled tokens, or as near as whole sequences come."""
+        query_len = self.programs.query_len
         if not self.kind.decodes:
-            return StepWork(tuple(PromptChunk(self._piece, self._before) for _ in range(outputs)), (), each)
-        batch = max(1, outputs // each)
-        tokens = max(MOST_DECODED + 1, self._piece - (batch - 1) * each)
-        return StepWork((PromptChunk(tokens, self._before, outputs > batch * each),), (STANDING,) * batch, each)
+            return StepWork(tuple(PromptChunk(self._piece, self._before) for _ in range(outputs)), (), query_len)
+        batch = max(1, outputs // query_len)
+        tokens = max(MOST_DECODED + 1, self._piece - (batch - 1) * query_len)
+        return StepWork(
+            (PromptChunk(tokens, self._before, outputs > batch * query_len),), (STANDING,) * batch, query_len
+        )
 
     def _written(self, work: StepWork) -> list[Thing]:
         if work not in self._last:
-            # Parts are asked about one after the other.
+            # Consecutive calls ask for parts of the same programs.
             (job,) = self.programs.together(work)
             self._last = {work: self._things(job), **dict(islice(self._last.items(), LAST))}
         return self._last[work]
 
     def _things(self, job: Job) -> list[Thing]:
-        """Those of a step of this shape."""
+        """The kernel calls of a step of this shape."""
         things, layout = self.programs.laid_out(job)
         if layout is not self.layout:
             raise UnlikeError
         return things
 
     def _of_experts(self, tokens: int) -> Floats:
-        """Seconds of what depends on tokens of all that share experts, so many a replica, in a step of few."""
+        """Seconds of the part that depends on expert tokens, with ``tokens`` per replica, in a small step."""
         work = self._work(self._piece)
         (job,) = self.programs.together(work, tokens / work.tokens)
         return self._sums(self._things(job), InstructionPart.EXPERTS)
@@ -257,7 +270,7 @@ class Shape:
         return self._sums(self._written(work), part)
 
     def _sums(self, things: list[Thing], part: InstructionPart) -> Floats:
-        """For every place, the seconds of a part's instructions from there on."""
+        """For every position, the seconds of a part's instructions from there on."""
         taken_s = self.programs.taken_s([things[i] for i in self._where[part]], self.kind.captured)
         assert taken_s is not None
         sums: Floats = self._follows[part] @ np.array(taken_s)
@@ -266,13 +279,13 @@ class Shape:
     # --- a step -----------------------------------------------------------------------------------------------
 
     def seconds(self, work: StepWork, expert_tokens: int | None = None) -> float | None:
-        """Of a step of this shape; None where so many sequences do not fit into a table."""
+        """Seconds of a step of this shape; None where its sequences exceed the tables."""
         batch, context_tokens = work.sequences, work.context_tokens
         read = work.prompt_tokens
-        tokens = read + work.queries * batch
+        tokens = read + work.query_len * batch
         if self._sizes:
             tokens = next(size for size in self._sizes if size >= tokens)
-            if self._piece - (batch - 1) * self.programs.queries <= MOST_DECODED + TILE:
+            if self._piece - (batch - 1) * self.programs.query_len <= MOST_DECODED + TILE:
                 return None
         total = self._constant + self._tokens(tokens)
         if self._shares_experts:
@@ -289,8 +302,17 @@ class Shape:
             total = total + self._lengths(read + sum([chunk.context_tokens for chunk in work.chunks]))
         if self._prompted:
             total = total + self._read(work.chunks)
-        if self._carriers:
-            rows = rows_of(work, self.bends)
+        if self._singles and len(work.chunks) == 1:
+            # The time of one prompt depends on its length and its cached tokens, which are tabulated as tokens are.
+            low, high = around(work.chunks[0][1])
+            share = (work.chunks[0][1] - low) / (high - low) if high > low else 0.0
+            for index, column in enumerate(self._singles):
+                taken_s = self._alone_of(index, low)(read)[0]
+                if share:
+                    taken_s += (self._alone_of(index, high)(read)[0] - taken_s) * share
+                total = total + column * taken_s
+        elif self._carriers:
+            rows = rows_of(work, self.breakpoints)
             taken = []
             for index, prompts in enumerate(self._of_prompts):
                 carried = self._carriers[index].field.of(rows)
@@ -299,12 +321,23 @@ class Shape:
         makespan_s = self.layout.ends_s(total)
         return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)
 
+    def _alone_of(self, index: int, cached: int) -> Cells:
+        """Seconds of one prompt with so many tokens in the cache in a kernel that takes whole rows, over its length."""
+        found = self._alone.get((index, cached))
+        if found is None:
+
+            def value(tokens: int) -> Floats:
+                return np.array([self._carried_s(index, self._carriers[index].field.of(((tokens, cached, 1),)))])
+
+            found = self._alone[index, cached] = Cells(value, self._least, first=MOST_DECODED + 1)
+        return found
+
     def _carried_s(self, index: int, rows: Any) -> float:
         return self.programs.once_s(self._carriers[index].with_rows(rows), self.kind.captured)
 
     def _read(self, chunks: tuple[PromptChunk, ...]) -> Floats:
-        """What depends on prompts and takes no list of them as it is: of one piece between contexts straight, of
-        several from their program."""
+        """The part that depends on prompts without listing them: one chunk is interpolated between contexts, several
+        come from their program."""
         if len(chunks) > 1 and not self._joins:
             return self._part(InstructionPart.PROMPTS, self._step(chunks))
         tokens, cached = sum([chunk.query_tokens for chunk in chunks]), min([chunk.context_tokens for chunk in chunks])
@@ -324,8 +357,8 @@ class Shape:
         return self._prompts[cached]
 
     def _decode(self, batch: int, mean: float) -> Floats:
-        """What depends on sequences that decode, between the ends of a cell of batches."""
-        wide = max(1, TILE // self.programs.queries)
+        """The part that depends on decoding sequences, between the ends of a cell of batches."""
+        wide = max(1, TILE // self.programs.query_len)
         low = (batch - 1) // wide * wide + 1
         high = low + wide - 1
         start = self._decoding_of(low)(mean)
@@ -335,20 +368,20 @@ class Shape:
 
     def _decoding_of(self, batch: int) -> KnotLine:
         if batch not in self._decoding:
-            tokens = max(MOST_DECODED + 1, self._piece - (batch - 1) * self.programs.queries)
+            tokens = max(MOST_DECODED + 1, self._piece - (batch - 1) * self.programs.query_len)
 
             def value(context: int) -> Floats:
                 work = StepWork(
-                    (PromptChunk(tokens, self._before, False),), (max(1, context),) * batch, self.programs.queries
+                    (PromptChunk(tokens, self._before, False),), (max(1, context),) * batch, self.programs.query_len
                 )
                 return self._part(InstructionPart.DECODING, work)
 
-            self._decoding[batch] = KnotLine(value, self._least, self.bends)
+            self._decoding[batch] = KnotLine(value, self._least, self.breakpoints)
         return self._decoding[batch]
 
 
 def around(cached: int) -> tuple[int, int]:
-    """Contexts of prompts that tables are for: two an octave.
+    """Tabulated contexts of prompts around a context: two per octave.
 
     >>> around(0), around(64), around(100), around(5000)
     ((0, 0), (64, 96), (96, 128), (4096, 6144))
@@ -360,19 +393,19 @@ def around(cached: int) -> tuple[int, int]:
     return (power, max(middle, power + 1)) if cached < middle else (middle, 2 * power)
 
 
-def rows_of(work: StepWork, bends: tuple[int, ...] = ()) -> Rows:
-    """Rows of a pass: of the sequences that decode the longest, and the others as equal as they come; each as it is
-    where some have more tokens than one of ``bends`` and others have not."""
+def rows_of(work: StepWork, breakpoints: tuple[int, ...] = ()) -> Rows:
+    """Rows of a pass. Decoding sequences are the longest one and the others at their mean; exact contexts are used
+    where a breakpoint lies between them."""
     rows = [(chunk.query_tokens, chunk.context_tokens, 1) for chunk in work.chunks]
     longest, others = work.longest, work.sequences - 1
-    if any(bend < longest for bend in bends):
+    if any(length < longest for length in breakpoints):
         shortest = min(work.contexts, default=0)
-        if any(shortest < bend < longest for bend in bends):
-            rows += [(work.queries, context, count) for context, count in Counter(work.contexts).items()]
+        if any(shortest < length < longest for length in breakpoints):
+            rows += [(work.query_len, context, count) for context, count in Counter(work.contexts).items()]
             others = -1
     if others >= 0:
-        rows.append((work.queries, longest, 1))
+        rows.append((work.query_len, longest, 1))
     if others > 0:
-        each, more = divmod(work.context_tokens - longest, others)
-        rows += [(work.queries, each + add, count) for add, count in ((1, more), (0, others - more)) if count]
+        share, more = divmod(work.context_tokens - longest, others)
+        rows += [(work.query_len, share + add, count) for add, count in ((1, more), (0, others - more)) if count]
     return tuple(rows)

@@ -1,9 +1,9 @@
-"""What the passes of a draft model take behind a step: k of them, the first with the prompts that the step reads.
+"""Time of a draft model's passes after a step: k passes, the first together with the prompts of the step.
 
-Each is a step of that model alone without a host of its own (:meth:`tspsim.parallel.Job.drafting`), so that the tables
-of that model's steps have them: of n sequences and p prompts that end
+Each is a step of that model alone without host time (:mod:`tspsim.parallel.drafting`), so the tables of that model's
+steps contain it. With n sequences and p prompts that end
 
-    D = first pass (n sequences and all pieces of prompts) + (k − 1) · pass of n + p sequences
+    D = first pass (n sequences and all chunks of prompts) + (k − 1) · pass of n + p sequences
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Protocol
 
 from ..parallel import Job, Plan
 from ..parallel.decode import draft_pool
+from ..parallel.drafting import drafter_of
 from ..step.question import Question
 from ..steps import Speculation
 from .programs import StepPrograms
@@ -21,7 +22,7 @@ from .work import StepWork
 
 
 class TabulatedSteps(Protocol):
-    """What has tables of a plan's steps (:class:`.costs.ProgramCosts`)."""
+    """Tables of a plan's steps (:class:`.costs.ProgramCosts`)."""
 
     @property
     def programs(self) -> StepPrograms: ...
@@ -35,59 +36,59 @@ class ModelDrafts:
     Parameters
     ----------
     costs_of
-        Who has tables of a plan's steps (:func:`.costs.costs_of`).
+        Gives the tables of a plan's steps (:func:`.costs.costs_of`).
     """
 
     def __init__(
         self, question: Question, plan: Plan, speculation: Speculation, costs_of: Callable[..., TabulatedSteps]
     ) -> None:
         own = drafting_itself(plan)
-        job = StepPrograms(question, own, speculation).decoding((1,)).drafter
+        job = drafter_of(StepPrograms(question, own, speculation).decoding((1,)))
         assert job is not None
         #: The first pass of a sequence.
         self.job: Job = job
         seen = hiding_nothing(question)
         alone = replace(seen, model=job.model, work=replace(seen.work, formats=job.work.formats))
         tree = speculation.tree
-        queries = [1, *tree[:-1]] if tree else [1] * speculation.tokens
+        query_len = [1, *tree[:-1]] if tree else [1] * speculation.tokens
 
-        def taking(each: int) -> TabulatedSteps:
-            drafts = replace(speculation, tokens=each - 1, model=None, tree=()) if each > 1 else None
+        def tables_of(query_len: int) -> TabulatedSteps:
+            drafts = replace(speculation, tokens=query_len - 1, model=None, tree=()) if query_len > 1 else None
             return costs_of(alone, job.plan, speculation=drafts)
 
-        self._passes = [(each, taking(each)) for each in queries]
+        self._passes = [(query_len, tables_of(query_len)) for query_len in query_len]
 
     def seconds(self, work: StepWork) -> float:
-        """D behind a step with some work."""
+        """D after a step with some work."""
         first, *later = self._passes
         taken_s = passed_s(first[1], asking(work, first[0]))
         behind = going_on(work)
         if not behind.sequences:
             return taken_s
-        known: dict[int, float] = {}
-        for queries, costs in later:
-            if queries not in known:
-                known[queries] = passed_s(costs, asking(behind, queries))
-            taken_s += known[queries]
+        seconds_by_length: dict[int, float] = {}
+        for query_len, costs in later:
+            if query_len not in seconds_by_length:
+                seconds_by_length[query_len] = passed_s(costs, asking(behind, query_len))
+            taken_s += seconds_by_length[query_len]
         return taken_s
 
 
 def passed_s(costs: TabulatedSteps, work: StepWork) -> float:
-    """Seconds of a step without what its host takes, where none is hidden."""
+    """Seconds of a step without host time, where none is hidden."""
     if not work.tokens:
         return 0.0
     return costs.seconds([work]) - costs.programs.host_s(work.sequences + len(work.chunks), 0.0)
 
 
-def asking(work: StepWork, queries: int) -> StepWork:
-    """The work with so many queries of every sequence that decodes."""
+def asking(work: StepWork, query_len: int) -> StepWork:
+    """The work with another query length of every decoding sequence."""
     return StepWork.counted(
-        work.chunks, queries, work.sequences, work.context_tokens, work.longest, lambda: work.contexts
+        work.chunks, query_len, work.sequences, work.context_tokens, work.longest, lambda: work.contexts
     )
 
 
 def going_on(work: StepWork) -> StepWork:
-    """Sequences of a step that are drafted for: those that decode, and prompts that end."""
+    """The sequences that a step drafts for: decoding ones, and prompts that end."""
     ended = [chunk.query_tokens + chunk.context_tokens - 1 for chunk in work.chunks if chunk.ends]
     return StepWork.counted(
         (),
@@ -106,7 +107,7 @@ def drafting_itself(plan: Plan) -> Plan:
 
 
 def hiding_nothing(question: Question) -> Question:
-    """The question of an engine whose host does nothing beside the device."""
+    """The question of an engine whose host hides nothing behind the device."""
     stack = question.work.stack
     engine = replace(stack.engine, hidden=0.0)
     return replace(question, work=replace(question.work, stack=replace(stack, engine=engine)))

@@ -1,12 +1,12 @@
-"""What a step of an engine takes, for schedulers and simulators of other people: a callable of a batch.
+"""Step times for other schedulers and simulators: a callable of a batch.
 
-``predict(scenario, plan)`` looks names up once; the callable then answers batches from tables that fill as they are
-asked. An answer is the seconds as a number, with its range at hand.
+``predict(scenario, plan)`` resolves names once. The callable then answers batches from tables that fill on demand. An
+answer is the number of seconds, with its range as attributes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ from .work import PromptChunk, StepWork
 
 #: Batches whose answer is kept.
 MOST_KEPT = 1 << 17
+#: Prompts of a batch that are taken out of its columns one by one; of more every row is looked at.
+FEW_PROMPTS = 16
 
 Row = tuple[int, int, int]
 
 
 class Seconds(float):
-    """Seconds of a step; ``low`` and ``high`` enclose the truth nine times of ten."""
+    """Seconds of a step; ``low`` and ``high`` are its 90 % range."""
 
     __slots__ = ("_costs", "_work")
     _costs: ProgramCosts
@@ -33,18 +35,18 @@ class Seconds(float):
 
     @classmethod
     def of(cls, seconds: float, costs: ProgramCosts, work: StepWork) -> Seconds:
-        found = cls(seconds)
-        found._costs, found._work = costs, work
-        return found
+        answer = cls(seconds)
+        answer._costs, answer._work = costs, work
+        return answer
 
     @property
     def low(self) -> float:
-        """Seconds that are too few one time of twenty."""
+        """Lower end of the 90 % range."""
         return float(self) * self._costs.range_of(self._work)[0]
 
     @property
     def high(self) -> float:
-        """Seconds that are too many one time of twenty."""
+        """Upper end of the 90 % range."""
         return float(self) * self._costs.range_of(self._work)[1]
 
 
@@ -55,44 +57,48 @@ class Oracle:
     >>> scenario = {"name": "d", "cluster": "mi300x-8", "workload": {"model": "qwen3-8b", "pass": "decode",
     ...             "stack": "vllm", "batch": 1, "context": 1}, "plans": [{"name": "TP1", "tp": 1}]}
     >>> oracle = tspsim.predict(scenario, "TP1")
-    >>> step = oracle([(1, 1024, 32)])                    # 32 sequences decode behind 1,024 tokens
+    >>> step = oracle([(1, 1024, 32)])                    # 32 sequences decode after 1,024 tokens
     >>> bool(0 < step.low < step < step.high), bool(oracle([(512, 0, 1), (1, 1024, 32)]) > step)
     (True, True)
     """
 
     def __init__(self, costs: ProgramCosts, plan: Plan, drafts: int = 0) -> None:
         self.plan = plan
-        #: Positions that a sequence which decodes computes: one, and its drafts.
-        self.queries = 1 + drafts
+        #: Positions of a decoding sequence: one, and its drafts.
+        self.query_len = 1 + drafts
         self._costs = costs
-        self._kept: dict[tuple[Row, ...], Seconds] = {}
+        #: By the hash of their rows, which is looked up and kept under without being made again.
+        self._kept: dict[int, tuple[tuple[Sequence[int], ...], Seconds]] = {}
 
     def __call__(self, batch: Batch | Iterable[Sequence[int]]) -> Seconds:
-        """Seconds from the step's beginning to when the next may begin.
+        """Seconds from the begin of the step to the begin of the next.
 
         Parameters
         ----------
         batch
-            Rows of (query tokens, tokens in the cache before, how many such), or a :class:`tspsim.steps.Batch`. Rows of
-            as many query tokens as a decoding sequence has (one, and its drafts) and something in the cache decode;
-            others are pieces of prompts.
+            Rows of (query tokens, tokens in the cache before, count), or a :class:`tspsim.steps.Batch`. Rows of
+            the query length of a decoding sequence (one, and its drafts) and a cached token decode;
+            others are chunks of prompts.
 
         Raises
         ------
         InputError
             A row is no three whole numbers, or the batch is empty.
         """
-        rows = tuple(map(tuple, batch.rows if isinstance(batch, Batch) else batch))
-        known = self._kept.get(rows)  # type: ignore[arg-type]
-        if known is None:
-            if len(self._kept) >= MOST_KEPT:
-                self._kept.clear()
-            work = self.work(rows)
-            known = self._kept[rows] = Seconds.of(self._costs.seconds([work]), self._costs, work)  # type: ignore[index]
-        return known
+        rows: tuple[Sequence[int], ...] = tuple(map(tuple, batch.rows if isinstance(batch, Batch) else batch))
+        key = hash(rows)
+        kept = self._kept.get(key)
+        if kept is not None and kept[0] == rows:
+            return kept[1]
+        if len(self._kept) >= MOST_KEPT:
+            self._kept.clear()
+        work = self.work(rows)
+        answer = Seconds.of(self._costs.seconds([work]), self._costs, work)
+        self._kept[key] = rows, answer
+        return answer
 
     def work(self, rows: Iterable[Sequence[int]]) -> StepWork:
-        """The batch as an engine's scheduler hands it out."""
+        """The batch as an engine's scheduler gives it."""
         rows = tuple(rows)
         if not rows:
             raise InputError("an empty batch takes no step", key="batch")
@@ -102,9 +108,18 @@ class Oracle:
             what = "a row is three whole numbers: query tokens, tokens in the cache before, how many"
             raise InputError(f"{what}; not {describe(wrong)}", key="batch")
         queries, contexts, counts = columns
-        own, singly = self.queries, counts.count(1) == len(rows)
-        if singly and queries.count(own) == len(rows) and all(contexts):
+        own, singly = self.query_len, counts.count(1) == len(rows)
+        decoding_rows = queries.count(own)
+        if singly and decoding_rows == len(rows) and 0 not in contexts:
             return StepWork((), contexts, own)
+        if singly and len(rows) - decoding_rows <= FEW_PROMPTS:
+            places = [place for other in set(queries) - {own} for place in _places(queries, other)]
+            places.sort()
+            rest = list(contexts)
+            for place in reversed(places):
+                del rest[place]
+            if 0 not in rest:
+                return StepWork([PromptChunk(queries[place], contexts[place]) for place in places], rest, own)
         if not singly:
             rows = tuple([row for row in rows for _ in range(row[2])])
         decoding = [context for query, context, _ in rows if query == own and context]
@@ -112,33 +127,43 @@ class Oracle:
         return StepWork(chunks, decoding, own)
 
     def breakdown(self, batch: Batch | Iterable[Sequence[int]]) -> dict[str, float]:
-        """Seconds of a step by what they are for: attention, experts, products, collectives, host."""
+        """Seconds of a step by part: attention, experts, products, collectives, host."""
         return self._costs.breakdown(self.work(batch.rows if isinstance(batch, Batch) else batch))
 
 
+def _places(values: tuple[int, ...], wanted: int) -> Iterator[int]:
+    """Where a value stands."""
+    place = -1
+    for _ in range(values.count(wanted)):
+        place = values.index(wanted, place + 1)
+        yield place
+
+
 def _columns(rows: tuple[Sequence[int], ...]) -> tuple[tuple[int, ...], ...] | None:
-    """Queries, contexts and counts of all rows, by whole columns (no loop in Python); None where a row is no three
+    """Queries, contexts and counts of all rows, by whole columns (no loop in Python); None where a row is not three
     whole numbers, the first and the last above zero."""
     try:
         queries, contexts, counts = zip(*rows, strict=True)
+        # A sum is a whole number where all of its terms are.
+        sums = sum(queries), sum(contexts), sum(counts)
     except (TypeError, ValueError):
         return None
-    if not all(issubclass(kind, int) for kind in {*map(type, queries), *map(type, contexts), *map(type, counts)}):
+    if not all(type(total) is int for total in sums):
         return None
     whole = min(queries) > 0 and min(contexts) >= 0 and min(counts) > 0
     return (queries, contexts, counts) if whole else None
 
 
 def predict(scenario: Scenario | str | Path | Mapping[str, Any], plan: str | None = None, *, drafts: int = 0) -> Oracle:
-    """A callable that answers batches with the seconds of a step, for schedulers and simulators of other people.
+    """A callable from batches to seconds of a step, for other schedulers and simulators.
 
     Parameters
     ----------
     scenario
-        What :func:`tspsim.load` returns, or what it takes; one that serves (``pass`` of prefill, decode or mixed, or
-        traffic). Which batch it states is of no account.
+        What :func:`tspsim.load` returns or takes; it must serve (``pass`` of prefill, decode or mixed, or
+        traffic). Its stated batch does not matter.
     plan
-        Name of the plan; the first when left out.
+        Name of the plan; default: the first.
     drafts
         Tokens that every decoding sequence verifies beside its own.
 
@@ -147,15 +172,15 @@ def predict(scenario: Scenario | str | Path | Mapping[str, Any], plan: str | Non
     InputError
         The scenario is wrong, does not serve, or has no such plan.
     """
-    asked = scenario if isinstance(scenario, Scenario) else load(scenario)
-    question = look_up(asked)
-    if not question.work.step.serves and asked.traffic is None:
+    resolved = scenario if isinstance(scenario, Scenario) else load(scenario)
+    question = look_up(resolved)
+    if not question.work.step.serves and resolved.traffic is None:
         why = "an oracle answers steps that serve; set it to decode, prefill or mixed"
         raise InputError(why, key="workload.pass")
     chosen = question.plans[0]
     if plan is not None:
-        named = [each for each in question.plans if each.name == plan]
+        named = [candidate for candidate in question.plans if candidate.name == plan]
         if not named:
-            raise UnknownNameError("plan", plan, [each.name for each in question.plans])
+            raise UnknownNameError("plan", plan, [candidate.name for candidate in question.plans])
         chosen = named[0]
     return Oracle(costs_of(question, chosen), chosen, drafts)

@@ -1,8 +1,8 @@
-"""What steps with prompts cost where streams overlap, or drafts are made behind them.
+"""Costs of steps with prompts where streams overlap, or drafts follow.
 
-Taken one after the other, the parts of such a step have tables (:mod:`.mixed`); what the engine finds is another time.
-Their ratio hardly depends on more than how many tokens pass and how many sequences decode: it is tabulated over tokens
-for a few numbers of sequences, and straight between these (in their logarithm).
+Taken serially, the parts of such a step have tables (:mod:`.mixed`); the engine simulates the overlapped time. Their
+ratio depends on little more than the number of tokens and of decoding sequences: it is tabulated over tokens for a few
+numbers of sequences, and interpolated between these (in their logarithm).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .programs import StepPrograms
 from .tables import Floats
 from .work import PromptChunk, StepWork
 
-#: Numbers of sequences that are looked at, and contexts of theirs.
+#: Numbers of decoding sequences that are simulated, and their context.
 SEQUENCES, CONTEXT = (1, 8, 32, 128, 512, 2048), 2048
-#: Relative error of a ratio between tabulated tokens: a run of the engine is dear.
+#: Relative error of a ratio between tabulated tokens: a run of the engine is costly.
 EPSILON = 0.004
 
 
@@ -30,9 +30,9 @@ class Overlapped:
     Parameters
     ----------
     programs
-        Of the plan.
+        Programs of the plan.
     serial
-        The same, or of a plan that hides and drafts nothing, one thing after the other.
+        Serial costs of the plan, or of the plan without overlap and drafts.
     """
 
     def __init__(self, programs: StepPrograms, serial: Mixed) -> None:
@@ -40,24 +40,25 @@ class Overlapped:
         self._ratios: dict[int, Cells] = {}
 
     def seconds(self, work: StepWork, expert_tokens: int | None = None) -> float | None:
-        """Of one step; None where its parts have no tables."""
+        """Seconds of one step; None where its parts have no tables."""
         serial_s = self._serial.seconds(work, expert_tokens)
         if serial_s is None:
             return None
         ratio = 0.0
         for sequences, share in between(work.sequences):
-            beside = sequences * self.programs.queries
+            beside = sequences * self.programs.query_len
             ratio += share * float(self._ratio(sequences)(max(work.tokens, beside + MOST_DECODED + 1))[0])
         return ratio * serial_s
 
     def _ratio(self, sequences: int) -> Cells:
         if sequences not in self._ratios:
-            queries = self.programs.queries
-            beside = sequences * queries
+            query_len = self.programs.query_len
+            beside = sequences * query_len
 
             def value(tokens: int) -> Floats:
-                """Of the fewest tokens, from so many on, that have tables: padding may leave the very first without."""
-                work = StepWork((PromptChunk(tokens - beside, 0),), (CONTEXT,) * sequences, queries)
+                """The ratio at the least number of tokens from ``tokens`` on that has tables: padding may leave the
+                first without."""
+                work = StepWork((PromptChunk(tokens - beside, 0),), (CONTEXT,) * sequences, query_len)
                 serial_s = self._serial.seconds(work)
                 if serial_s is None:
                     return value(tokens + 1)
@@ -68,14 +69,14 @@ class Overlapped:
 
 
 def between(sequences: int) -> list[tuple[int, float]]:
-    """Numbers of sequences that are looked at around some, and the share of each.
+    """Simulated numbers of sequences around a number, with the share of each.
 
     >>> between(0), between(8), between(16)
     ([(0, 1.0)], [(8, 1.0)], [(8, 0.5), (32, 0.5)])
     """
     if not sequences:
         return [(0, 1.0)]
-    above = next((index for index, each in enumerate(SEQUENCES) if each >= sequences), len(SEQUENCES) - 1)
+    above = next((index for index, count in enumerate(SEQUENCES) if count >= sequences), len(SEQUENCES) - 1)
     low, high = SEQUENCES[max(0, above - 1)], SEQUENCES[above]
     if sequences >= high:
         return [(high, 1.0)]

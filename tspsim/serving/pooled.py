@@ -16,7 +16,7 @@ from ..scenario import Scenario
 from ..scenario.pools import Pools
 from ..step.question import FRESH, Lookups, cluster_of, look_up_pool
 from ..step.result import Memory
-from .carry import Holders, holders_of
+from .cache_paths import KVLayout, kv_layout_of
 from .costs import ProgramCosts
 from .deployment import ROUTER, Deployment
 from .disaggregation import Disaggregated, Handover
@@ -26,15 +26,15 @@ from .service import Dispatcher
 
 @dataclass(frozen=True, kw_only=True)
 class PooledDeployment(Deployment):
-    """Prompts and answers on different GPUs. What it inherits is of one replica of those that write answers."""
+    """Prefill and decode on different GPUs. Inherited fields describe one decode replica."""
 
-    #: One replica of each pool, by its name.
+    #: One replica of each pool, by name.
     parts: Mapping[str, Deployment]
-    #: As the scenario states them.
+    #: The pools as the scenario states them.
     pools: Pools
     #: Ranks of each pool on its cluster.
     placed: Mapping[str, range]
-    #: The scenario's, and a pool's own.
+    #: The scenario's cluster, and a pool's own.
     clusters: tuple[Cluster, ...]
 
     def count(self, name: str) -> int:
@@ -55,7 +55,7 @@ class PooledDeployment(Deployment):
 
     @property
     def bill(self) -> Bill:
-        """Means over all GPUs; of prices those bases that all devices have."""
+        """Means over all GPUs; prices only for bases that all devices have."""
         bills = [(len(self.placed[name]) / self.gpus, part.bill) for name, part in self.parts.items()]
         bases = [basis for basis in bills[0][1].usd_per_gpu_hour if all(basis in b.usd_per_gpu_hour for _, b in bills)]
         prices = {basis: sum(share * bill.usd_per_gpu_hour[basis] for share, bill in bills) for basis in bases}
@@ -63,21 +63,23 @@ class PooledDeployment(Deployment):
         return Bill(prices, sum(watts) if len(watts) == len(bills) else None)
 
     def cost(self, wall_s: float, tokens: float) -> dict[str, Any]:
-        """Of both pools together; of prices those bases that all devices have."""
+        """Cost of both pools together; prices only for bases that all devices have."""
         every = []
         for name, part in self.parts.items():
             replicas = len(self.placed[name]) / part.gpus
             every.append(part.cost(wall_s, tokens / replicas))
-        told: dict[str, Any] = {"usd_per_gpu_hour": dict(self.bill.usd_per_gpu_hour)}
-        each = [one["usd_per_million_tokens"] for one in every]
-        told["usd_per_million_tokens"] = {basis: sum(one[basis] for one in each) for basis in told["usd_per_gpu_hour"]}
+        cost: dict[str, Any] = {"usd_per_gpu_hour": dict(self.bill.usd_per_gpu_hour)}
+        prices = [one["usd_per_million_tokens"] for one in every]
+        cost["usd_per_million_tokens"] = {
+            basis: sum(one[basis] for one in prices) for basis in cost["usd_per_gpu_hour"]
+        }
         for key in ("kwh_per_million_tokens", "electricity_usd_per_million_tokens"):
             if all(key in one for one in every):
-                told[key] = sum(one[key] for one in every)
-        return told
+                cost[key] = sum(one[key] for one in every)
+        return cost
 
     def cache(self, length: int) -> Cache:
-        """Of the replicas that write answers."""
+        """The cache of the decode replicas."""
         one, count = self.parts["decode"].cache(length), self.count("decode")
         if one.capacity_tokens is None or one.sessions is None:
             return one
@@ -85,25 +87,25 @@ class PooledDeployment(Deployment):
 
     @once
     def memory(self) -> Memory:
-        """Of a GPU that reads prompts, if they do not fit there; else of one that writes answers."""
+        """Memory of a prefill GPU if prompts do not fit there; else of a decode GPU."""
         reader, writer = (part.memory for part in self.parts.values())
         return writer if reader.fits else reader
 
     @property
     def settings(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        by_pool: dict[str, Any] = {
             name: {"degrees": part.degrees, "pool_replicas": self.count(name), **part.settings}
             for name, part in self.parts.items()
         }
         how = {name: getattr(self.pools, name) for name in ("transfer", "handshake", "first_token", "fabric")}
-        return self.parts["decode"].settings | {"pools": told | how}
+        return self.parts["decode"].settings | {"pools": by_pool | how}
 
     def advice(self, longest: int) -> str:
-        """None: which of the pools a key would help is in the refusal."""
+        """Empty: the refusal names the pool already."""
         return ""
 
     def refusal(self, longest: int) -> str | None:
-        """Prompts have to fit in one pool, and all of a request in the other."""
+        """Prompts must fit in one pool, and whole requests in the other."""
         refused = {name: part.refusal(longest) for name, part in self.parts.items()}
         return next((f"{name}: {words}" for name, words in refused.items() if words is not None), None)
 
@@ -114,20 +116,20 @@ class PooledDeployment(Deployment):
             self.pools.handshake if self.pools.transfer == "pull" else 0.0,
             self.pools.first_token == "prefill",
         )
-        holders = self.holders("prefill"), self.holders("decode")
+        kv_layouts = self.kv_layouts("prefill"), self.kv_layouts("decode")
         return Disaggregated(
-            pools["prefill"], pools["decode"], holders, lambda env: Wires(env, self.clusters), handover
+            pools["prefill"], pools["decode"], kv_layouts, lambda env: Wires(env, self.clusters), handover
         )
 
-    def holders(self, name: str) -> Sequence[Sequence[Holders]]:
-        """Of every replica of a pool, and of each of its attention replicas, who holds what of a cache."""
+    def kv_layouts(self, name: str) -> Sequence[Sequence[KVLayout]]:
+        """KV layouts of every replica of a pool, one per attention replica."""
         part, pool = self.parts[name], self.pools.members()[name]
         job, cluster = part.costs.programs.decoding((1,)), part.question.cluster
         where = 0 if pool.cluster is None else len(self.clusters) - 1
         return [
             [
-                holders_of(job, cluster.gpus, cluster.gpus_per_node, where, first, engine * part.lanes + lane)
-                for lane in range(part.lanes)
+                kv_layout_of(job, cluster.gpus, cluster.gpus_per_node, where, first, engine * part.lanes + dp_rank)
+                for dp_rank in range(part.lanes)
             ]
             for first in self.placed[name][:: pool.ranks]
             for engine in range(part.replicas)
@@ -135,12 +137,12 @@ class PooledDeployment(Deployment):
 
 
 def pooled_deployment(scenario: Scenario, entry: PlanKeys, lookups: Lookups = FRESH) -> PooledDeployment:
-    """A plan with pools, looked up.
+    """A resolved plan with pools.
 
     Raises
     ------
     InputError
-        Pools do not fit their clusters, or nothing joins those.
+        Pools do not fit their clusters, or these are not connected.
     """
     pools = entry.pools
     assert pools is not None
@@ -149,19 +151,21 @@ def pooled_deployment(scenario: Scenario, entry: PlanKeys, lookups: Lookups = FR
     clusters = [whole]
     if own is not None:
         clusters.append(cluster_of(scenario.model_copy(update={"cluster": own.cluster}), lookups))
-    made = {}
+    parts = {}
     for name, pool in pools.members().items():
         question = look_up_pool(scenario, entry, name, lookups)
         options = {**scenario.workload.engine, **pool.engine}
         key = f"plans.{entry.name}.pools.{name}.engine"
-        place = {each: f"{key}.{each}" if each in pool.engine else f"workload.engine.{each}" for each in options}
+        place = {
+            option: f"{key}.{option}" if option in pool.engine else f"workload.engine.{option}" for option in options
+        }
         place[ROUTER] = f"plans.{entry.name}.pools.{name}.router"
         speculation = (entry.speculation or scenario.workload.speculation) if name == "decode" else None
-        made[name] = Deployment(question, question.plans[0], options, place, speculation, pool.router, pool.tiers)
-    decode = made["decode"]
+        parts[name] = Deployment(question, question.plans[0], options, place, speculation, pool.router, pool.tiers)
+    decode = parts["decode"]
     return PooledDeployment(
         **{name: getattr(decode, name) for name in ("question", "plan", "options", "place", "speculation", "router")},
-        parts=made,
+        parts=parts,
         pools=pools,
         placed=pools.placed(whole.gpus, whole.gpus_per_node, entry.name),
         clusters=tuple(joined(clusters, pools.fabric, f"plans.{entry.name}.pools.fabric")),
@@ -169,11 +173,11 @@ def pooled_deployment(scenario: Scenario, entry: PlanKeys, lookups: Lookups = FR
 
 
 def joined(clusters: Sequence[Cluster], fabric: str | None, key: str) -> Sequence[Cluster]:
-    """Clusters with a way between them; raises InputError where they have none."""
+    """Clusters with a fabric between them. Raises InputError where they have none."""
     if fabric is not None:
         spec = load_fabric(fabric)
-        return [replace(each, fabric=spec) for each in clusters]
-    lacking = next((each for each in clusters if each.fabric is None), None)
+        return [replace(cluster, fabric=spec) for cluster in clusters]
+    lacking = next((cluster for cluster in clusters if cluster.fabric is None), None)
     if len(clusters) > 1 and lacking is not None:
         raise InputError(f"{lacking.name} has no fabric to reach the other pool by; name one", key=key)
     return clusters

@@ -1,14 +1,14 @@
-"""What steps cost where other GPUs make the drafts (:mod:`tspsim.parallel.decode.draft_pool`).
+"""Costs of steps whose drafts come from other GPUs (:mod:`tspsim.parallel.decode.draft_pool`).
 
-One replica drafts for several that verify, and these step together: each with its own queue and cache, and nobody
-begins before the drafts of all are there. With V of a replica's own batch, D of all batches together, one after the
-other with all passes of the drafter, and x what their messages take,
+One replica drafts for several that verify, and these step together: each with its own queue and cache, and none begins
+before all drafts have arrived. With V the seconds of a replica's own batch, D of all batches together through all
+passes of the drafter, and x of their messages,
 
     draft_turns: 1    step = max V + D + x
     draft_turns: 2    step = max(max V₁, D₂) + max(max V₂, D₁) + x/2
 
-of two halves of every batch: only what comes behind the last pass is waited for. V and D are tabulated as any plan's
-steps: D as that of a drafter on the same GPUs is, behind a step of all batches (:mod:`.model_drafts`).
+for the two halves of every batch: only the part after the last pass is waited for. V and D are tabulated like any
+plan's steps: D as a drafter on the same GPUs, after a step of all batches (:mod:`.model_drafts`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..base.memo import once
 from ..network import point_to_point
 from ..parallel import Plan
 from ..parallel.decode import draft_pool
-from ..parallel.serving_engine import Budget
+from ..parallel.engine_memory import Budget
 from ..parallel.state.capacity import Capacity, capacity_of
 from ..step.question import Question
 from ..steps import Speculation
@@ -34,12 +34,12 @@ from .sampled import Deviation
 from .tables import Floats
 from .work import StepWork
 
-#: What of a step is neither the verifying replica's kernels, transfers nor host.
+#: The part of a step outside the verifying replica's kernels, transfers and host.
 ELSEWHERE = "drafts from other GPUs"
 
 
 class PooledDraftCosts(ProgramCosts):
-    """Steps of the replicas of a plan that verify for one replica that drafts: one :class:`StepWork` each."""
+    """Steps of a plan's replicas that verify for one drafting replica: one :class:`StepWork` each."""
 
     def __init__(
         self, question: Question, plan: Plan, *, speculation: Speculation, num_gpu_blocks: int | None = None
@@ -48,7 +48,7 @@ class PooledDraftCosts(ProgramCosts):
         super().__init__(question, alone, speculation=undrafted(speculation), num_gpu_blocks=num_gpu_blocks)
         self.pool, self.speculation = plan, speculation
         self._verifying, _ = draft_pool.group(plan)
-        # What the host does beside the device is held against the whole step, not against a part of it.
+        # Host time hidden behind the device is compared with the whole step, not with a part of it.
         self._verify = costs.costs_of(hiding_nothing(question), alone, speculation=undrafted(speculation))
         self._drafts = ModelDrafts(question, alone, speculation, costs.costs_of)
 
@@ -70,11 +70,11 @@ class PooledDraftCosts(ProgramCosts):
         return max(passed_s(self._verify, work) for work in works)
 
     def _drafted_s(self, works: Sequence[StepWork]) -> float:
-        """D of all of them."""
+        """D of all batches."""
         return self._drafts.seconds(joined(works))
 
     def _messages_s(self, works: Sequence[StepWork]) -> float:
-        """x: tokens go there and drafts come back, those of several replicas one after the other."""
+        """x: tokens go out and drafts come back, those of several replicas one after the other."""
         tokens = max(work.tokens for work in works)
         sequences = max(work.sequences + len(work.chunks) for work in works)
         drafts, taken_s = self.speculation.tokens, 0.0
@@ -86,42 +86,42 @@ class PooledDraftCosts(ProgramCosts):
 
     @once
     def _ends(self) -> tuple[int, int]:
-        """The GPU that verifies farthest from the one that drafts for it, and that one."""
+        """The verifying GPU farthest from its drafting one, and that one."""
         first, mesh = draft_pool.verifying(self.pool), self.programs.mesh
         replica = mesh.positions["dp"]
-        ranks = [int(np.flatnonzero(replica == each)[0]) for each in range(self.pool.dp)]
+        ranks = [int(np.flatnonzero(replica == number)[0]) for number in range(self.pool.dp)]
         size, cluster = draft_pool.size(self.pool), self.question.cluster
-        pairs = [(ranks[each], ranks[first + each % size]) for each in range(first)]
+        pairs = [(ranks[number], ranks[first + number % size]) for number in range(first)]
         return max(pairs, key=lambda pair: point_to_point(cluster, pair[0], pair[1], 1).latency_s)
 
     def decode_each_s(self, works: Sequence[StepWork], steps: int) -> Floats:
         return np.array([self.seconds([work.later(more) for work in works]) for more in range(steps)])
 
     def breakdown(self, work: StepWork) -> dict[str, float]:
-        """Of a step in which every replica has such work; what it waits for the drafts is one part."""
+        """Parts of a step in which every replica has this work; its wait for drafts is one part."""
         parts = super().breakdown(work)
         whole_s = self._together([work] * self._verifying)
         return parts | {ELSEWHERE: max(0.0, whole_s - sum(parts.values()))}
 
     def range_of(self, work: StepWork) -> tuple[float, float]:
-        """That of the same work with the drafter on the same GPUs."""
+        """The range of the same work with the drafter on the same GPUs."""
         both = costs.costs_of(self.question, self.plan, speculation=self.speculation)
         return both.range_of(work)
 
     def check(self, samples: int = 50, seed: int = 0) -> Deviation:
-        """Of what replicas that verify do of them."""
+        """The check of the verifying replicas' steps."""
         return self._verify.check(samples, seed)
 
     @once
     def capacity(self) -> Capacity:
-        """What a replica that verifies holds, and of several its part of what the replica that drafts for them does."""
+        """Capacity of a verifying replica, limited by its part of the drafting replica's cache."""
         own = capacity_of(self.programs.decoding((1,)), self.question.device.visible_memory_bytes)
         drafter = capacity_of(self._drafts.job, self.question.device.visible_memory_bytes)
         length = self._longest
         share = drafter.sessions(length) / (self._verifying * own.sessions(length)) if own.sessions(length) else 1.0
         if share >= 1.0:
             return own
-        stages = [replace(each, budget=Budget(*(share * size for size in each.budget))) for each in own.stages]
+        stages = [replace(stage, budget=Budget(*(share * size for size in stage.budget))) for stage in own.stages]
         return replace(own, stages=tuple(stages))
 
     @once
@@ -132,13 +132,13 @@ class PooledDraftCosts(ProgramCosts):
 
 
 def joined(works: Iterable[StepWork]) -> StepWork:
-    """The work of several replicas as one's."""
+    """The work of several replicas as one."""
     every = [work for work in works if work.tokens]
     if len(every) == 1:
         return every[0]
     return StepWork.counted(
         tuple(chunk for work in every for chunk in work.chunks),
-        max((work.queries for work in every), default=1),
+        max((work.query_len for work in every), default=1),
         sum(work.sequences for work in every),
         sum(work.context_tokens for work in every),
         max((work.longest for work in every), default=0),
@@ -147,16 +147,16 @@ def joined(works: Iterable[StepWork]) -> StepWork:
 
 
 def halves(work: StepWork) -> tuple[StepWork, StepWork]:
-    """Every other prompt and every other sequence that decodes, longest first; of odd numbers of both one more each."""
+    """Every other prompt and every other decoding sequence, longest first; each half gets one of two odd ones."""
     contexts, odd = sorted(work.contexts, reverse=True), len(work.chunks) % 2
-    first = StepWork(work.chunks[::2], contexts[odd::2], work.queries)
-    return first, StepWork(work.chunks[1::2], contexts[1 - odd :: 2], work.queries)
+    first = StepWork(work.chunks[::2], contexts[odd::2], work.query_len)
+    return first, StepWork(work.chunks[1::2], contexts[1 - odd :: 2], work.query_len)
 
 
 def costs_of(
     question: Question, plan: Plan, *, speculation: Speculation | None = None, num_gpu_blocks: int | None = None
 ) -> ProgramCosts:
-    """The costs of a plan's steps, whoever drafts (:func:`.costs.costs_of`)."""
+    """The costs of a plan's steps for any kind of drafter (:func:`.costs.costs_of`)."""
     if speculation is None or not draft_pool.size(plan):
         return costs.costs_of(question, plan, speculation=speculation, num_gpu_blocks=num_gpu_blocks)
     key: tuple[Hashable, ...] = (*costs.content(question, plan), speculation, num_gpu_blocks)

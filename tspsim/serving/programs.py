@@ -1,5 +1,5 @@
-"""What one step of an engine takes, from the product's own programs: exactly what a question about that step alone
-answers (:func:`tspsim.step.simulation.run_plan`)."""
+"""Time of one engine step from the product's own programs: exactly the answer to a question about that step alone
+(:func:`tspsim.step.simulation.run_plan`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..base.memo import Itself, knowing, once, remembered
 from ..base.quick import replace
 from ..hardware.pricers import price
 from ..operators import Operator, Role
-from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
+from ..parallel import Job, Plan, axes_of, build_mesh, host_time, scheme_of, write_program
 from ..parallel.checks import check
 from ..parallel.serving_engine import Captured
 from ..program import Collective, Program, SendReceive
@@ -28,32 +28,32 @@ from .exchanges import Exchanges
 from .forms import LaidOut, ProgramTemplates
 from .work import PromptChunk, StepWork
 
-#: What hides nothing: of a step that cannot be cut into two.
+#: The overlap of a step that cannot be split in two.
 ALONE = "none"
-#: Operators whose seconds are remembered.
+#: Operators whose seconds are kept.
 MOST_OPERATORS = 2**14
-#: Of a step that stands for others where the schedule of a plan is chosen.
+#: Context and batch of the step for which a plan's schedule is chosen.
 TYPICAL_CONTEXT, TYPICAL_BATCH = 8192, 32
 
 
 @dataclass(frozen=True)
 class Priced:
-    """One step."""
+    """The price of one step."""
 
-    #: From its beginning to when the next may begin.
+    #: From its begin to the begin of the next.
     seconds: float
-    #: Of its programs.
+    #: Seconds of its programs.
     makespan_s: float
     #: Seconds of kernels by family (:attr:`Operator.kind`), mean over ranks.
     compute_s: dict[str, float]
-    #: Seconds by what they are for: attention, experts, products, other kernels, collectives by kind, host, idle.
+    #: Seconds by part: attention, experts, products, other kernels, collectives by kind, host, idle.
     parts_s: dict[str, float]
-    #: Added up; otherwise the engine ran it.
+    #: Whether it was added up; otherwise the engine ran it.
     chained: bool
 
 
 class Chain(NamedTuple):
-    """A step whose kernels and transfers follow each other: what they are and take, and all of them."""
+    """A step whose kernels and transfers follow each other: its kernel calls with their seconds, and the totals."""
 
     things: Sequence[Thing]
     layout: InstructionLayout
@@ -63,7 +63,7 @@ class Chain(NamedTuple):
 
 
 def part_of(operator: Timed) -> str:
-    """What the time of a kernel, or of a transfer, is told as."""
+    """The part that the time of a kernel, or of a transfer, belongs to."""
     if isinstance(operator, MOVES):
         return operator.kind if isinstance(operator, Collective) else "send_recv"
     if operator.role is Role.ATTENTION:
@@ -92,11 +92,11 @@ class StepPrograms:
     Parameters
     ----------
     question
-        Looked up; its work is of any step that serves.
+        Resolved; its work may be any serving step.
     plan
         One of its plans.
     speculation
-        What decoding sequences verify; None: nothing.
+        Drafts that decoding sequences verify; None: none.
     """
 
     def __init__(self, question: Question, plan: Plan, speculation: Speculation | None = None) -> None:
@@ -114,13 +114,13 @@ class StepPrograms:
         self._once_s: dict[Captured, Callable[[Operator], float]] = {}
         self._layouts: dict[Hashable, InstructionLayout | None] = {}
         self.decode_step = VERIFY_STEP if speculation and speculation.tokens else DECODE_STEP
-        #: Programs written and runs of the engine so far.
+        #: Numbers of programs written and of engine runs so far.
         self.written = self.ran = 0
 
     # --- jobs -------------------------------------------------------------------------------------------------
 
     def job(self, step: Step, load: Load) -> Job:
-        """One step of the plan, its schedule chosen as for a typical one."""
+        """One step of the plan, with the schedule of a typical one."""
         question = self.question
         if step.name not in self._plans:
             work = replace(question.work, pass_=step.name, load=self._typical(step))
@@ -147,16 +147,16 @@ class StepPrograms:
         return self.job(PREFILL_STEP, self._typical(PREFILL_STEP)).token_shards > 1
 
     def decoding(self, contexts: Sequence[int], expert_share: float = 1.0) -> Job:
-        """Every sequence puts out a token, or verifies drafts."""
+        """A step in which every sequence puts out a token, or verifies drafts."""
         load = Load(
             batch=len(contexts), contexts=tuple(contexts), speculation=self.speculation, expert_share=expert_share
         )
         return self.job(self.decode_step, load)
 
     def of(self, work: StepWork, expert_share: float = 1.0) -> list[Job]:
-        """The step of some work: one pass, or where nothing decodes, ranks can divide the tokens of prompts, and that
-        takes less, one for every piece of one, divided or not. ``expert_share``: tokens of a replica in the mean of
-        all that share experts, over these."""
+        """The jobs of a step: one pass; or, if nothing decodes and ranks can divide the tokens of prompts and that
+        takes less, one pass per chunk, divided or not. ``expert_share``: mean tokens of the replicas that
+        share experts, relative to these."""
         together = self.together(work, expert_share)
         if work.sequences or not work.chunks or not self.divides_prompts:
             return together
@@ -167,27 +167,27 @@ class StepPrograms:
         return min(alone, together, key=self.seconds)
 
     def divided(self, chunk: PromptChunk, expert_share: float = 1.0) -> list[Job]:
-        """A pass of a piece of a prompt whose tokens ranks divide."""
+        """A pass of one chunk of a prompt whose tokens ranks divide."""
         return [self._alone(Piece(*chunk), expert_share)]
 
     def together(self, work: StepWork, expert_share: float = 1.0) -> list[Job]:
-        """One pass of all there is; pieces that decode kernels take run padded where those of prompts take less."""
+        """One pass of all work. Chunks that decode kernels would run are padded where prefill kernels take less."""
         first, *longer = self._ways(work, expert_share)
         return [min((first, *longer), key=self._job_s)] if longer else [first]
 
     def together_s(self, work: StepWork, expert_share: float = 1.0) -> float:
-        """Seconds of that."""
+        """Seconds of that pass."""
         return min(map(self._job_s, self._ways(work, expert_share)))
 
     def _ways(self, work: StepWork, expert_share: float) -> list[Job]:
-        """A pass of all there is, and where decode kernels take some of it the same with longer pieces."""
+        """A pass of all work; where decode kernels run some chunks, also one with padded chunks."""
         if not work.chunks:
             return [self.decoding(work.contexts, expert_share)]
         job = self._mixed(work, expert_share)
         return [job, job.padding_prompts()] if job.work.load.short_prompts else [job]
 
     def _mixed(self, work: StepWork, expert_share: float) -> Job:
-        """A pass of pieces of prompts beside what decodes of some work."""
+        """A pass of chunks of prompts beside decoding sequences."""
         load = Load(
             prompts=len(work.chunks),
             pieces=tuple([Piece(*chunk) for chunk in work.chunks]),
@@ -199,18 +199,18 @@ class StepPrograms:
         return self.job(MIXED_STEP, load)
 
     def _alone(self, piece: Piece, expert_share: float) -> Job:
-        """A piece whose tokens ranks divide evenly, padded where they do not come out even."""
+        """A chunk whose tokens ranks divide evenly, with padding."""
         plan = self._plans[PREFILL_STEP.name]
         parts = plan.token_shards * (2 if plan.partition == "zigzag" else 1)
         tokens = -(-piece.query_tokens // parts) * parts
         load = Load(prompts=1, prompt=tokens, cached=piece.context_tokens, expert_share=expert_share)
         return self.job(PREFILL_STEP, load)
 
-    # --- pieces of a step -------------------------------------------------------------------------------------
+    # --- parts of a step -------------------------------------------------------------------------------------
 
     @once
-    def queries(self) -> int:
-        """Positions that a sequence that decodes computes."""
+    def query_len(self) -> int:
+        """Positions that a decoding sequence computes."""
         return 1 + (self.speculation.tokens if self.speculation else 0)
 
     def written_of(self, job: Job) -> list[Program]:
@@ -219,19 +219,23 @@ class StepPrograms:
         return [write_program(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
 
     def laid_out(self, job: Job) -> LaidOut:
-        """The different things in a job's programs, and where they stand."""
+        """The different kernel calls of a job's programs, and their positions."""
         return self._forms.laid_out(job)
 
     @once
     def _forms(self) -> ProgramTemplates:
         model = self.question.model
         models = [model, *([self.speculation.model] if self.speculation and self.speculation.model else [])]
-        kinds = [(each, block) for each in models for block in each.distinct]
-        bends = {length for each, block in kinds for length in each.attention_of(block).bends(each, block)}
-        return ProgramTemplates(self._written_out, sorted(bends))
+        kinds = [(architecture, block) for architecture in models for block in architecture.distinct]
+        breakpoints = {
+            length
+            for architecture, block in kinds
+            for length in architecture.attention_of(block).bends(architecture, block)
+        }
+        return ProgramTemplates(self._written_out, sorted(breakpoints))
 
     def _written_out(self, job: Job) -> LaidOut:
-        """The same from programs that are written for it."""
+        """The same from programs written for this job."""
         shorter = self._shorter(job)
         form, every = flattened(shorter)
         key = job.capture, form
@@ -239,14 +243,14 @@ class StepPrograms:
             self._layouts[key] = InstructionLayout.of(self.written_of(job), shorter)
         layout = self._layouts[key]
         if layout is None:
-            # Some of it stands in no shorter program.
+            # Some of its instructions are not in the shorter program.
             whole = self.written_of(job)
             layout, (_, every) = InstructionLayout.of(whole, whole), flattened(whole)
             assert layout is not None
         return layout.different(every), layout
 
     def _shorter(self, job: Job) -> list[Program]:
-        """The programs with as many layers as all kinds are among. Of a pipeline all."""
+        """The programs with the fewest layers that contain all kinds. With a pipeline, all layers."""
         if job.plan.pp > 1:
             return self.written_of(job)
         plan = once_a_plan(self._short, job.plan, stage_layers=(self._different_layers,))
@@ -255,19 +259,19 @@ class StepPrograms:
 
     @once
     def _different_layers(self) -> int:
-        """Layers from the first on that all kinds are among."""
+        """Number of first layers that contain all kinds."""
         blocks = self.question.model.blocks
         return 1 + max(blocks.index(block) for block in dict.fromkeys(blocks))
 
     def taken_s(self, things: Iterable[Thing], captured: Captured) -> list[float] | None:
-        """Seconds of things in passes of which so much is captured; None where the engine alone knows some: of
-        transfers whose groups share links unevenly."""
+        """Seconds of kernel calls under a capture; None where only the engine can price some: transfers whose groups
+        share links unevenly."""
         cost, exchanges = self._known(captured), self._exchanges
         taken = [exchanges.seconds(what, stage) if isinstance(what, MOVES) else cost(what) for what, stage in things]
         return None if None in taken else taken  # type: ignore[return-value]
 
     def once_s(self, kernel: Thing, captured: Captured) -> float:
-        """Seconds of a kernel that is not remembered."""
+        """Seconds of a kernel, without memoization."""
         if captured not in self._once_s:
             question = self.question
             self._once_s[captured] = question.work.stack.cost(self._price, question.device, captured)
@@ -275,39 +279,39 @@ class StepPrograms:
         return self._once_s[captured](kernel.what)
 
     def _known(self, captured: Captured) -> Callable[[Operator], float]:
-        """Seconds of operators in passes of which so much is captured, those of late remembered."""
+        """Seconds of operators under a capture, memoized."""
         if captured not in self._operators_s:
             cost = self.question.work.stack.cost(self.costs, self.question.device, captured)
             self._operators_s[captured] = remembered(MOST_OPERATORS)(cost)
         return self._operators_s[captured]
 
     def experts_s(self, tokens: int, captured: Captured) -> float:
-        """Seconds of the experts' kernels in a step of decoding whose replicas have so many tokens in the mean."""
-        things, layout = self.laid_out(self.decoding((TYPICAL_BATCH,), tokens / self.queries))
+        """Seconds of the experts' kernels in a decode step with a mean of ``tokens`` tokens per replica."""
+        things, layout = self.laid_out(self.decoding((TYPICAL_BATCH,), tokens / self.query_len))
         runs = layout.follows[list(layout.starts)].sum(axis=0).tolist()
-        routed = [(each, count) for each, count in zip(things, runs, strict=True) if is_routed(each)]
-        taken_s = self.taken_s([each for each, _ in routed], captured)
+        routed = [(call, count) for call, count in zip(things, runs, strict=True) if is_routed(call)]
+        taken_s = self.taken_s([call for call, _ in routed], captured)
         assert taken_s is not None
-        return float(sum(count * each_s for (_, count), each_s in zip(routed, taken_s, strict=True)))
+        return float(sum(count * call_s for (_, count), call_s in zip(routed, taken_s, strict=True)))
 
     def _price(self, operator: Operator) -> float:
         return float(price(self.question.device, operator).seconds)
 
     def host_s(self, sequences: int, makespan_s: float) -> float:
-        """Seconds of the host after the programs of a step of one pass (:func:`tspsim.step.inference.host_s`)."""
+        """Host seconds after the programs of a one-pass step (:func:`tspsim.step.inference.host_s`)."""
         stack = self.question.work.stack
         hidden_s = max(0.0, stack.engine.hidden_s(sequences) - makespan_s)
         return stack.step_s + stack.engine.host_s(sequences) + self._between_s + hidden_s
 
     @once
     def _between_s(self) -> float:
-        """What a pass takes whatever is in it (:attr:`tspsim.parallel.Job.between_s`)."""
-        return self.decoding((1,)).between_s
+        """Fixed seconds of a pass (:func:`tspsim.parallel.host_time.between_s`)."""
+        return host_time.between_s(self.decoding((1,)))
 
     # --- times ------------------------------------------------------------------------------------------------
 
     def seconds(self, jobs: Iterable[Job]) -> float:
-        """Of passes one after the other."""
+        """Seconds of consecutive passes."""
         return sum(map(self._job_s, jobs))
 
     def _job_s(self, job: Job) -> float:
@@ -320,7 +324,7 @@ class StepPrograms:
         return self.simulated(job) if chain is None else self._told(job, chain)
 
     def chain(self, job: Job) -> Chain | None:
-        """A step whose programs are a chain; None of any other."""
+        """A step whose programs form a chain; None for any other."""
         if set(axes_of(job)) != {"pp"}:
             return None
         things, layout = self.laid_out(job)
@@ -337,46 +341,45 @@ class StepPrograms:
         runs = layout.follows[list(layout.starts)].tolist()
         compute: defaultdict[str, float] = defaultdict(float)
         parts: defaultdict[str, float] = defaultdict(float)
-        for index, ((what, stage), each_s) in enumerate(zip(chain.things, chain.taken_s, strict=True)):
-            # A message takes the stage that gets it as long as the one that sends it.
-            taken_s = runs[stage][index] * each_s * (2 if isinstance(what, SendReceive) else 1) / stages
+        for index, ((what, stage), call_s) in enumerate(zip(chain.things, chain.taken_s, strict=True)):
+            # A message takes as long on the receiving stage as on the sending one.
+            taken_s = runs[stage][index] * call_s * (2 if isinstance(what, SendReceive) else 1) / stages
             if isinstance(what, Operator):
                 compute[what.kind] += taken_s
             if taken_s or isinstance(what, Operator):
                 parts[part_of(what)] += taken_s
-        host = job.work.stack.step_s + job.host_s
+        host = job.work.stack.step_s + host_time.host_s(job)
         parts["host"] += host
         parts["idle"] += max(0.0, chain.seconds - sum(parts.values()))
         return Priced(chain.seconds, chain.makespan_s, dict(compute), dict(parts), chained=True)
 
     def range_of(self, job: Job) -> tuple[float, float]:
-        """Low and high factor of a step's seconds, nine times of ten: as of a step asked about alone, and with the
-        range of the engine's host."""
+        """The 90 % range of a step's seconds, as factors: that of the step alone, and of the engine's host."""
         costs, stack = Costs(self.question.device), job.work.stack
         submission = run(self.question, self.mesh, job, costs, every_rank=False)
         costs.weigh(submission)
         makespan_s = submission.makespan_s
         seconds = makespan_s + inference.host_s(job, inference.period_s(job, submission), makespan_s)
-        found = costs.range_of(1.0, seconds, metrics.breakdown(submission), stack)
+        step_range = costs.range_of(1.0, seconds, metrics.breakdown(submission), stack)
         sequences = sum(batch.sequences for batch in job.forwards)
         host_s, (least_s, most_s) = stack.engine.host_s(sequences), stack.engine.host_range_s(sequences)
-        faster = hypot(seconds - 1.0 / found.high, host_s - least_s)
-        slower = hypot(1.0 / found.low - seconds, most_s - host_s)
+        faster = hypot(seconds - 1.0 / step_range.high, host_s - least_s)
+        slower = hypot(1.0 / step_range.low - seconds, most_s - host_s)
         return max(0.0, 1.0 - faster / seconds), 1.0 + slower / seconds
 
     def simulated(self, job: Job, *, every_rank: bool = False) -> Priced:
-        """By the engine."""
+        """The step as the engine simulates it."""
         self.ran += 1
         submission = run(self.question, self.mesh, job, self.costs, every_rank=every_rank)
         makespan_s = submission.makespan_s
         period_s = inference.period_s(job, submission)
         between_s = inference.host_s(job, period_s, makespan_s)
-        found = metrics.breakdown(submission)
-        parts = dict(found.exposed_s)
+        breakdown = metrics.breakdown(submission)
+        parts = dict(breakdown.exposed_s)
         names = {"gemm": "products", "memory_bound": "other kernels"}
-        for family, taken in found.compute_s.items():
+        for family, taken in breakdown.compute_s.items():
             name = names.get(family, family)
             parts[name] = parts.get(name, 0.0) + taken
-        host = job.work.stack.step_s + job.host_s
-        parts |= {"host": host + found.host_s, "idle": max(0.0, between_s - host + found.idle_s)}
-        return Priced(makespan_s + between_s, makespan_s, dict(found.compute_s), parts, chained=False)
+        host = job.work.stack.step_s + host_time.host_s(job)
+        parts |= {"host": host + breakdown.host_s, "idle": max(0.0, between_s - host + breakdown.idle_s)}
+        return Priced(makespan_s + between_s, makespan_s, dict(breakdown.compute_s), parts, chained=False)

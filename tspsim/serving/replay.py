@@ -11,14 +11,14 @@ from simpy.events import EventPriority
 
 from ..base.errors import InputError, TspsimError
 from .engine import Engine
-from .replica import Moment, Replica
+from .replica import Replica, ScheduledEvent
 from .requests import Request
 from .work import CalledCost, StepCost, StepFunction
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: In front of a step that begins at the same time.
+#: Priority before a step that begins at the same time.
 ON_TIME = EventPriority(1)
 
 
@@ -28,13 +28,13 @@ def replay(
     engine: Engine | None = None,
     *,
     every_step: bool = False,
-    lanes: int = 1,
+    dp_size: int = 1,
     ignore_eos: bool = False,
 ) -> pd.DataFrame:
     """Serve requests on one engine.
 
-    A step begins when the one before has ended and something can run; arrivals up to its beginning are seen. Running
-    requests come first, then waiting ones in order (of ``vllm``; other schedulers have their own order). The step that
+    A step begins when the one before has ended and something can run; it sees arrivals up to its begin. Running
+    requests come first, then waiting ones in order (``vllm``; other schedulers have their own order). The step that
     computes a prompt's last token emits the first output.
 
     Parameters
@@ -47,15 +47,15 @@ def replay(
     engine
         Scheduler, options, cache; None: ``Engine("vllm")``.
     every_step
-        Simulate every step as an event of its own: slower, and the same answer.
-    lanes
+        Simulate every step as an event of its own: slower, with the same answer.
+    dp_size
         Attention replicas that step together.
     ignore_eos
-        The engine is told that every answer is as long as it may be, as benchmarks of random tokens tell it.
+        Whether every answer takes its longest length, as benchmarks of random tokens request.
 
     Returns
     -------
-    A row a request in their order: ``arrival_s``, ``first_token_s``, ``end_s``, ``preemptions``.
+    One row per request in their order: ``arrival_s``, ``first_token_s``, ``end_s``, ``preemptions``.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def replay(
 
     order = np.argsort(arrivals, kind="stable")
     env = simpy.Environment(float(arrivals[order[0]]) if len(order) else 0.0)
-    replica = Replica(env, engine, cost, lanes=lanes, on_end=keep, every_step=every_step)
+    replica = Replica(env, engine, cost, dp_size=dp_size, on_end=keep, every_step=every_step)
     position = 0
 
     def arrive() -> None:
@@ -100,7 +100,7 @@ def replay(
                 raise error.at(key=f"requests, row {number}") from None
             position += 1
         if position < len(order):
-            Moment(env, float(arrivals[order[position]]), arrive, ON_TIME)
+            ScheduledEvent(env, float(arrivals[order[position]]), arrive, ON_TIME)
 
     arrive()
     env.run()
@@ -111,7 +111,7 @@ def replay(
 
 
 def _checked(requests: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """Times, prompts and outputs, each one a request."""
+    """Times, prompts and outputs, one per request."""
     columns = ("arrival_s", "prompt_tokens", "output_tokens")
     missing = [name for name in columns if name not in requests.columns]
     if missing:

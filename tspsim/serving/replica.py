@@ -1,4 +1,4 @@
-"""One engine on a clock: steps follow each other while there is work, and runs of like decode steps are one event."""
+"""One engine on a clock: steps follow each other while there is work, and runs of equal decode steps are one event."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from simpy.events import EventPriority
 
 from .clock import happens_by, reach
 from .engine import Engine
-from .lane import Lane, StepPlan
 from .log import StepKind, StepLog
 from .policies.base import GroupsInStep
+from .rank_scheduler import RankScheduler, StepPlan
 from .requests import Request
 from .sequence import Sequence
 from .work import EachStepCost, Floats, StepCost, StepwiseCost, StepWork
 
-#: Behind all that happens at the same time; and behind the ends of all engines' steps: a step sees what arrives when it
-#: begins, also from who was answered elsewhere at that time.
+#: LATE: after everything else at a time. LAST: also after the ends of all engines' steps, so that a step sees arrivals
+#: up to its begin, including from clients whose answer completed at the same instant.
 LATE, LAST = EventPriority(2), EventPriority(3)
 
 
-#: Called with a request, the tokens of its prompt from and up to which a step computes it, and when the step ends.
+#: Called with a request, the first and last prompt token that a step computes, and the end of the step.
 ChunkNotice = Callable[[Request, int, int, float], None]
 
 
-class Moment(simpy.Event):
-    """Something that happens at a time, whatever waits for it."""
+class ScheduledEvent(simpy.Event):
+    """A callback at a time, with a priority."""
 
     def __init__(
         self, env: simpy.Environment, at_s: float, action: Callable[[], None], priority: EventPriority = LATE
     ) -> None:
-        # What simpy.Timeout does, which has no priority.
+        # Like simpy.Timeout, which has no priority.
         self.env, self._ok, self._value = env, True, None
         self.callbacks = [lambda _: action()]
         now_s = env._now
@@ -43,9 +43,8 @@ class Moment(simpy.Event):
 
 @dataclass(slots=True)
 class EqualSteps:
-    """Steps under way, all alike: their plans, when they began and when each of them ends, and what the log tells of
-    them. Steps that are ``logged`` already began before; at the end of step ``noting`` arrivals are noted (0: of none).
-    """
+    """A run of equal steps: their plans, begin and ends, and their figures for the log. The first ``logged`` steps are
+    in the log already; at the end of step ``noting`` arrivals are noted (0: never)."""
 
     plans: list[StepPlan]
     start_s: float
@@ -60,11 +59,11 @@ class EqualSteps:
 
 
 class Replica:
-    """An engine of its own: requests are submitted, steps run one after another, callbacks say what came out.
+    """One engine: requests are submitted, steps run one after another, callbacks report results.
 
-    A step begins when the one before has ended and something can run. Runs of decode steps that are planned alike are
-    one event, planned to the earliest of an end, a missing block and a time at which the engine looks for requests; a
-    request that arrives in the middle cuts the run at the end of the step under way.
+    A step begins when the one before has ended and something can run. A run of decode steps that are planned alike is
+    one event, up to the earliest of an end, a missing block and a time at which the engine looks for requests. A
+    request that arrives in between cuts the run at the end of the current step.
 
     Parameters
     ----------
@@ -74,22 +73,22 @@ class Replica:
         The scheduler, its options and its cache.
     cost
         Seconds of a step.
-    lanes
-        Attention replicas that step together (attention data parallelism): each has queues and a cache of its own, and
-        a step of all takes as long as ``cost`` says of one :class:`StepWork` each.
+    dp_size
+        Attention replicas that step together (attention data parallelism), each with its own queues and cache;
+        ``cost`` prices a step of one :class:`StepWork` each.
     engines
-        Engines of so many each that wait for each other before every step, for one replica drafts for all.
+        Engines of that size that begin every step together, because one replica drafts for all.
     on_first_token, on_end
-        Called with the request when its first output is there, and its last.
+        Called with the request on its first output, and on its last.
     on_chunk
-        Called for every piece of a prompt when the step that computes it begins.
+        Called for every chunk of a prompt when its step begins.
     every_step
-        One event a step.
+        One event per step.
 
     Attributes
     ----------
     log
-        What ran, as a table.
+        Table of steps.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Replica:
         engine: Engine,
         cost: StepCost,
         *,
-        lanes: int = 1,
+        dp_size: int = 1,
         engines: int = 1,
         on_first_token: Callable[[Request], None] | None = None,
         on_end: Callable[[Request], None] | None = None,
@@ -109,13 +108,13 @@ class Replica:
         self.every_step = every_step
         self.log = StepLog()
         self._policy = engine.policy
-        settings = self._policy.settings_of(engine, lanes)
-        groups = [self._policy.group(settings, self._policy.lane, lanes) for _ in range(engines)]
+        settings = self._policy.settings_of(engine, dp_size)
+        groups = [self._policy.group(settings, self._policy.scheduler, dp_size) for _ in range(engines)]
         self._group = groups[0] if engines == 1 else GroupsInStep(groups)
-        self.lanes: tuple[Lane, ...] = self._group.lanes
-        for lane in self.lanes:
-            lane.log = self.log
-        self._wakes = any(type(lane).wake_s is not Lane.wake_s for lane in self.lanes)
+        self.schedulers: tuple[RankScheduler, ...] = self._group.schedulers
+        for scheduler in self.schedulers:
+            scheduler.log = self.log
+        self._wakes = any(type(scheduler).wake_s is not RankScheduler.wake_s for scheduler in self.schedulers)
         self._on_first_token, self._on_end, self._on_chunk = on_first_token, on_end, on_chunk
         self._each_step = cost if isinstance(cost, EachStepCost) else None
         self._stepwise = cost if isinstance(cost, StepwiseCost) else None
@@ -125,37 +124,37 @@ class Replica:
         self._idle = True
         self._notices: tuple[Callable[[], None], ...] = ()
 
-    # --- what others ask ------------------------------------------------------------------------------------
+    # --- load ------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
         """Requests that are not admitted."""
-        if len(self.lanes) == 1:
-            return self.lanes[0].queued
-        return sum([lane.queued for lane in self.lanes])
+        if len(self.schedulers) == 1:
+            return self.schedulers[0].queued
+        return sum([scheduler.queued for scheduler in self.schedulers])
 
     @property
     def running(self) -> int:
         """Requests that are admitted and have not ended."""
-        return sum([lane.present for lane in self.lanes]) - self.waiting
+        return sum([scheduler.present for scheduler in self.schedulers]) - self.waiting
 
     @property
     def tokens_ahead(self) -> int:
-        """Tokens to be computed for the requests that are here: of prompts, and of answers."""
+        """Tokens still to compute for present requests, prompts and answers."""
         return self.ahead_at(self.env._now)
 
     @property
     def now_s(self) -> float:
-        """What the clock shows."""
+        """Time of the clock."""
         return self.env._now
 
     def ahead_at(self, time_s: float) -> int:
-        """What :attr:`tokens_ahead` has fallen to at a time to come, if nothing happens but the steps of the run."""
+        """Value of :attr:`tokens_ahead` at a later time, if nothing happens but the steps of the run."""
         steps = self._steps_done(time_s)
-        return sum([lane.tokens_ahead(steps) for lane in self.lanes])
+        return sum([scheduler.tokens_ahead(steps) for scheduler in self.schedulers])
 
     def watch(self, notice: Callable[[], None]) -> None:
-        """Call ``notice`` whenever a request has come or ended, and whenever a run of steps begins or is cut."""
+        """Calls ``notice`` whenever a request arrives or ends, and whenever a run of steps begins or is cut."""
         self._notices += (notice,)
 
     def _tell(self) -> None:
@@ -164,37 +163,36 @@ class Replica:
 
     @property
     def used_tokens(self) -> int:
-        """Tokens of the caches in use, of all attention replicas, the step under way included."""
+        """Tokens of the caches in use over all attention replicas, the current step included."""
         if self._run is None:
-            return sum([lane.used_tokens() for lane in self.lanes])
+            return sum([scheduler.used_tokens() for scheduler in self.schedulers])
         begun = self._steps_done(self.env.now) + 1
-        plans = zip(self.lanes, self._run.plans, strict=True)
-        return sum([lane.used_tokens(begun if plan.decodes else 0) for lane, plan in plans])
+        plans = zip(self.schedulers, self._run.plans, strict=True)
+        return sum([scheduler.used_tokens(begun if plan.decodes else 0) for scheduler, plan in plans])
 
     @property
     def capacity_tokens(self) -> int | None:
         """Tokens that the caches hold; None: no limit."""
-        return None if self.engine.kv_tokens is None else self.engine.kv_tokens * len(self.lanes)
+        return None if self.engine.kv_tokens is None else self.engine.kv_tokens * len(self.schedulers)
 
     def remembered(self, request: Request) -> int:
-        """Tokens of a prompt that its cache has from others, to whichever attention replica it is dealt."""
+        """Tokens of a prompt cached from other requests, in whichever attention replica it lands."""
         self.catch_up()
-        return min([lane.remembered(request) for lane in self.lanes])
+        return min([scheduler.remembered(request) for scheduler in self.schedulers])
 
     def catch_up(self) -> None:
-        """Of a run under way the steps that have begun take their blocks now, and not when it is over: what the cache
-        remembers is what it would step by step."""
+        """Takes the blocks of the begun steps of a run now, so that the cache's contents are those of single steps."""
         if self._run is None:
             return
         begun = self._steps_done(self.env._now) + 1
         if begun > 1:
-            for lane, plan in zip(self.lanes, self._run.plans, strict=True):
-                lane.go_on(plan, begun)
+            for scheduler, plan in zip(self.schedulers, self._run.plans, strict=True):
+                scheduler.go_on(plan, begun)
 
     def on_forget(self, notice: Callable[[Hashable, int], None]) -> None:
-        """Tell ``notice`` of every run of blocks that the cache lets go: what it holds, and its tokens."""
-        for lane in self.lanes:
-            lane.watch(notice)
+        """Calls ``notice`` on every eviction of a run of blocks, with its content and tokens."""
+        for scheduler in self.schedulers:
+            scheduler.watch(notice)
 
     # --- arrivals -------------------------------------------------------------------------------------------
 
@@ -204,12 +202,12 @@ class Replica:
         Parameters
         ----------
         request
-            What is asked.
+            The request.
         computed
-            Tokens of its prompt whose keys and values are here already, over a link or from a tier; at least one is
-            computed anew.
+            Tokens of its prompt that were transferred, over a link or from a tier; at least one is
+            computed.
         behind
-            Of them those that did not come: its cache had them when the others set out.
+            How many of them were in its own cache when the transfer began.
 
         Raises
         ------
@@ -217,43 +215,43 @@ class Replica:
             It can never be served: its cache does not fit.
         """
         self._policy.check(self.engine, request)
-        lane = self.lanes[0] if len(self.lanes) == 1 else self._group.deal(request)
+        scheduler = self.schedulers[0] if len(self.schedulers) == 1 else self._group.assign(request)
         run, now_s = self._run, self.env._now
         if run is not None and run.noting and run.ends_s[run.noting - 1] < now_s:
             self._note(run)
-        lane.submit(Sequence(request, computed, now_s, behind))
+        scheduler.submit(Sequence(request, computed, now_s, behind))
         if self._idle:
             self._idle = False
             self._at(now_s, self._begin, LAST)
         elif run is not None and run.steps > 1:
-            self._cut(run, lane, now_s)
+            self._cut(run, scheduler, now_s)
         if self._notices:
             self._tell()
 
-    def _cut(self, run: EqualSteps, lane: Lane, now_s: float) -> None:
-        """The run ends where the lane looks for what has arrived."""
+    def _cut(self, run: EqualSteps, scheduler: RankScheduler, now_s: float) -> None:
+        """The run ends where the scheduler looks for arrivals."""
         under_way = bisect_left(run.ends_s, now_s, 0, run.steps) + 1
-        steps = lane.seen_after(under_way)
+        steps = scheduler.seen_after(under_way)
         if steps is None:
             return
-        if lane.notes and under_way < run.steps:
+        if scheduler.notes and under_way < run.steps:
             run.noting = under_way
         if steps < run.steps:
             run.steps = steps
             self._at(float(run.ends_s[steps - 1]), self._settle)
 
     def _note(self, run: EqualSteps) -> None:
-        """A step with arrivals is over and the run goes on: in the log its steps from now on have more that wait."""
+        """A step with arrivals is over and the run continues: its later steps have more waiting requests in the log."""
         steps, run.noting = run.noting, 0
-        used = sum([lane.used_tokens(steps) for lane in self.lanes])
+        used = sum([scheduler.used_tokens(steps) for scheduler in self.schedulers])
         run.start_s, run.logged = self._log(run, steps, used, run.sequences), steps
         run.waiting = self.waiting
-        for lane in self.lanes:
-            lane.note()
+        for scheduler in self.schedulers:
+            scheduler.note()
 
     def _log(self, run: EqualSteps, steps: int, used: int, staying: int) -> float:
-        """The first steps of a run as far as they are not logged, the tokens in use then, and sequences that go on;
-        when they are over."""
+        """Logs the first ``steps`` steps of a run that are not logged yet, with the tokens in use and the sequences
+        that stay; returns their end."""
         end_s, more = float(run.ends_s[steps - 1]), steps - run.logged
         self.log.add(run.start_s, end_s, more, run.kind, run.sequences, run.chunk_tokens, run.waiting, used, staying)
         return end_s
@@ -268,14 +266,14 @@ class Replica:
             if generation == self._generation:
                 action()
 
-        Moment(self.env, at_s, still, priority)
+        ScheduledEvent(self.env, at_s, still, priority)
 
     def _begin(self) -> None:
-        """The engine is idle, and something has arrived or is due."""
+        """The idle engine begins: something has arrived or is due."""
         self._next(self.env.now, fresh=True)
 
     def _next(self, start_s: float, fresh: bool) -> None:
-        """Steps from now on, until one ends behind something else that happens."""
+        """Runs steps from now on, until another event comes before the end of one."""
         end_s = self._plan(start_s, fresh)
         while end_s is not None:
             if not reach(self.env, end_s):
@@ -285,15 +283,15 @@ class Replica:
             end_s = self._plan(end_s, fresh=False)
 
     def _plan(self, start_s: float, fresh: bool) -> float | None:
-        """Plan and start the next step, or the next steps if they are alike: when they end; None where nothing runs."""
-        lanes = self.lanes
-        for lane in lanes:
-            lane.now_s = start_s
-            lane.open(fresh)
+        """Plans and starts the next step, or the next equal steps; returns their end, or None where nothing runs."""
+        schedulers = self.schedulers
+        for scheduler in schedulers:
+            scheduler.now_s = start_s
+            scheduler.open(fresh)
         plans = self._group.schedule()
         busy = _busy(plans)
         if not busy:
-            seen = [lane.flush() for lane in lanes]
+            seen = [scheduler.flush() for scheduler in schedulers]
             if any(seen):
                 plans = self._group.schedule()
                 busy = _busy(plans)
@@ -301,22 +299,22 @@ class Replica:
             self._tell()
         if not busy:
             self._run, self._idle = None, True
-            wake_s = min([lane.wake_s() for lane in lanes])
+            wake_s = min([scheduler.wake_s() for scheduler in schedulers])
             if wake_s < inf:
                 self._at(wake_s, self._begin, LAST)
             return None
         self._idle = False
-        works = [lane.work(plan) for lane, plan in zip(lanes, plans, strict=True)]
+        works = [scheduler.work(plan) for scheduler, plan in zip(schedulers, plans, strict=True)]
         chunk_tokens = sequences = waiting = 0
-        for lane, plan, work in zip(lanes, plans, works, strict=True):
-            waiting += lane.queued
+        for scheduler, plan, work in zip(schedulers, plans, works, strict=True):
+            waiting += scheduler.queued
             sequences += work.sequences
             for _, tokens in plan.chunks:
                 chunk_tokens += tokens
         if chunk_tokens == 0:
             ends_s = self._decode_ends(start_s, works, self._steps(plans))
             if self._wakes:
-                wake_s = min([lane.wake_s() for lane in lanes])
+                wake_s = min([scheduler.wake_s() for scheduler in schedulers])
                 if wake_s < inf:
                     ends_s = ends_s[: bisect_left(ends_s, wake_s) + 1]
             kind = StepKind.DECODE
@@ -332,15 +330,15 @@ class Replica:
         return float(ends_s[-1])
 
     def _steps(self, plans: list[StepPlan]) -> int:
-        """Decode steps from now that are planned alike."""
+        """Decode steps from now on that are planned alike."""
         if self.every_step:
             return 1
         if len(plans) == 1:
-            return self.lanes[0].steady() if plans[0].again else 1
-        return min([lane.steady() for lane in self.lanes]) if all(plan.again for plan in plans) else 1
+            return self.schedulers[0].steady() if plans[0].again else 1
+        return min([scheduler.steady() for scheduler in self.schedulers]) if all(plan.again for plan in plans) else 1
 
     def _decode_ends(self, start_s: float, works: list[StepWork], steps: int) -> Floats | list[float]:
-        """When each of the next decode steps ends."""
+        """Ends of the next decode steps."""
         if steps == 1:
             return [start_s + self.cost.seconds(works)]
         if self._each_step is None and self.engine.speculation is None:
@@ -349,14 +347,14 @@ class Replica:
             taken = self._stepwise.decode_each_s(works, steps)
             taken[0] += start_s
             return taken.cumsum()
-        advances = [lane.decoders.advances(steps) for lane in self.lanes]
+        advances = [scheduler.decoders.advances(steps) for scheduler in self.schedulers]
         if self._each_step is not None:
             seconds = self._each_step.decode_steps_s(works, advances)
         else:
             cost = self.cost
             later = zip(*advances, strict=True)
-            seconds = (cost.seconds([w.later(n) for w, n in zip(works, each, strict=True)]) for each in later)
-        # Nothing happens before the next event of the clock: steps up to it are run for sure.
+            seconds = (cost.seconds([w.later(n) for w, n in zip(works, advance, strict=True)]) for advance in later)
+        # Nothing happens before the next event of the clock: steps up to it run for sure.
         horizon_s, ends_s, end_s = self.env.peek(), [], start_s
         for step_s in seconds:
             end_s += step_s
@@ -372,10 +370,10 @@ class Replica:
         if not happens_by(self.env, now_s):
             self._next(end_s, fresh=False)
         else:
-            Moment(self.env, now_s, lambda: self._next(end_s, fresh=False), LAST)
+            ScheduledEvent(self.env, now_s, lambda: self._next(end_s, fresh=False), LAST)
 
     def _finish(self) -> float:
-        """What came of the run, and when it was over."""
+        """Completes the run and returns its end."""
         run = self._run
         assert run is not None
         if run.noting:
@@ -384,14 +382,14 @@ class Replica:
         first: list[Sequence] = []
         ended: list[Sequence] = []
         steps, used, staying = run.steps, 0, 0
-        for lane, plan in zip(self.lanes, run.plans, strict=True):
+        for scheduler, plan in zip(self.schedulers, run.plans, strict=True):
             if steps > 1:
-                lane.go_on(plan, steps)
-            used += lane.used_tokens(steps)
+                scheduler.go_on(plan, steps)
+            used += scheduler.used_tokens(steps)
             if not plan.decodes:  # they stand still
-                staying -= lane.decoders.count
-            outs = lane.complete(plan, steps)
-            staying += lane.decoders.count
+                staying -= scheduler.decoders.count
+            outs = scheduler.complete(plan, steps)
+            staying += scheduler.decoders.count
             first += outs[0]
             ended += outs[1]
         if self._notices:
@@ -408,7 +406,7 @@ class Replica:
         return end_s
 
     def _steps_done(self, time_s: float) -> int:
-        """Whole steps of the run under way at a time; the last of them is done when the run is over."""
+        """Completed steps of the current run at a time; its last step completes with the run."""
         run = self._run
         if run is None or run.steps == 1:
             return 0
@@ -416,7 +414,7 @@ class Replica:
 
 
 def _busy(plans: list[StepPlan]) -> bool:
-    for plan in plans:  # noqa: SIM110 - asked before every step, and a generator takes three times as long
+    for plan in plans:  # noqa: SIM110 - called before every step: a generator takes three times as long
         if plan.decodes or plan.chunks:
             return True
     return False

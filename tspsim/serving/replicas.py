@@ -1,4 +1,4 @@
-"""Replicas of a model behind a router: the simplest place where requests are served."""
+"""Replicas of a model behind a router."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .routers import ROUTERS, Backend
 from .transfers import CacheTransfer
 from .work import StepCost
 
-#: What is called with a request when something has happened to it.
+#: Called with a request on an event.
 Notice = Callable[[Request], None]
 
 
 class Serves(Backend, Protocol):
-    """What a replica is to whom it serves: see :class:`tspsim.serving.replica.Replica`."""
+    """A replica as its pool sees it: see :class:`tspsim.serving.replica.Replica`."""
 
     @property
     def log(self) -> StepLog: ...
@@ -32,14 +32,14 @@ class Serves(Backend, Protocol):
 
 @dataclass(frozen=True)
 class Members:
-    """Equal replicas: an engine, what its steps cost, and how many there are."""
+    """Equal replicas: an engine, the cost of its steps, and their number."""
 
     engine: Engine
     cost: StepCost
     replicas: int = 1
-    #: Attention replicas of each that step together, each with its own queue and cache.
-    lanes: int = 1
-    #: Engines of each, with so many attention replicas, that wait for each other before every step.
+    #: Attention replicas per replica that step together, each with its own queue and cache.
+    dp_size: int = 1
+    #: Engines per replica, with so many attention replicas each, that begin every step together.
     engines: int = 1
 
     def build(
@@ -51,12 +51,12 @@ class Members:
         on_chunk: ChunkNotice | None = None,
         on_first_token: Notice | None = None,
     ) -> Serves:
-        """One of them, on a clock."""
+        """One replica on a clock."""
         return Replica(
             env,
             self.engine,
             self.cost,
-            lanes=self.lanes,
+            dp_size=self.dp_size,
             engines=self.engines,
             on_first_token=on_first_token,
             on_end=on_end,
@@ -66,25 +66,25 @@ class Members:
 
 
 class RoutedReplica:
-    """A replica as its pool's router knows it: with requests that it was chosen for and that are on their way still,
-    behind a prompt that is read elsewhere, or a cache over a link."""
+    """A replica as its pool's router sees it: with requests that it was chosen for and that have not arrived, because a
+    prompt is read elsewhere, or a cache is moving."""
 
     def __init__(self, replica: Serves) -> None:
         self._replica = replica
         self._notices: tuple[Callable[[], None], ...] = ()
-        #: Tokens that each of them will have ahead, by its number, and all of them.
+        #: Number of such a request → tokens that it will have ahead; and their sum.
         self._coming: dict[int, int] = {}
         self._tokens = 0
 
     def chosen(self, request: Request, computed: int) -> None:
-        """For a request, which it will know ``computed`` tokens of."""
+        """It was chosen for a request with ``computed`` transferred tokens."""
         tokens = request.prompt_tokens - min(computed, request.prompt_tokens - 1) + request.output_tokens
         self._coming[request.number] = tokens
         self._tokens += tokens
         self._tell()
 
     def come(self, request: Request) -> None:
-        """It is there, if it was on its way."""
+        """A request has arrived, if it was pending."""
         if request.number in self._coming:
             self._tokens -= self._coming.pop(request.number)
             self._tell()
@@ -118,46 +118,46 @@ class RoutedReplica:
 
 
 class ReplicaPool:
-    """Replicas behind one router, mostly equal ones.
+    """Replicas behind one router, mostly equal.
 
     Parameters
     ----------
     members
-        What stands in it; replicas are numbered through in this order.
+        Its replicas, numbered in this order.
     router
         A registered name.
     name
-        What its replicas are called by, with their number.
+        Name of its replicas, followed by a number.
     """
 
-    #: Told of every request whose first token is out; None: nobody is.
+    #: Called with every request on its first token; None: not called.
     on_first_token: Notice | None = None
 
     def __init__(self, members: Sequence[Members], router: str = "round_robin", name: str = "replica") -> None:
         self.members = tuple(members)
         self.router = ROUTERS.get(router)
         self.name = name
-        #: Once it is open.
+        #: The replicas, once it is open.
         self.replicas: list[Serves] = []
-        #: By request's number, that of the replica it was last sent to; −1 before.
+        #: Number of a request → replica it was last sent to; −1 before.
         self.homes = array("i")
 
     def open(
         self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False, on_chunk: ChunkNotice | None = None
     ) -> None:
-        """Put its replicas on a clock; ``on_end`` is told of every request that has ended, ``on_chunk`` of every piece
-        of a prompt when its step begins."""
-        for each in self.members:
-            for _ in range(each.replicas):
-                made = each.build(
+        """Puts its replicas on a clock. ``on_end`` is called with every ended request, ``on_chunk`` with every chunk of
+        a prompt when its step begins."""
+        for member in self.members:
+            for _ in range(member.replicas):
+                replica = member.build(
                     env, on_end, every_step=every_step, on_chunk=on_chunk, on_first_token=self.on_first_token
                 )
-                self.replicas.append(made)
+                self.replicas.append(replica)
         self._sent = [RoutedReplica(replica) for replica in self.replicas]
         self._route = self.router.open(self._sent)
 
     def take(self, request: Request) -> None:
-        """A request has come: it goes to the replica of the router's choice."""
+        """A request arrives: it goes to the replica of the router's choice."""
         self.send(request)
 
     def send(self, request: Request) -> int:
@@ -167,7 +167,7 @@ class ReplicaPool:
         return number
 
     def choose(self, request: Request, *, computed: int = 0) -> int:
-        """The replica that the router sends it to; until it is given, it counts there with the tokens of its prompt
+        """The replica that the router chooses; until the request arrives, it counts there with the tokens of its prompt
         that are not ``computed``."""
         if len(self.replicas) == 1:
             return 0
@@ -176,8 +176,8 @@ class ReplicaPool:
         return number
 
     def give(self, number: int, request: Request, *, computed: int = 0, behind: int = 0) -> None:
-        """To that replica, which knows ``computed`` tokens of its prompt already, the first ``behind`` of them if
-        it has not forgotten them."""
+        """Gives a request to a replica, with ``computed`` transferred tokens of its prompt, the first ``behind`` of
+        which its own cache had."""
         missing = request.number + 1 - len(self.homes)
         if missing > 0:
             self.homes.extend([-1] * missing)
@@ -187,14 +187,14 @@ class ReplicaPool:
 
     @property
     def transfers(self) -> Sequence[CacheTransfer]:
-        """Nothing goes between its replicas."""
+        """Empty: nothing moves between its replicas."""
         return ()
 
     @property
     def named_replicas(self) -> list[tuple[str, Serves]]:
-        """All, with their names."""
+        """All replicas with their names."""
         return [(self.name_of(number), replica) for number, replica in enumerate(self.replicas)]
 
     def name_of(self, number: int) -> str:
-        """What a replica is called."""
+        """Name of a replica."""
         return f"{self.name} {number}"

@@ -1,4 +1,4 @@
-"""What is asked of a service, and what came of it."""
+"""A request and its result."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ class Request:
     Attributes
     ----------
     number
-        Its place in the traffic.
+        Its number in the traffic.
     arrival_s
-        When a client sends it; nan until it is known (closed loops, turns of a conversation).
+        Send time; nan until known (closed loops, turns of a conversation).
     prompt_tokens, output_tokens
         Lengths; the first output comes from the step that computes the prompt's last token.
     blocks
-        Identities of the prompt's blocks of ``block_tokens`` each, first to last, equal where prompts begin alike;
-        empty where nothing is shared. They may go on over the answer, where a later prompt begins with it.
+        Identities of the prompt's blocks of ``block_tokens`` each, first to last, equal where prompts share a prefix;
+        empty where nothing is shared. They may extend over the answer, where a later prompt begins with it.
     block_tokens
         Tokens of one of ``blocks``.
     conversation
-        Which its turn belongs to; None: it stands alone.
+        Its conversation; None: it stands alone.
     ignore_eos
-        The engine is told that the answer is as long as it may be, as benchmarks tell it: nothing ends earlier.
+        Whether the answer takes its longest length, as benchmarks request.
     """
 
     number: int
@@ -36,7 +36,7 @@ class Request:
     block_tokens: int = 0
     conversation: int | None = None
     ignore_eos: bool = False
-    # What came of it.
+    # Results.
     first_scheduled_s: float = field(default=float("nan"))
     first_token_s: float = field(default=float("nan"))
     end_s: float = field(default=float("nan"))
@@ -44,5 +44,5 @@ class Request:
     cached_tokens: int = 0
 
     def blocks_of(self, tokens: int) -> tuple[int, ...]:
-        """Identities of the whole blocks among its first ``tokens``."""
+        """Identities of the whole blocks in its first ``tokens``."""
         return self.blocks[: tokens // self.block_tokens] if self.block_tokens else ()

@@ -1,4 +1,4 @@
-"""What one point of a serving answer was made of."""
+"""The data of one point of a serving answer."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .waits import Waits
 class ServingRun:
     """A plan under one load."""
 
-    #: What the point of a curve is told by: ``concurrency`` or ``rate``; empty where the arrivals have neither.
+    #: Name and value of the point on a curve: ``concurrency`` or ``rate``; empty for other arrivals.
     label: Mapping[str, float]
     #: The entry ``serving`` (:func:`tspsim.serving.metrics.measure`).
     metrics: Mapping[str, Any]
-    #: (low, high) of ``ttft_s``, ``tpot_s`` (their means) and ``output_tokens_per_s``, nine times of ten.
+    #: 90 % ranges (low, high) of ``ttft_s``, ``tpot_s`` (their means) and ``output_tokens_per_s``.
     ranges: Mapping[str, tuple[float, float]]
     #: Requests that count and ended.
     waits: Waits = field(repr=False)
-    #: Of every replica: what it is called, and its runs of steps.
+    #: Names of the replicas, and their logs.
     names: tuple[str, ...] = ()
     logs: tuple[StepLog, ...] = field(default=(), repr=False)
     transfers: tuple[CacheTransfer, ...] = field(default=(), repr=False)
-    #: What the cache of one attention replica holds; None: no limit.
+    #: Tokens in the cache of one attention replica; None: no limit.
     capacity_tokens: int | None = None
-    #: That every request takes before an engine sees it.
+    #: Front-end seconds of every request.
     front_end_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:

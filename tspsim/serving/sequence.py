@@ -9,41 +9,41 @@ from .requests import Request
 
 
 class Sequence:
-    """A request inside an engine: it waits, its prompt is computed, it decodes, it has ended.
+    """A request inside an engine, from waiting over prefill and decoding to its end.
 
     Attributes
     ----------
     request
-        What was asked.
+        The request.
     place
-        In the order of admissions; a sequence that was preempted gets a new one.
+        Number in the order of admissions; a preempted sequence gets a new one.
     given, behind
-        Tokens of the prompt up to which keys and values came from elsewhere, and from which: those before are the
-        cache's own, if it has not forgotten them.
+        End and begin of the prompt's tokens that were transferred; tokens before the begin are the
+        cache's own, unless evicted.
     target
-        Tokens that must be in the cache before the next output: the prompt, and the outputs before a preemption.
+        Tokens to compute before the next output: the prompt, and the outputs before a preemption.
     computed
-        Of them, what is in the cache.
-    made
+        How many of them are in the cache.
+    emitted
         Outputs so far.
     held
         Blocks of the cache.
     trail
-        What they hold, where that is known and the cache remembers; else None.
+        Their contents, with prefix caching; else None.
     decoding
-        It decodes: ``computed``, ``made`` and ``held`` are not kept up meanwhile, but follow from the next two.
+        Whether it decodes: ``computed``, ``emitted`` and ``held`` are then not updated, but follow from the next two.
     offset, end_at
         Its context, and the counter's value at its end, in coordinates of :class:`~tspsim.serving.decoders.Decoders`.
     draws
-        Tokens that its next steps put out, where that is left to chance.
+        Drawn output tokens of its next steps, with sampled drafts.
     ended
-        Its last output is there.
+        Whether its last output is done.
     promised
-        Blocks that are kept free for it.
+        Blocks reserved for it.
     states
-        Blocks that its states take, while it runs.
+        Blocks of its states while it runs.
     arrived_s
-        When it came to the engine.
+        Arrival at the engine.
     """
 
     __slots__ = (
@@ -52,11 +52,11 @@ class Sequence:
         "computed",
         "decoding",
         "draws",
+        "emitted",
         "end_at",
         "ended",
         "given",
         "held",
-        "made",
         "offset",
         "place",
         "promised",
@@ -72,7 +72,7 @@ class Sequence:
         self.given, self.behind = min(given, request.prompt_tokens - 1), behind
         self.target = request.prompt_tokens
         self.trail: Trail | None = None
-        self.place = self.computed = self.made = self.held = self.offset = self.end_at = 0
+        self.place = self.computed = self.emitted = self.held = self.offset = self.end_at = 0
         self.promised = self.states = 0
         self.draws: Iterator[int] | None = None
         self.decoding = self.ended = False

@@ -1,4 +1,4 @@
-"""A service on a clock: requests come from a source, somebody serves them, and who asked is told."""
+"""A service on a clock: requests come from a source, a dispatcher serves them, and the source learns of their end."""
 
 from __future__ import annotations
 
@@ -19,70 +19,70 @@ from .transfers import CacheTransfer
 
 
 class Source(Protocol):
-    """Where requests come from."""
+    """The source of requests."""
 
     @property
     def requests(self) -> Sequence[Request]:
-        """All that will come, in order of their numbers."""
+        """All requests to come, in order of their numbers."""
 
     def begin(self, env: simpy.Environment, send: Notice) -> None:
-        """Arrange for what comes at known times; ``send`` is called when a request comes."""
+        """Schedules requests with known times; ``send`` is called when a request comes."""
 
     def ended(self, request: Request) -> None:
         """A request has been answered: the next of a closed loop comes, or the next turn of a conversation."""
 
 
 class Dispatcher(Protocol):
-    """Who serves requests: one pool (:class:`~tspsim.serving.replicas.ReplicaPool`), or several that work together."""
+    """A server of requests: one pool (:class:`~tspsim.serving.replicas.ReplicaPool`), or several that work together."""
 
     def open(self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False) -> None:
-        """Put replicas on a clock; ``on_end`` is told of every request whose last token is out."""
+        """Puts replicas on a clock; ``on_end`` is called with every request on its last token."""
 
     def take(self, request: Request) -> None:
         """A request has come."""
 
     @property
     def named_replicas(self) -> Sequence[tuple[str, Serves]]:
-        """All its replicas, with their names."""
+        """All its replicas with their names."""
 
     @property
     def transfers(self) -> Sequence[CacheTransfer]:
-        """What went between them, in the order in which it had come."""
+        """Transfers between them, in order of arrival."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run."""
+    """The outcome of a run."""
 
-    #: All of the source, in order; the times of those that did not end are not numbers.
+    #: All requests of the source, in order; times of unfinished ones are nan.
     requests: Sequence[Request]
-    #: Of every replica: its runs of steps.
+    #: Log of every replica.
     logs: tuple[StepLog, ...]
-    #: Caches that went between replicas and tiers.
+    #: Caches that moved between replicas and tiers.
     transfers: tuple[CacheTransfer, ...] = ()
-    #: What every replica is called.
+    #: Names of the replicas.
     names: tuple[str, ...] = ()
-    #: Somebody stopped it: what had ended by then is kept.
+    #: Whether it was interrupted; requests finished by then are kept.
     interrupted: bool = False
 
 
 class Service:
-    """Requests of a source, served at a desk.
+    """Requests of a source, served by a dispatcher.
 
     Parameters
     ----------
     source
-        Where requests come from.
+        The source of requests.
     desk
-        Who serves them.
+        The server of requests.
     env
-        The clock: a new one, or that of an engine whose links are shared (:attr:`tspsim.engine.core.Engine.env`).
+        The clock: a new one, or that of an engine with shared links (:attr:`tspsim.engine.core.Engine.env`).
     every_step
-        Replicas take every step by itself instead of runs of equal ones at once.
+        Replicas simulate every step by itself, not runs of equal ones.
     until_s
-        Time on the clock after which nothing is looked at; None: until all requests have been answered.
+        End time on the clock; None: until all requests have been answered.
     progress
-        Called with the share of requests that have ended, a hundred times at most.
+        Called with the share of ended requests, at most a hundred times.
 
     Examples
     --------
@@ -108,17 +108,17 @@ class Service:
         self._ended = 0
 
     def run(self) -> Outcome:
-        """Serve all; an interrupt (Ctrl-C) ends the run, and what had been answered by then is kept.
+        """Serves all requests; an interrupt (Ctrl-C) ends the run, and finished requests are kept.
 
         Raises
         ------
         TspsimError
-            Nothing is left to happen while requests wait: a scheduler is wrong (exit code 1).
+            No event is left while requests wait: a scheduler is wrong (exit code 1).
         """
         self.desk.open(self.env, self._end, every_step=self._every_step)
         self.source.begin(self.env, self.desk.take)
         if self.until_s is not None:
-            # Behind all that is looked at, so that nobody goes on beyond.
+            # After the end time, so that no replica continues beyond it.
             self.env.timeout(nextafter(self.until_s, inf) - self.env.now)
         interrupted = False
         with no_collection():
@@ -144,7 +144,7 @@ class Service:
                 step()
         except EmptySchedule:
             left = every - self._ended
-            raise TspsimError(f"nothing is left to happen, but {left} of {every} requests have no answer") from None
+            raise TspsimError(f"no event is left, but {left} of {every} requests have no answer") from None
 
     def _end(self, request: Request) -> None:
         self._ended += 1

@@ -1,4 +1,4 @@
-"""What queues and caches of an engine go by."""
+"""Settings that queues and caches of an engine use."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .speculation import AcceptanceModel
 
 @dataclass(frozen=True)
 class Settings:
-    """How an engine is set."""
+    """The settings of an engine."""
 
-    #: Of its scheduler.
+    #: Options of its scheduler.
     options: Section
-    #: Tokens that the cache of one attention replica holds; None: as many as are asked for.
+    #: Tokens in the cache of one attention replica; None: unlimited.
     kv_tokens: int | None
     #: Tokens of a block of it.
     block_tokens: int
-    #: Drafts, and how many of them are kept; None: one token a step.
+    #: Drafts and their acceptance; None: one token per step.
     speculation: AcceptanceModel | None
-    #: Of a model with linear attention; None: it has none.
+    #: Where states of linear attention are stored; None: there are none.
     states: States | None
 
     @property
@@ -31,7 +31,7 @@ class Settings:
         return None if self.kv_tokens is None else self.kv_tokens // self.block_tokens
 
     def most_tokens(self, request: Request) -> int:
-        """Tokens that a request has room for in the cache at most: the last output is never computed on, and drafts
-        are written beyond the outputs."""
+        """Most tokens of a request in the cache: the last output is never an input, and drafts are written beyond the
+        outputs."""
         drafts = 0 if self.speculation is None else self.speculation.drafts
         return request.prompt_tokens + request.output_tokens - 1 + 2 * drafts

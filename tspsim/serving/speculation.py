@@ -1,8 +1,8 @@
-"""Speculative decoding as an engine sees it: tokens that a step verifies, and how many of them it keeps.
+"""Speculative decoding in an engine: tokens that a step verifies, and tokens that it keeps.
 
-A drafter guesses k tokens of a sequence, one behind the other or as a tree of which one path is kept, one pass of the
-model checks k + 1 positions, and the tokens up to the first wrong guess are kept. With acceptance a_i of the i-th
-draft, or at depth i, given that those before it were right, a step puts out
+A drafter guesses k tokens of a sequence, in a chain or as a tree of which one path is kept. One pass of the model
+checks k + 1 positions, and the tokens up to the first wrong guess are kept. With acceptance a_i of the i-th draft (or
+at depth i), given that those before it were right, a step puts out
 
     1 + Σ_{i ≤ k} Π_{j ≤ i} a_j
 
@@ -20,13 +20,13 @@ from ..base.errors import InputError
 from ..base.memo import once
 from .requests import Request
 
-#: Draws are made so many at a time.
+#: Size of a batch of draws.
 _AT_ONCE = 64
 
 
 @dataclass(frozen=True)
 class AcceptanceModel:
-    """Drafts of every step, and what becomes of them.
+    """Drafts of every step, and their acceptance.
 
     Examples
     --------
@@ -34,15 +34,14 @@ class AcceptanceModel:
     2.2
     """
 
-    #: Of each draft, where those before it were accepted: one probability a drafted token.
+    #: Acceptance of each draft given that those before it were accepted: one probability per drafted token.
     acceptance: tuple[float, ...]
-    #: Drafts are accepted or not by chance, sequence by sequence; otherwise every step puts out the mean: whole
-    #: tokens, and the fraction is carried to the next step.
+    #: Whether acceptance is drawn per sequence; otherwise every step puts out the mean: whole tokens, with the fraction
+    #: carried to the next step.
     sampled: bool = False
-    #: Of chance. What a sequence draws depends on its number and on how many of its steps came before, not on when it
-    #: runs or with whom.
+    #: Seed of the draws. A sequence's draws depend on its number and step, not on time or batch.
     seed: int = 0
-    #: Drafts that a step verifies, where they are a tree, more than it is deep; None: one at each depth.
+    #: Drafts that a step verifies in a tree, more than its depth; None: one at each depth.
     verified: int | None = None
 
     def __post_init__(self) -> None:
@@ -54,25 +53,25 @@ class AcceptanceModel:
 
     @property
     def drafts(self) -> int:
-        """Tokens guessed a step."""
+        """Drafted tokens per step."""
         return len(self.acceptance) if self.verified is None else self.verified
 
     @property
-    def queries(self) -> int:
+    def query_len(self) -> int:
         """Positions of a sequence that a step computes."""
         return self.drafts + 1
 
     @once
     def tokens_a_step(self) -> float:
-        """That a step puts out for a sequence, in the mean."""
+        """Mean output tokens of a step per sequence."""
         return 1.0 + float(np.cumprod(self.acceptance).sum())
 
     def tokens(self, steps: int) -> int:
-        """That ``steps`` steps put out for every sequence, where each puts out the mean."""
+        """Output tokens of ``steps`` steps per sequence, where each puts out the mean."""
         return int(steps * self.tokens_a_step + 1e-9)
 
     def steps_for(self, tokens: int) -> int:
-        """The fewest steps with so many tokens."""
+        """The fewest steps with at least ``tokens`` tokens."""
         steps = int(tokens / self.tokens_a_step)
         while self.tokens(steps) < tokens:
             steps += 1
@@ -81,11 +80,11 @@ class AcceptanceModel:
         return steps
 
     def steps_within(self, tokens: int) -> int:
-        """The most steps with no more tokens."""
+        """The most steps with at most ``tokens`` tokens."""
         return self.steps_for(tokens + 1) - 1
 
     def draws(self, request: Request) -> Iterator[int]:
-        """Tokens that each step of a request puts out, by chance."""
+        """Drawn output tokens of each step of a request."""
         generator = np.random.default_rng((self.seed, request.number))
         while True:
             accepted = generator.random((_AT_ONCE, len(self.acceptance))) < self.acceptance

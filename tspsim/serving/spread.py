@@ -1,8 +1,8 @@
-"""How far the answer of a run can be trusted: all steps faster, or slower, by what the kernels' families may be off.
+"""The range of a run's answer: all steps faster, or slower, within the uncertainty of the kernel families.
 
-One factor a family is common to all steps, as for single steps (:meth:`tspsim.step.costs.Costs.range_of`); of a step
-that decodes and one that reads prompts, weighed by the time each kind takes, it makes one factor for the run. Requests
-are served again with steps so much faster and so much slower: queues answer more than in proportion.
+One factor per family is common to all steps, as for single steps (:meth:`tspsim.step.costs.Costs.range_of`). Ranges of
+a typical decode step and a typical prompt step, weighted by the time of each kind, give one factor for the run.
+Requests are served again with all steps faster and slower by it, since queues respond more than in proportion.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from .streams import total
 from .waits import Waits
 from .work import Floats, PromptChunk, StepWork
 
-#: Requests that are served again, at most.
+#: Most requests that are served again.
 MOST_AGAIN = 2000
 BASIS = (
-    "90 %: one factor a kernel family, one for the stack and one for exposed transfers (residuals), common to all "
-    "steps, and the range of the front end; served again with steps so much faster and slower"
+    "90 %: one factor per kernel family, one for the stack and one for exposed transfers (residuals), common to all "
+    "steps, and the range of the front end; served again with steps faster and slower by it"
 )
 
 
 @dataclass(frozen=True)
 class Typical:
-    """What a run's steps are like."""
+    """The typical steps of a run."""
 
-    #: A step that decodes alone, and one that reads prompts, each of one attention replica; None where a run has none.
+    #: A decode step, and a step with prompts, of one attention replica; None where a run has none.
     decode: StepWork | None
     reading: StepWork | None
-    #: Of all engines, by kind of step: ``decode``, ``mixed``, ``prefill``.
+    #: Seconds of all engines by kind of step: ``decode``, ``mixed``, ``prefill``.
     seconds: dict[str, float]
 
     @classmethod
-    def of(cls, waits: Waits, logs: Sequence[StepLog], lanes: int) -> Typical:
+    def of(cls, waits: Waits, logs: Sequence[StepLog], dp_size: int) -> Typical:
         """Means over time: sequences of a step, and tokens in their caches."""
         held = prompt = 1
         if len(waits):
-            weighed = waits.stream(lambda each: (each.prompt_tokens + each.output_tokens / 2) * each.output_tokens)
-            held = int(weighed.total(len(waits)) / waits.total(lambda each: each.output_tokens))
-            prompt = max(1, int(waits.total(lambda each: each.prompt_tokens) / len(waits)))
+            weighed = waits.stream(lambda piece: (piece.prompt_tokens + piece.output_tokens / 2) * piece.output_tokens)
+            held = int(weighed.total(len(waits)) / waits.total(lambda piece: piece.output_tokens))
+            prompt = max(1, int(waits.total(lambda piece: piece.prompt_tokens) / len(waits)))
         counts = dict.fromkeys(StepKind, 0)
         beside = 0
         for rows in pieces_of(logs):
@@ -62,34 +62,34 @@ class Typical:
             weighed_s = (
                 (rows["sequences"] * lasted(rows))[rows["kind"] == StepKind.DECODE] for rows in pieces_of(logs)
             )
-            batch = max(1, round(total(weighed_s, alone) / seconds["decode"] / lanes))
+            batch = max(1, round(total(weighed_s, alone) / seconds["decode"] / dp_size))
             decode = StepWork((), (held,) * batch)
         read = sum(counts.values())
         if read:
             each_step = (
                 (rows["chunk_tokens"] / rows["steps"])[rows["kind"] != StepKind.DECODE] for rows in pieces_of(logs)
             )
-            tokens = max(1, round(total(each_step, read) / read / lanes))
+            tokens = max(1, round(total(each_step, read) / read / dp_size))
             whole, rest = divmod(tokens, prompt)
             pieces = [PromptChunk(prompt, 0)] * whole + ([PromptChunk(rest, prompt - rest)] if rest else [])
-            reading = StepWork(tuple(pieces[:64]), (held,) * round(beside / read / lanes))
+            reading = StepWork(tuple(pieces[:64]), (held,) * round(beside / read / dp_size))
         return cls(decode, reading, seconds)
 
 
 def pieces_of(logs: Sequence[StepLog]) -> Iterator[NDArray[Any]]:
-    """Runs of steps of all engines, one engine after the other."""
+    """Logged runs of all engines, one engine after the other."""
     for log in logs:
         yield from log.pieces()
 
 
 def lasted(rows: NDArray[Any]) -> Floats:
     """Seconds of each run."""
-    found: Floats = rows["end_s"] - rows["start_s"]
-    return found
+    seconds: Floats = rows["end_s"] - rows["start_s"]
+    return seconds
 
 
 def factors(costs: ProgramCosts, typical: Typical) -> tuple[float, float]:
-    """Low and high factor of steps, nine times of ten."""
+    """The 90 % range of steps, as factors."""
     both = [
         (typical.decode, typical.seconds["decode"]),
         (typical.reading, typical.seconds["mixed"] + typical.seconds["prefill"]),
@@ -98,5 +98,5 @@ def factors(costs: ProgramCosts, typical: Typical) -> tuple[float, float]:
     total = sum(seconds for _, seconds in weighed)
     if not total:
         return 1.0, 1.0
-    low, high = (sum(each[end] * seconds for each, seconds in weighed) / total for end in (0, 1))
+    low, high = (sum(bounds[end] * seconds for bounds, seconds in weighed) / total for end in (0, 1))
     return low, high

@@ -1,6 +1,6 @@
-"""The steady part of a run: what verdicts rest on, so that they do not depend on how long the run was.
+"""The steady part of a run: the basis of verdicts, so that they do not depend on the run's length.
 
-A benchmark's wall has the ramp and the drain of its run in it (:mod:`.metrics`). Capacity, dollars, goodput and the
+A benchmark's wall time includes the ramp and the drain of its run (:mod:`.metrics`). Capacity, dollars, goodput and the
 highest rate are those of the steady part instead:
 
 - Warm-up: it begins when twice as many requests have been answered as were sent before the first answer. Of a closed
@@ -12,7 +12,7 @@ highest rate are those of the steady part instead:
   variate: over time as many are answered as come).
 - Intervals hold nine times of ten, from means of batches that are at least one mean answer long each, about twenty of
   them, by Student's distribution (batch means; Law and Kelton, Simulation Modeling and Analysis, §9.5). Of shares the
-  residuals of the ratio are taken. At a known rate as many are answered as come but for what is left at both ends.
+  residuals of the ratio are taken. At a known rate answers equal arrivals up to the work left at both ends.
 
 A run whose steady part is shorter than :data:`A_FEW` mean answers, or has fewer than five requests a batch, has none.
 """
@@ -34,23 +34,23 @@ from .waits import Waits
 if TYPE_CHECKING:
     from .metrics import Bill
 
-#: Mean answers that a steady part is at least long, and requests of a batch.
+#: Least length of a steady part in mean answers, and least requests of a batch.
 A_FEW, A_BATCH = 5, 5
-#: Batches, about.
+#: Number of batches, about.
 BATCHES = 20
-#: Requests that were sent before the first answer, so often, are answered before the steady part begins.
+#: Factor: answered requests before the steady part, over requests sent before the first answer.
 WARM = 2
-#: Requests of a run, for each that is under way at once, so that its steady part is long enough.
+#: Requests of a run, per request under way, for a long enough steady part.
 A_CLIENT = 10
-#: Times that differ by less of themselves are one.
+#: Times that differ relatively by less are equal.
 ROUNDING = 1e-12
-#: 95 % of a normal distribution lie below: nine of ten lie within.
+#: 95 % quantile of a normal distribution.
 NORMAL = 1.6448536269514722
 
 
 @dataclass(frozen=True)
 class IntervalEstimate:
-    """A value, and half the width of its interval, nine times of ten."""
+    """A value, and half the width of its 90 % interval."""
 
     value: float
     half: float
@@ -61,7 +61,7 @@ class IntervalEstimate:
 
 @dataclass(frozen=True)
 class Steady:
-    """The steady part of a run of ``run_requests``; seconds, and requests or tokens a second."""
+    """The steady part of a run of ``run_requests``; seconds, and requests or tokens per second."""
 
     run_requests: int
     from_s: float
@@ -69,7 +69,7 @@ class Steady:
     #: Its length over the mean E2E.
     answers: float
     batches: int
-    #: Under way at once, mean.
+    #: Mean number of requests under way.
     users: float
     ttft_s: float
     #: nan where every answer is one token.
@@ -78,19 +78,19 @@ class Steady:
     requests_per_s: IntervalEstimate
     output_tokens_per_s: IntervalEstimate
     prompt_tokens_per_s: IntervalEstimate
-    #: Of requests that keep all bounds; None where there are none.
+    #: Goodput and share of requests within all bounds; None without bounds.
     goodput_requests_per_s: IntervalEstimate | None = None
     good_share: IntervalEstimate | None = None
-    #: Of requests that keep the bound that fewest keep, each by itself.
+    #: Share of requests within the bound that fewest keep, each bound by itself.
     apart_share: IntervalEstimate | None = None
 
     def to_json(self, gpus: int, bill: Bill) -> dict[str, Any]:
         """The entry ``steady`` of ``serving`` (docs/json.md)."""
         outputs, prompts = self.output_tokens_per_s.value, self.prompt_tokens_per_s.value
         intervals = {
-            name: found.to_json()
+            name: estimate.to_json()
             for name in ("output_tokens_per_s", "requests_per_s", "goodput_requests_per_s", "good_share")
-            if isinstance(found := getattr(self, name), IntervalEstimate)
+            if isinstance(estimate := getattr(self, name), IntervalEstimate)
         }
         return {
             "run_requests": self.run_requests,
@@ -123,9 +123,9 @@ def steady_of(waits: Waits, bounds: Mapping[str, float], rate: float | None = No
     waits
         Requests that count and ended.
     bounds
-        Seconds of ``ttft``, ``tpot``, ``e2e`` that a good request keeps; empty: there are none.
+        Bounds on ``ttft``, ``tpot``, ``e2e`` of a good request, in seconds; empty: none.
     rate
-        Requests/s that come at times of their own; None of a closed loop.
+        Requests/s of open arrivals; None of a closed loop.
     """
     if len(waits) < A_FEW * A_BATCH:
         return None
@@ -134,16 +134,16 @@ def steady_of(waits: Waits, bounds: Mapping[str, float], rate: float | None = No
     answers = (to_s - from_s) / mean_s if mean_s > 0.0 else 0.0
     if answers < A_FEW:
         return None
-    each = max(1, round(answers / BATCHES))
+    answers_per_batch = max(1, round(answers / BATCHES))
     inside = _Counts.of(waits, np.array([from_s, to_s]), bounds).sums["requests"].sum()
-    batches = min(floor(answers / each + 1e-9), int(inside) // A_BATCH)
+    batches = min(floor(answers / answers_per_batch + 1e-9), int(inside) // A_BATCH)
     if batches < A_FEW:
         return None
     counts = _Counts.of(waits, np.linspace(from_s, to_s, batches + 1), bounds)
     length_s, sums = to_s - from_s, counts.sums
 
     def a_second(name: str) -> IntervalEstimate:
-        """Scaled to the known rate, where there is one."""
+        """The rate per second, scaled to the known arrival rate, where there is one."""
         if rate is None or not counts.arrivals.any():
             return _mean(sums[name] * (batches / length_s))
         value = rate * float(sums[name].sum() / counts.arrivals.sum())
@@ -168,12 +168,12 @@ def steady_of(waits: Waits, bounds: Mapping[str, float], rate: float | None = No
         prompt_tokens_per_s=a_second("prompts"),
         goodput_requests_per_s=a_second("good") if bounds else None,
         good_share=ratio(sums["good"], sums["requests"]) if bounds else None,
-        apart_share=min(good, key=lambda each: each.value, default=None),
+        apart_share=min(good, key=lambda estimate: estimate.value, default=None),
     )
 
 
 def window(waits: Waits) -> tuple[float, float]:
-    """From the end of the warm-up to the last send; of a run whose requests were all sent at once it is empty."""
+    """From the end of the warm-up to the last send; empty where all requests were sent at once."""
     to_s = waits.last_sent_s
     rank = min(len(waits), WARM * opening(waits))
     (from_s,) = reached(lambda: ((piece.end_s, None) for piece in waits.pieces()), [rank])
@@ -181,23 +181,22 @@ def window(waits: Waits) -> tuple[float, float]:
 
 
 def opening(waits: Waits) -> int:
-    """Requests sent before the first answer. One that is sent in its place comes at the same time, whatever the last
-    digit of either time is."""
+    """Requests sent before the first answer. A replacement is sent at the same time as the answer, up to rounding."""
     before_s = waits.first_end_s * (1.0 - ROUNDING)
     return waits.total(lambda piece: piece.sent_s < before_s)
 
 
 @dataclass
 class _Counts:
-    """What was answered in each of several batches of time, and means of the requests sent in all of them."""
+    """Answers in each of several batches of time, and means over the requests sent in all of them."""
 
-    #: ``requests``, ``good``, ``outputs``, ``prompts``, and of each bound those that keep it: one a batch.
+    #: ``requests``, ``good``, ``outputs``, ``prompts``, and the requests that keep each bound: one per batch.
     sums: dict[str, Floats]
-    #: Requests that were sent in each.
+    #: Requests sent in each batch.
     arrivals: Floats
-    #: What is left to write at each edge, in requests.
+    #: Requests' worth of answers left to write at each edge.
     left: Floats
-    #: That requests were under way, together.
+    #: Seconds under way, over all requests.
     seconds: float
     totals: dict[str, tuple[float, int]]
 
@@ -235,8 +234,8 @@ class _Counts:
 
     @property
     def ends_half(self) -> float:
-        """Half the interval, nine times of ten, by which as many more or fewer are answered than come: what is left at
-        one end less what is left at the other."""
+        """Half the 90 % interval of the difference between answers and arrivals: the work left at one end minus that at
+        the other."""
         return student(len(self.left) - 1) * float(np.sqrt(2.0) * self.left.std(ddof=1))
 
     def mean(self, name: str) -> float:
@@ -245,13 +244,13 @@ class _Counts:
 
 
 def _near(piece: Waits, edges: Floats) -> Waits:
-    """Those that are under way at some time between the first edge and the last."""
+    """Requests under way at some time between the first edge and the last."""
     chosen = (piece.end_s >= edges[0]) & (piece.sent_s <= edges[-1])
     return piece if chosen.all() else piece.where(chosen)
 
 
 def _written(waits: Waits, edges: Floats) -> Floats:
-    """Share of each answer that is written at each moment: (requests, edges). An answer of one token comes at once."""
+    """Share of each answer that is written at each edge: (requests, edges). An answer of one token comes at once."""
     span = (waits.end_s - waits.first_token_s)[:, None]
     since = edges[None, :] - waits.first_token_s[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -261,12 +260,12 @@ def _written(waits: Waits, edges: Floats) -> Floats:
 
 
 def _mean(values: Floats) -> IntervalEstimate:
-    """Of batches, with the interval of their mean."""
+    """Mean of batches with its interval."""
     return IntervalEstimate(float(values.mean()), _half(values - values.mean()))
 
 
 def ratio(over: Floats, under: Floats) -> IntervalEstimate:
-    """Σ over / Σ under of batches, with the interval that the residuals give."""
+    """Σ over / Σ under of batches, with the interval from the residuals."""
     whole = float(under.sum())
     if whole <= 0.0:
         return IntervalEstimate(0.0, 0.0)
@@ -275,13 +274,13 @@ def ratio(over: Floats, under: Floats) -> IntervalEstimate:
 
 
 def _half(residuals: Floats) -> float:
-    """Half an interval of the mean of as many independent values with these residuals, nine times of ten."""
+    """Half the 90 % interval of the mean of independent values with these residuals."""
     count = len(residuals)
     return student(count - 1) * float(np.sqrt((residuals**2).sum() / (count * (count - 1))))
 
 
 def student(freedom: int) -> float:
-    """Student's distribution: 95 % lie below (Cornish and Fisher's expansion, within 0.1 % from four degrees on).
+    """The 95 % quantile of Student's distribution (Cornish and Fisher's expansion, within 0.1 % from four degrees on).
 
     >>> [round(student(freedom), 2) for freedom in (4, 9, 19)]
     [2.13, 1.83, 1.73]
@@ -294,29 +293,29 @@ def student(freedom: int) -> float:
 
 
 def enough(waits: Waits) -> int:
-    """Requests of a run like this one whose steady part is long enough: :data:`A_CLIENT` for each that is under way."""
+    """Requests of a run like this one with a long enough steady part: :data:`A_CLIENT` per request under way."""
     span_s = waits.last_sent_s - waits.first_s
     under_way = waits.stream(lambda piece: piece.e2e_s).total(len(waits)) / max(span_s, waits.wall_s / 2.0, 1e-12)
     return max(2 * A_FEW * A_BATCH, ceil(A_CLIENT * max(opening(waits), under_way)))
 
 
-# --- of answers as they stand in JSON ------------------------------------------------------------------------------
+# --- answers in JSON ------------------------------------------------------------------------------
 
 
 def figures(serving: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a verdict rests on: the steady part's figures, or where there is none those of the whole run."""
+    """The figures of verdicts: the steady part's, or without one the whole run's."""
     return serving.get("steady") or serving
 
 
 def interval(serving: Mapping[str, Any], name: str) -> tuple[float, float]:
-    """(low, high) of a figure of :func:`figures`; the figure itself twice where no interval is known."""
-    told = figures(serving)
-    found = told.get("interval", {}).get(name)
-    value = float(told[name])
-    return (float(found["low"]), float(found["high"])) if found else (value, value)
+    """(low, high) of a figure of :func:`figures`; the figure itself twice without an interval."""
+    steady_figures = figures(serving)
+    ends = steady_figures.get("interval", {}).get(name)
+    value = float(steady_figures[name])
+    return (float(ends["low"]), float(ends["high"])) if ends else (value, value)
 
 
 def tied(mine: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
-    """Whether two values, each (value, low, high), differ by no more than their intervals allow."""
+    """Whether two values, each (value, low, high), are equal within their intervals."""
     half = hypot((mine[2] - mine[1]) / 2.0, (other[2] - other[1]) / 2.0)
     return abs(mine[0] - other[0]) <= half

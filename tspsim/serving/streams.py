@@ -1,12 +1,11 @@
-"""Means and percentiles of values that come in pieces and are too many for memory: to the bit what NumPy says of all of
-them in one array.
+"""Means and percentiles of values that come in pieces and exceed memory: bit for bit NumPy's results for one array.
 
-A sum is NumPy's: of more than 128 values the halves' sums, the first half a multiple of eight, and so on (pairwise
-summation; Higham 1993, SIAM J. Sci. Comput. 14). Every half is known from how many values there are.
+A sum is NumPy's pairwise sum: above 128 values the sum of its halves, the first half a multiple of eight, and so on
+(Higham 1993, SIAM J. Sci. Comput. 14). The number of values determines every half.
 
-A percentile is found by its digits. Doubles taken as whole numbers have the order of their values; the values are
-counted by their first sixteen bits, then those that begin with the ones sought by the next sixteen, and so on (radix
-selection): four readings, and a table of 65,536 counts, whatever the values are.
+A percentile is found digit by digit. Doubles read as whole numbers keep their order. Values are counted by their first
+sixteen bits, then those with the right beginning by the next sixteen, and so on (radix selection): four passes, and a
+table of 65,536 counts.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from numpy.typing import NDArray
 
 from ..traffic.kind import Floats, Ints
 
-#: Values up to which NumPy adds up at once what is one array.
+#: Most values that NumPy adds at once here.
 ONCE = 2**16
-#: Bits of a digit, and what a double has of them.
+#: Bits of a digit, and of a double.
 DIGIT, BITS = 16, 64
 Keys = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
 class ValueStream:
-    """Values that can be read again and again."""
+    """Values that can be read repeatedly."""
 
-    #: Reads them from their beginning, in pieces.
+    #: Reads them from the beginning, in pieces.
     read: Callable[[], Iterator[Floats]]
 
     def count(self) -> int:
-        """How many there are."""
+        """Number of values."""
         return sum(map(len, self.read()))
 
     def total(self, count: int) -> float:
@@ -43,19 +42,19 @@ class ValueStream:
         return total(self.read(), count)
 
     def mean(self) -> float:
-        """There is one."""
+        """The mean; there must be a value."""
         count = self.count()
         return self.total(count) / count
 
-    def percentiles(self, asked: Sequence[float]) -> list[float]:
-        """Interpolated straight between two values; there is one."""
+    def percentiles(self, percents: Sequence[float]) -> list[float]:
+        """Percentiles, linearly interpolated; there must be a value."""
         count = self.count()
-        places = [(count - 1) * (each / 100.0) for each in asked]
+        places = [(count - 1) * (percent / 100.0) for percent in percents]
         lows = [floor(place) for place in places]
         ranks = sorted({rank for low in lows for rank in (low, min(low + 1, count - 1))})
-        found = dict(zip(ranks, reached(self._counted, [rank + 1 for rank in ranks]), strict=True))
+        by_rank = dict(zip(ranks, reached(self._counted, [rank + 1 for rank in ranks]), strict=True))
         return [
-            between(found[low], found[min(low + 1, count - 1)], place - low)
+            between(by_rank[low], by_rank[min(low + 1, count - 1)], place - low)
             for low, place in zip(lows, places, strict=True)
         ]
 
@@ -64,7 +63,7 @@ class ValueStream:
 
 
 def between(low: float, high: float, share: float) -> float:
-    """As NumPy does: from the nearer end."""
+    """NumPy's interpolation: from the nearer end."""
     return high - (high - low) * (1.0 - share) if share >= 0.5 else low + (high - low) * share
 
 
@@ -92,20 +91,20 @@ def total(pieces: Iterator[Floats], count: int) -> float:
     return added(count)
 
 
-def reached(read: Callable[[], Iterator[tuple[Floats, Ints | None]]], asked: Sequence[float]) -> list[float]:
-    """The least values that weights of so much, all together, do not exceed.
+def reached(read: Callable[[], Iterator[tuple[Floats, Ints | None]]], ranks: Sequence[float]) -> list[float]:
+    """The least values at which cumulative weights reach given sums.
 
     Parameters
     ----------
     read
-        Values, and how often each is there (None: once).
-    asked
-        Sums of weights, more than none.
+        Values and their weights (None: one each).
+    ranks
+        Sums of weights, above zero.
     """
-    #: Of each: the digits that are known, and the weight of all that is less.
-    known = [(0, 0)] * len(asked)
+    #: For each: its leading digits so far, and the weight of all smaller values.
+    prefixes = [(0, 0)] * len(ranks)
     for shift in range(BITS - DIGIT, -1, -DIGIT):
-        counts = {first: np.zeros(2**DIGIT, dtype=np.int64) for first, _ in known}
+        counts = {first: np.zeros(2**DIGIT, dtype=np.int64) for first, _ in prefixes}
         for values, weights in read():
             keys = keys_of(values)
             digits = ((keys >> np.uint64(shift)) & np.uint64(2**DIGIT - 1)).astype(np.int64)
@@ -118,12 +117,12 @@ def reached(read: Callable[[], Iterator[tuple[Floats, Ints | None]]], asked: Seq
                 if len(mine):
                     table += np.bincount(mine, own, minlength=2**DIGIT).astype(np.int64)
         sums = {first: np.cumsum(table) for first, table in counts.items()}
-        found = []
-        for (first, less), wanted in zip(known, asked, strict=True):
+        longer = []
+        for (first, less), wanted in zip(prefixes, ranks, strict=True):
             digit = int(np.searchsorted(sums[first], wanted - less))
-            found.append((first << DIGIT | digit, less + (int(sums[first][digit - 1]) if digit else 0)))
-        known = found
-    return [value_of(key) for key, _ in known]
+            longer.append((first << DIGIT | digit, less + (int(sums[first][digit - 1]) if digit else 0)))
+        prefixes = longer
+    return [value_of(key) for key, _ in prefixes]
 
 
 def keys_of(values: Floats) -> Keys:

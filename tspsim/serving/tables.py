@@ -1,4 +1,4 @@
-"""Functions that are dear to ask, tabulated where they are asked and interpolated within a stated error."""
+"""Costly functions, tabulated on demand and interpolated within a stated error."""
 
 from __future__ import annotations
 
@@ -12,37 +12,39 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: Largest relative error of a straight line between two neighbouring knots.
+#: Largest relative error of linear interpolation between two knots.
 EPSILON = 0.002
 
 
 class KnotCurve:
-    """A function of a positive whole number, straight between knots.
+    """A function of a positive whole number, linear between knots.
 
-    Knots stand at powers of two and at ``bends``, and between them in the middle of what is left until the middle lies
-    within ``epsilon`` of the straight line; it then is a knot too, so that the error found is some four times that of
-    the answer. Where knots stand depends on the function alone, not on what was asked before.
+    Knots lie at powers of two and at ``breakpoints``, and between them at midpoints until a midpoint lies
+    within ``epsilon`` of the line; it is then a knot too, so the checked error is about four times that of
+    the answer. Knots depend only on the function, not on earlier calls.
 
     Parameters
     ----------
     value
         The function.
-    bends
+    breakpoints
         Where its slope jumps.
     epsilon
         Relative error.
 
     Examples
     --------
-    >>> asked = []
-    >>> curve = KnotCurve(lambda x: asked.append(x) or 3.0 * x + 1.0)
-    >>> curve(np.array([9.0, 11.5])), asked
+    >>> calls = []
+    >>> curve = KnotCurve(lambda x: calls.append(x) or 3.0 * x + 1.0)
+    >>> curve(np.array([9.0, 11.5])), calls
     (array([28. , 35.5]), [8, 16, 12])
     """
 
-    def __init__(self, value: Callable[[int], float], bends: Sequence[int] = (), epsilon: float = EPSILON) -> None:
+    def __init__(
+        self, value: Callable[[int], float], breakpoints: Sequence[int] = (), epsilon: float = EPSILON
+    ) -> None:
         self._value, self.epsilon = value, epsilon
-        self._bends = tuple(sorted(set(bends)))
+        self._breakpoints = tuple(sorted(set(breakpoints)))
         self._known: dict[int, float] = {}
         self._x: Floats = np.empty(0)
         self._y: Floats = np.empty(0)
@@ -75,7 +77,7 @@ class KnotCurve:
         return (values[index + 1] - values[index]) / (knots[index + 1] - left) * (x - left) + values[index]
 
     def cover(self, low: float, high: float) -> None:
-        """Have knots from ``low`` to ``high``."""
+        """Makes knots from ``low`` to ``high``."""
         if self._range[0] <= low and high <= self._range[1]:
             return
         before = len(self._known)
@@ -93,7 +95,7 @@ class KnotCurve:
             self._x = np.array(sorted(self._known), dtype=np.float64)
             self._y = np.array([self._known[int(x)] for x in self._x])
             self._knots = self._x.tolist(), self._y.tolist()
-        # Stretches between two that were asked are covered too before they count as such.
+        # An interval between two covered ones is covered before the range includes it.
         if not self._range[0] <= self._range[1]:
             self._range = (float(first), float(right))
         elif first <= self._range[1] and right >= self._range[0]:
@@ -103,13 +105,13 @@ class KnotCurve:
 
     def _knot_below(self, x: int) -> int:
         power = 1 << (x.bit_length() - 1)
-        index = bisect_left(self._bends, x + 1)
-        return max(power, self._bends[index - 1]) if index else power
+        index = bisect_left(self._breakpoints, x + 1)
+        return max(power, self._breakpoints[index - 1]) if index else power
 
     def _knot_above(self, x: int) -> int:
         power = 1 << x.bit_length()
-        index = bisect_left(self._bends, x + 1)
-        return min(power, self._bends[index]) if index < len(self._bends) else power
+        index = bisect_left(self._breakpoints, x + 1)
+        return min(power, self._breakpoints[index]) if index < len(self._breakpoints) else power
 
     def _at(self, x: int) -> float:
         if x not in self._known:
@@ -121,8 +123,8 @@ class KnotCurve:
         if right - left < 2:
             return
         middle = (left + right) // 2
-        found = self._at(middle)
+        exact = self._at(middle)
         line = low + (high - low) * (middle - left) / (right - left)
-        if abs(found - line) > self.epsilon * found:
+        if abs(exact - line) > self.epsilon * exact:
             self._refine(left, middle)
             self._refine(middle, right)

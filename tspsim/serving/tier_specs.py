@@ -1,4 +1,4 @@
-"""What a plan's replicas see of the tiers that its scenario states."""
+"""Cache tiers of a plan's replicas, from those of its scenario."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from ..parallel.state.capacity import Capacity
 from ..scenario.tiers import Tier, Tiers
 from .tiers import TierSpec
 
-#: Tokens of a context over which a token's bytes are taken: windows and states count as they do there.
+#: Context length for the bytes of a token, so that windows and states count as at that length.
 TYPICAL = 8192
 
 
-def tier_specs(tiers: Tiers, node: NodeSpec, capacity: Capacity, lanes: int = 1) -> list[TierSpec]:
+def tier_specs(tiers: Tiers, node: NodeSpec, capacity: Capacity, dp_size: int = 1) -> list[TierSpec]:
     """The host first, then the store.
 
-    A token's bytes are those of a GPU, of the stage that keeps most, for times and for a host's memory, which counts a
-    GPU; in the store a token is kept once.
+    For times and for a host's memory (counted per GPU), a token's bytes are those of a GPU of the fullest stage; the
+    store holds a token once.
     """
     gpu_bytes = max(capacity.sequence_bytes(TYPICAL)) / TYPICAL
-    found = []
+    specs = []
     if tiers.host is not None:
         bandwidth = tiers.host.bandwidth or host_bandwidth(node)
-        found.append(spec("host", tiers.host, tiers.host.size * lanes, gpu_bytes, gpu_bytes / bandwidth))
+        specs.append(spec("host", tiers.host, tiers.host.size * dp_size, gpu_bytes, gpu_bytes / bandwidth))
     if tiers.remote is not None:
         assert tiers.remote.bandwidth is not None
         seconds = gpu_bytes / tiers.remote.bandwidth
-        found.append(spec("remote", tiers.remote, tiers.remote.size, whole_bytes(capacity), seconds, shared=True))
-    return found
+        specs.append(spec("remote", tiers.remote, tiers.remote.size, whole_bytes(capacity), seconds, shared=True))
+    return specs
 
 
 def spec(
@@ -39,6 +39,6 @@ def spec(
 
 
 def whole_bytes(capacity: Capacity) -> float:
-    """Of a token, kept once."""
+    """Bytes of a token, stored once."""
     kept = (count * use.bytes_of(TYPICAL) for stage in capacity.stages for use, count in stage.uses.items())
     return sum(kept) / TYPICAL

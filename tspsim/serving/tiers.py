@@ -1,16 +1,16 @@
-"""Cache tiers: blocks of prompts that a replica's GPUs forget are kept by their host, or in a store of all replicas.
+"""Cache tiers: a replica's host, or a store of all replicas, keeps blocks of prompts that the GPUs evict.
 
-A request's prompt is looked for block by block behind what the replica's own cache remembers. What a tier has is loaded
-if that takes less time than to compute it,
+A request's prompt is looked up block by block after the replica's own cached prefix. A tier's blocks are loaded if that
+takes less time than computing them,
 
-    load = latency + Σ bytes a GPU / bandwidth a GPU        against        the step that would compute those tokens
+    load = latency + Σ bytes per GPU / bandwidth per GPU    against    the step that would compute those tokens
 
-and layer by layer beside the rest of the prompt (t seconds, L layers), so that alone the request waits for
+and layer by layer beside the rest of the prompt (t seconds, L layers), so that without contention the request waits for
 
     max(load/L, load − t·(L − 1)/L)
 
-Loads of one replica share its links. Copies to a tier use the other direction of a link and hold up nobody. Blocks are
-let go in the order in which they were not used for longest.
+Loads of one replica share its links. Copies to a tier use the other direction of a link and delay nothing. Blocks are
+evicted least recently used first.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from .work import PromptChunk, StepCost, StepWork
 class TierSpec:
     """A tier as a replica sees it."""
 
-    #: What transfers call it.
+    #: Its name in transfers.
     name: str
-    #: That it holds: of one replica's host, or of the whole store.
+    #: Its size: of one replica's host, or of the whole store.
     size_bytes: float
-    #: That a token takes of it.
+    #: Bytes of a token in it.
     token_bytes: float
-    #: Seconds that a token's bytes take to a GPU: bytes a GPU over bandwidth a GPU.
+    #: Seconds to load a token: bytes per GPU over bandwidth per GPU.
     token_s: float
     latency_s: float = 0.0
     on_eviction: bool = False
-    #: All replicas have the same.
+    #: Whether all replicas share it.
     shared: bool = False
 
 
 class Store:
-    """Blocks by what they hold, with the bytes of each; those not used for longest go first."""
+    """Blocks by content, with the bytes of each; least recently used ones are evicted."""
 
     def __init__(self, capacity_bytes: float) -> None:
         self.capacity_bytes = capacity_bytes
@@ -62,11 +62,11 @@ class Store:
         return len(self._blocks)
 
     def touch(self, block: Hashable) -> None:
-        """It is used now."""
+        """Marks a block as used now."""
         self._blocks.move_to_end(block)
 
     def put(self, block: Hashable, size_bytes: float) -> None:
-        """Keep it, and let go what there is no room for."""
+        """Stores a block, and evicts others as needed."""
         if block in self._blocks:
             self.touch(block)
             return
@@ -79,8 +79,8 @@ class Store:
 
 @dataclass(frozen=True)
 class Hit:
-    """Tokens of a prompt that tiers have behind ``known`` ones, and seconds to load them from each. Of the known ones
-    the first ``behind`` are the cache's own, which may forget them before the others have come."""
+    """Tokens of a prompt that tiers have after ``known`` ones, and seconds to load them from each. The first ``behind``
+    of the known tokens are in the replica's own cache, which may evict them before the others arrive."""
 
     known: int
     found: int
@@ -90,21 +90,21 @@ class Hit:
 
     @property
     def load_s(self) -> float:
-        """Alone, one tier after the other."""
+        """Seconds without contention, one tier after the other."""
         return self.latency_s + sum(self.seconds.values())
 
 
 class TieredPool(ReplicaPool):
-    """A pool whose replicas have tiers behind their caches.
+    """A pool whose replicas have cache tiers.
 
     Parameters
     ----------
     tiers
-        Looked at in this order.
+        The tiers, in order of lookup.
     layers
-        L: of the model.
+        L: layers of the model.
     overlap
-        Loads go on while the rest of a prompt is read.
+        Whether loads overlap with the rest of a prompt.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class TieredPool(ReplicaPool):
 
         super().open(env, answered, every_step=every_step, on_chunk=on_chunk)
         count = len(self.replicas)
-        self._costs: list[StepCost] = [each.cost for each in self.members for _ in range(each.replicas)]
+        self._costs: list[StepCost] = [member.cost for member in self.members for _ in range(member.replicas)]
         self.stores = [
             [Store(tier.size_bytes)] * count if tier.shared else [Store(tier.size_bytes) for _ in range(count)]
             for tier in self.tiers
@@ -143,11 +143,11 @@ class TieredPool(ReplicaPool):
 
     @property
     def transfers(self) -> Sequence[CacheTransfer]:
-        """Loads from tiers, in the order in which they had come."""
+        """Loads from tiers, in order of arrival."""
         return self.loads
 
     def give(self, number: int, request: Request, *, computed: int = 0, behind: int = 0) -> None:
-        """To a replica, once what its tiers have of the prompt is there."""
+        """Gives a request to a replica once its tiers' part of the prompt has arrived."""
         hit = self.find(number, request, computed)
         load_s = hit.load_s
         if hit.found <= hit.known or load_s >= self._read_s(number, hit.found - hit.known, hit.known):
@@ -157,40 +157,40 @@ class TieredPool(ReplicaPool):
         exposed_s = max(load_s / self.layers, load_s - rest_s * (self.layers - 1) / self.layers)
         self._load(number, request, hit, exposed_s / load_s)
 
-    # --- what tiers have ------------------------------------------------------------------------------------
+    # --- lookup ------------------------------------------------------------------------------------
 
     def find(self, number: int, request: Request, computed: int = 0) -> Hit:
-        """What tiers have of a prompt behind what the replica knows; its last token is computed in any case."""
+        """The part of a prompt in tiers after the replica's own; the last token is always computed."""
         replica, size = self.replicas[number], request.block_tokens
         if any(tier.shared and tier.on_eviction for tier in self.tiers):
-            for each in self.replicas:
-                if isinstance(each, Replica):
-                    each.catch_up()
+            for other in self.replicas:
+                if isinstance(other, Replica):
+                    other.catch_up()
         remembered = replica.remembered(request) if isinstance(replica, Replica) else 0
-        known = max(computed, remembered)
+        own_tokens = max(computed, remembered)
         if not size:
-            return Hit(known, known)
+            return Hit(own_tokens, own_tokens)
         seconds: dict[str, float] = {}
-        latency_s, found = 0.0, known
-        for index in range(known // size, min(len(request.blocks), (request.prompt_tokens - 1) // size)):
+        latency_s, reached_tokens = 0.0, own_tokens
+        for index in range(own_tokens // size, min(len(request.blocks), (request.prompt_tokens - 1) // size)):
             block = request.blocks[index]
             has = next((t for t, stores in zip(self.tiers, self.stores, strict=True) if block in stores[number]), None)
             if has is None:
                 break
-            tokens = (index + 1) * size - found
-            found += tokens
+            tokens = (index + 1) * size - reached_tokens
+            reached_tokens += tokens
             if has.name not in seconds:
                 latency_s += has.latency_s
             seconds[has.name] = seconds.get(has.name, 0.0) + tokens * has.token_s
-        return Hit(known, found, seconds, latency_s, remembered if remembered > computed else 0)
+        return Hit(own_tokens, reached_tokens, seconds, latency_s, remembered if remembered > computed else 0)
 
     def on_first_token(self, request: Request) -> None:
         """Its prompt has been computed."""
         self._computed(request, request.prompt_tokens)
 
     def _computed(self, request: Request, tokens: int) -> None:
-        """Its first tokens have been computed: their blocks go to tiers that are written through; those there are used
-        now."""
+        """Its first tokens have been computed: their blocks go to write-through tiers; blocks in other tiers are marked
+        as used."""
         number = self.homes[request.number]
         for tier, stores in zip(self.tiers, self.stores, strict=True):
             store = stores[number]
@@ -201,28 +201,28 @@ class TieredPool(ReplicaPool):
                     store.touch(block)
 
     def _keeper(self, number: int) -> Callable[[Hashable, int], None]:
-        """Takes what a replica forgets into the tiers that are written then."""
+        """Stores a replica's evictions in the tiers that are written on eviction."""
 
         def keep(block: Hashable, tokens: int) -> None:
             for tier, stores in zip(self.tiers, self.stores, strict=True):
                 if tier.on_eviction:
                     parts = block if isinstance(block, tuple) else (block,)
-                    for each in parts:
-                        stores[number].put(each, tokens / len(parts) * tier.token_bytes)
+                    for part in parts:
+                        stores[number].put(part, tokens / len(parts) * tier.token_bytes)
 
         return keep
 
     def _read_s(self, number: int, tokens: int, behind: int) -> float:
-        """Seconds of a step that computes so many tokens of a prompt behind others."""
+        """Seconds of a step that computes ``tokens`` of a prompt after others."""
         return float(self._costs[number].seconds([StepWork((PromptChunk(tokens, behind),))]))
 
     # --- loads ----------------------------------------------------------------------------------------------
 
     def _load(self, number: int, request: Request, hit: Hit, share: float) -> None:
-        """The request goes on when ``share`` of the load is there; the rest comes beside its own prompt."""
+        """The request continues when ``share`` of the load has arrived; the rest comes beside its own prompt."""
         busy = {(-1 - index, number): hit.seconds.get(tier.name, 0.0) for index, tier in enumerate(self.tiers)}
         busy = {link: seconds for link, seconds in busy.items() if seconds > 0.0}
-        # One after the other: a load keeps its links busy for as long as it takes in all.
+        # Tiers in sequence: a load keeps its links busy for its whole duration.
         whole_s = sum(busy.values())
         way = MessageWay(dict.fromkeys(busy, whole_s), dict.fromkeys(busy, whole_s), 0.0)
         start_s = self._env.now

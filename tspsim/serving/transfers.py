@@ -1,4 +1,4 @@
-"""Caches that went from one place to another."""
+"""Transfers of caches."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CacheTransfer:
-    """Bytes of a request's cache that went from one place to another."""
+    """A transfer of a request's cache."""
 
-    #: Its number.
+    #: Number of the request.
     request: int
-    #: When it was asked for, and when the last byte had come.
+    #: Time of the first request, and of the last byte.
     start_s: float
     end_s: float
     #: Names of replicas or tiers.

@@ -1,4 +1,4 @@
-"""Requests that count and ended, and what each of them waited for."""
+"""Requests that count and ended, with their latencies."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..traffic.kind import Floats, Ints
-from .shelf import MOST_PAGES, PAGE
+from .spill_pages import MOST_PAGES, PAGE
 from .streams import ValueStream
-from .traffic import Book
+from .traffic import RequestTable
 
 
 @dataclass(frozen=True)
@@ -30,31 +30,31 @@ class Waits:
     cached_tokens: Ints
 
     @classmethod
-    def of(cls, book: Book) -> Waits:
-        """Of a run's book; of a long one columns are in memory only while somebody looks at them."""
-        kept = KeptWaits(book.settle())
-        return kept if len(book) > PAGE * MOST_PAGES else kept.whole()
+    def of(cls, table: RequestTable) -> Waits:
+        """The requests of a run's table; in a long run columns are in memory only while they are used."""
+        kept = KeptWaits(table.settle())
+        return kept if len(table) > PAGE * MOST_PAGES else kept.whole()
 
     def pieces(self) -> Iterator[Waits]:
-        """The same in order, some thousand requests at once where they are many."""
+        """The same in order, some thousand requests at a time where they are many."""
         yield self
 
     def stream(self, values: Callable[[Waits], Floats]) -> ValueStream:
-        """Values of all requests, of those that have one, which can be read again."""
+        """Finite values of all requests, which can be read repeatedly."""
 
         def read() -> Iterator[Floats]:
             for piece in self.pieces():
-                found = values(piece)
-                yield found[np.isfinite(found)]
+                numbers = values(piece)
+                yield numbers[np.isfinite(numbers)]
 
         return ValueStream(read)
 
     def total(self, values: Callable[[Waits], NDArray[Any]]) -> int:
-        """Sum of whole numbers, or of what is true, over all requests."""
+        """Sum of whole numbers, or of truth values, over all requests."""
         return sum(int(values(piece).sum()) for piece in self.pieces())
 
     def ends(self, few: int) -> tuple[Waits, Waits]:
-        """The first so many of them, and the last."""
+        """The first ``few`` requests, and the last."""
         first: list[Waits] = []
         last: deque[Waits] = deque()
         for piece in self.pieces():
@@ -66,12 +66,12 @@ class Waits:
         return joined(first).part(slice(few)), joined(last).part(slice(-few, None))
 
     def part(self, chosen: slice) -> Waits:
-        """Some of them."""
-        return Waits(*(getattr(self, each.name)[chosen] for each in fields(Waits)))
+        """A slice of them."""
+        return Waits(*(getattr(self, column.name)[chosen] for column in fields(Waits)))
 
     def where(self, chosen: NDArray[np.bool_]) -> Waits:
-        """Those that are chosen."""
-        return Waits(*(getattr(self, each.name)[chosen] for each in fields(Waits)))
+        """The chosen ones."""
+        return Waits(*(getattr(self, column.name)[chosen] for column in fields(Waits)))
 
     def __len__(self) -> int:
         return len(self.sent_s)
@@ -90,22 +90,22 @@ class Waits:
 
     @property
     def first_s(self) -> float:
-        """When the first was sent; there is one."""
+        """When the first was sent; there must be one."""
         return min(float(piece.sent_s.min()) for piece in self.pieces() if len(piece))
 
     @property
     def last_sent_s(self) -> float:
-        """When the last was sent; there is one."""
+        """When the last was sent; there must be one."""
         return max(float(piece.sent_s.max()) for piece in self.pieces() if len(piece))
 
     @property
     def first_end_s(self) -> float:
-        """When the first of them ended; there is one."""
+        """When the first of them ended; there must be one."""
         return min(float(piece.end_s.min()) for piece in self.pieces() if len(piece))
 
     @property
     def last_s(self) -> float:
-        """When the last ended; there is one."""
+        """When the last ended; there must be one."""
         return max(float(piece.end_s.max()) for piece in self.pieces() if len(piece))
 
     @property
@@ -113,7 +113,7 @@ class Waits:
         return self.last_s - self.first_s if len(self) else 0.0
 
     def good(self, bounds: Mapping[str, float]) -> NDArray[np.bool_]:
-        """Which keep all bounds: seconds of ``ttft``, ``tpot``, ``e2e``."""
+        """Which requests keep all bounds on ``ttft``, ``tpot``, ``e2e``."""
         waits = {"ttft": self.ttft_s, "tpot": np.nan_to_num(self.tpot_s), "e2e": self.e2e_s}
         kept = np.ones(len(self), dtype=bool)
         for name, seconds in bounds.items():
@@ -122,7 +122,7 @@ class Waits:
 
 
 def kept_share(waits: Waits, bounds: Mapping[str, float], apart: bool) -> float:
-    """Share of requests that keep bounds: all of them, or ``apart`` the one that fewest keep."""
+    """Share of requests that keep bounds: all of them, or with ``apart`` the bound that fewest keep."""
     if not len(waits):
         return 0.0
 
@@ -133,26 +133,26 @@ def kept_share(waits: Waits, bounds: Mapping[str, float], apart: bool) -> float:
 
 
 class KeptWaits(Waits):
-    """Those of a book: a column is put together when it is asked for."""
+    """Requests of a table; a column is assembled when it is used."""
 
-    def __init__(self, book: Book) -> None:
-        object.__setattr__(self, "_book", book)
+    def __init__(self, table: RequestTable) -> None:
+        object.__setattr__(self, "_table", table)
         object.__setattr__(self, "_count", sum(len(piece) for piece in self.pieces()))
 
     def pieces(self) -> Iterator[Waits]:
-        book: Book = self.__dict__["_book"]
-        asked = book.asked
-        for first, records in book.pieces():
+        table: RequestTable = self.__dict__["_table"]
+        drawn = table.drawn
+        for first, records in table.pieces():
             numbers = np.arange(first, first + len(records))
-            counted = (numbers >= asked.counted.start) & (numbers < asked.counted.stop)
+            counted = (numbers >= drawn.counted.start) & (numbers < drawn.counted.stop)
             chosen = np.flatnonzero(counted & np.isfinite(records["end_s"]))
             yield Waits(
                 records["arrival_s"][chosen],
                 records["first_scheduled_s"][chosen],
                 records["first_token_s"][chosen],
                 records["end_s"][chosen],
-                asked.prompt_tokens[numbers[chosen]],
-                asked.output_tokens[numbers[chosen]],
+                drawn.prompt_tokens[numbers[chosen]],
+                drawn.output_tokens[numbers[chosen]],
                 records["preemptions"][chosen],
                 records["cached_tokens"][chosen],
             )
@@ -166,23 +166,23 @@ class KeptWaits(Waits):
 
 
 def joined(pieces: Iterable[Waits]) -> Waits:
-    """One behind the other, in memory."""
-    known = list(pieces)
-    if not known:
+    """Pieces joined in memory."""
+    parts = list(pieces)
+    if not parts:
         none, nothing = np.empty(0), np.empty(0, dtype=np.int64)
         return Waits(none, none, none, none, nothing, nothing, nothing, nothing)
-    return Waits(*(np.concatenate([getattr(piece, each.name) for piece in known]) for each in fields(Waits)))
+    return Waits(*(np.concatenate([getattr(piece, column.name) for piece in parts]) for column in fields(Waits)))
 
 
 def _column(name: str) -> property:
     return property(lambda self: getattr(self.whole(), name))
 
 
-for _each in fields(Waits):
-    setattr(KeptWaits, _each.name, _column(_each.name))
+for _field in fields(Waits):
+    setattr(KeptWaits, _field.name, _column(_field.name))
 
 
 def tpot_s(first_token_s: Floats, end_s: Floats, output_tokens: Ints) -> Floats:
-    """(e − f)/(n − 1) of every request; nan of those with one output."""
+    """(e − f)/(n − 1) of every request; nan with one output."""
     gaps = np.where(output_tokens > 1, output_tokens - 1, 1)
     return np.where(output_tokens > 1, (end_s - first_token_s) / gaps, np.nan)

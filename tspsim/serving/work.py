@@ -1,4 +1,4 @@
-"""The work of one step of an engine, as its scheduler hands it out, and what it costs."""
+"""The work of one engine step, as its scheduler gives it, and its cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 class PromptChunk(NamedTuple):
-    """A piece of a prompt: ``query_tokens`` behind ``context_tokens`` in the cache; whether it ``ends`` the prompt, so
+    """A chunk of a prompt: ``query_tokens`` after ``context_tokens`` in the cache. ``ends``: it ends the prompt, so
     that its last token is sampled from."""
 
     query_tokens: int
@@ -24,34 +24,34 @@ class PromptChunk(NamedTuple):
 
 
 class StepWork:
-    """Chunks of prompts and sequences that decode, in one step.
+    """Chunks of prompts and decoding sequences of one step.
 
-    An engine knows how many sequences decode, their tokens together and the longest one without looking at each;
-    ``contexts`` are listed only for who asks, while the step is priced (:meth:`kept` is for later).
+    An engine knows the number of decoding sequences, the sum and the maximum of their contexts without a loop;
+    ``contexts`` are listed only on demand, while the step is priced (:meth:`kept` is for later).
 
     Attributes
     ----------
     chunks
-        In the order in which they were scheduled.
+        Chunks in the order of scheduling.
     contexts
-        Tokens in the cache of every sequence that decodes, before the step.
-    queries
-        Positions that each of them computes: one, and its drafts.
+        Tokens in the cache of every decoding sequence, before the step.
+    query_len
+        Query length of each of them: one, and its drafts.
     sequences
-        That decode.
+        Number of decoding sequences.
     context_tokens
-        In the caches of those that decode.
+        Sum of their contexts.
     longest
-        Of their contexts; 0 where none decodes.
+        Their longest context; 0 where none decodes.
     """
 
-    __slots__ = ("_contexts", "_listed", "chunks", "context_tokens", "longest", "queries", "sequences")
+    __slots__ = ("_contexts", "_listed", "chunks", "context_tokens", "longest", "query_len", "sequences")
 
-    def __init__(self, chunks: Iterable[PromptChunk] = (), contexts: Iterable[int] = (), queries: int = 1) -> None:
+    def __init__(self, chunks: Iterable[PromptChunk] = (), contexts: Iterable[int] = (), query_len: int = 1) -> None:
         self._contexts: tuple[int, ...] | None = tuple(contexts)
         self._listed: Callable[[], tuple[int, ...]] | None = None
         self.chunks = tuple(chunks)
-        self.queries = queries
+        self.query_len = query_len
         self.sequences = len(self._contexts)
         self.context_tokens = sum(self._contexts)
         self.longest = max(self._contexts, default=0)
@@ -60,7 +60,7 @@ class StepWork:
     def counted(
         cls,
         chunks: tuple[PromptChunk, ...],
-        queries: int,
+        query_len: int,
         sequences: int,
         context_tokens: int,
         longest: int,
@@ -69,28 +69,28 @@ class StepWork:
         """The same from sums; ``contexts`` lists them."""
         work = cls.__new__(cls)
         work._contexts, work._listed = None, contexts
-        work.chunks, work.queries = chunks, queries
+        work.chunks, work.query_len = chunks, query_len
         work.sequences, work.context_tokens, work.longest = sequences, context_tokens, longest
         return work
 
     @property
     def contexts(self) -> tuple[int, ...]:
-        """Tokens in the cache of each sequence that decodes."""
+        """Tokens in the cache of each decoding sequence."""
         if self._contexts is None:
             assert self._listed is not None
             self._contexts, self._listed = self._listed(), None
         return self._contexts
 
     def kept(self) -> StepWork:
-        """The same, good for ever: contexts are listed now."""
+        """The same with contexts listed now, valid for ever."""
         _ = self.contexts
         return self
 
     def later(self, tokens: int) -> StepWork:
-        """The work of a step when every sequence that decodes has so many more tokens in the cache."""
+        """The work of a step after every decoding sequence has ``tokens`` more in the cache."""
         return StepWork.counted(
             (),
-            self.queries,
+            self.query_len,
             self.sequences,
             self.context_tokens + tokens * self.sequences,
             self.longest + tokens if self.sequences else 0,
@@ -99,55 +99,55 @@ class StepWork:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of prompts, that pass through the model."""
+        """Tokens of prompts in the step."""
         chunks = self.chunks
         return chunks[0][0] if len(chunks) == 1 else sum([chunk[0] for chunk in chunks])
 
     @property
     def tokens(self) -> int:
-        """That pass through the model."""
-        return self.prompt_tokens + self.queries * self.sequences
+        """Tokens in the step."""
+        return self.prompt_tokens + self.query_len * self.sequences
 
     @property
     def outputs(self) -> int:
         """Tokens that go through the language-model head."""
-        return sum([chunk[2] for chunk in self.chunks]) + self.queries * self.sequences
+        return sum([chunk[2] for chunk in self.chunks]) + self.query_len * self.sequences
 
     @property
     def batch(self) -> Batch:
-        """As rows: equal contexts are one row, longest first, behind the chunks."""
+        """The work as rows: chunks, then equal contexts as one row, longest first."""
         rows = [(chunk.query_tokens, chunk.context_tokens, 1) for chunk in self.chunks]
         return Batch((*rows, *next(decode_rows(self, (0,)))), outputs=self.outputs)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StepWork):
             return NotImplemented
-        return (self.chunks, self.contexts, self.queries) == (other.chunks, other.contexts, other.queries)
+        return (self.chunks, self.contexts, self.query_len) == (other.chunks, other.contexts, other.query_len)
 
     def __hash__(self) -> int:
-        return hash((self.chunks, self.contexts, self.queries))
+        return hash((self.chunks, self.contexts, self.query_len))
 
     def __repr__(self) -> str:
-        return f"Work(chunks={self.chunks!r}, contexts={self.contexts!r}, queries={self.queries})"
+        return f"Work(chunks={self.chunks!r}, contexts={self.contexts!r}, query_len={self.query_len})"
 
 
-#: Of fewer steps rows are made one by one.
+#: For fewer steps rows are made one by one.
 _FEW_STEPS = 8
 
 
 def decode_rows(work: StepWork, advances: Iterable[int]) -> Iterator[tuple[tuple[int, int, int], ...]]:
-    """The sequences of a work that decode as rows of a batch, longest first, once for each of ``advances``: tokens by
+    """The decoding sequences of a work as rows of a batch, longest first, once for each of ``advances``: tokens by
     which their contexts have grown."""
     grown = advances if isinstance(advances, range) else list(advances)
-    queries, counts = work.queries, _counts(work.contexts)
+    query_len, counts = work.query_len, _counts(work.contexts)
     if len(grown) < _FEW_STEPS or not counts:
-        return (tuple([(queries, context + n, count) for context, count in counts]) for n in grown)
-    # One iterator a row, over the steps: rows of a step are made without a loop in Python.
-    return zip(*[zip(repeat(queries), _grown(c, grown), repeat(n), strict=False) for c, n in counts], strict=True)
+        return (tuple([(query_len, context + n, count) for context, count in counts]) for n in grown)
+    # One iterator per row, over the steps: rows of a step need no loop in Python.
+    return zip(*[zip(repeat(query_len), _grown(c, grown), repeat(n), strict=False) for c, n in counts], strict=True)
 
 
 def _counts(contexts: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Contexts, longest first, and how often each is there."""
+    """Contexts, longest first, with their counts."""
     ordered = sorted(contexts, reverse=True)
     if len(set(ordered)) == len(ordered):
         return [(context, 1) for context in ordered]
@@ -163,29 +163,29 @@ def _grown(context: int, tokens: range | list[int]) -> Iterable[int]:
     return map(context.__add__, tokens)
 
 
-#: Seconds of a step over a batch; what a caller of :func:`tspsim.serving.replay` gives.
+#: Seconds of a step by batch; the argument of :func:`tspsim.serving.replay`.
 StepFunction = Callable[[Batch], float]
 
 
 @runtime_checkable
 class StepCost(Protocol):
-    """What steps of an engine cost. All of an engine's attention replicas step together: one Work each, mostly one."""
+    """The cost of an engine's steps. All attention replicas step together: one StepWork each, mostly one."""
 
     def seconds(self, works: Sequence[StepWork]) -> float:
-        """Of one step, from its beginning to when the next may begin."""
+        """Seconds of one step, from its begin to the begin of the next."""
 
     def decode_ends_s(self, works: Sequence[StepWork], steps: int) -> Floats:
-        """Seconds from now to the end of each of the next ``steps`` steps, where every sequence of ``works`` (no chunks
-        in them) puts out one token a step and none joins or leaves: entry i is the sum of the first i + 1 steps.
+        """Seconds from now to the end of each of the next ``steps`` steps, while every sequence of ``works`` (which
+        have no chunks) puts out one token per step and none joins or leaves: entry i sums the first i + 1 steps.
 
-        ``seconds`` of the works with contexts longer by j, summed over j, to rounding.
+        This equals ``seconds`` of the works with contexts longer by j, summed over j, up to rounding.
         """
 
 
 @runtime_checkable
 class StepwiseCost(StepCost, Protocol):
-    """A cost that knows steps of a run one by one, to the bit those of :meth:`seconds`: a run of them ends when steps
-    by themselves would, and what happens at the same time elsewhere does so in both."""
+    """A cost with single steps of a run, bit for bit those of :meth:`seconds`: a run then ends exactly when single
+    steps would, and simultaneous events elsewhere stay simultaneous."""
 
     def decode_each_s(self, works: Sequence[StepWork], steps: int) -> Floats:
         """Seconds of each of the next ``steps`` steps of :meth:`decode_ends_s`."""
@@ -193,15 +193,15 @@ class StepwiseCost(StepCost, Protocol):
 
 @runtime_checkable
 class EachStepCost(StepCost, Protocol):
-    """A cost that is asked for every step, once and in order: nothing is priced ahead of what can still change."""
+    """A cost that is called for every step, once and in order: nothing is priced ahead of possible changes."""
 
     def decode_steps_s(self, works: Sequence[StepWork], advances: Sequence[Iterable[int]]) -> Iterable[float]:
-        """Seconds of one decode step after another; ``advances`` are, for each of ``works``, the tokens by which its
+        """Seconds of consecutive decode steps; ``advances`` are, for each of ``works``, the tokens by which its
         contexts have grown, step by step."""
 
 
 class CalledCost:
-    """A plain function of a batch as a cost: called for every step that is run, once."""
+    """A plain function of a batch as a cost: called once for every simulated step."""
 
     def __init__(self, step_s: StepFunction) -> None:
         self._step_s = step_s
@@ -218,7 +218,7 @@ class CalledCost:
         ]
         if len(batches) == 1:
             return map(float, map(step_s, batches[0]))
-        return (max([float(step_s(batch)) for batch in each]) for each in zip(*batches, strict=True))
+        return (max([float(step_s(batch)) for batch in replicas]) for replicas in zip(*batches, strict=True))
 
     def decode_ends_s(self, works: Sequence[StepWork], steps: int) -> Floats:
         return np.cumsum(list(self.decode_steps_s(works, [range(steps)] * len(works))))
@@ -228,7 +228,7 @@ class AffineCost:
     """Seconds of a step that grow linearly with its tokens and with the tokens in its caches; of several attention
     replicas the slowest counts.
 
-        t = step + token · tokens + cached · (contexts of decodes + contexts behind chunks)
+        t = step + token · tokens + cached · (contexts of decodes + contexts of chunks)
 
     >>> AffineCost(step_s=1e-2, token_s=1e-5).seconds([StepWork(contexts=(100, 200))])
     0.01002

@@ -69,7 +69,7 @@ def pays(job: Job) -> bool:
     if not job.unequal or plan.pp > 1 or plan.ep > 1 or plan.zero > 1 or plan.checkpoint is not None or job.held_s:
         return False
     packs, replicas = job.dealt.packs, len(job.dealt.packs)
-    widest = max(range(replicas), key=lambda each: sum(pack.ranks for pack in packs[each]))
+    widest = max(range(replicas), key=lambda replica: sum(pack.ranks for pack in packs[replica]))
     shards = plan.token_shards
     # A pack's program is at least an instruction a layer and hop.
     if job.model.layers * replicas * shards * sum(pack.ranks for pack in packs[widest]) * 8 < MOST_INSTRUCTIONS:
@@ -143,8 +143,8 @@ class Apart:
         longest = max(range(len(every)), key=ready_s.__getitem__)
         last = self.part(replicas[longest][-1], LAST) - every[longest][-1]
         rows: list[list[tuple[str, MicroBatchPart]]] = []
-        for each, parts, wait_s in zip(replicas, every, waits_s, strict=True):
-            listed = [(title(pack), part) for pack, part in zip(each, parts, strict=True)]
+        for packs, parts, wait_s in zip(replicas, every, waits_s, strict=True):
+            listed = [(title(pack), part) for pack, part in zip(packs, parts, strict=True)]
             waiting = replace(gathers, numbers={**gathers.numbers, ("s",): gathers.seconds + wait_s})
             rows.append([("weights gathered", waiting), *listed, ("gradients summed, update", last)])
         links = self._links(replicas, every, (gathers, last))
@@ -155,10 +155,10 @@ class Apart:
         """What gathers of weights add to the longest first forward, and how long each replica waits for that one."""
         if not (self.job.training and self.job.plan.zero):
             return MicroBatchPart({("s",): 0.0}, {}, NOTHING), [0.0] * len(firsts)
-        each = [self.part(pack, ALONE).seconds for pack in firsts]
-        longest = firsts[each.index(max(each))]
+        alone_s = [self.part(pack, ALONE).seconds for pack in firsts]
+        longest = firsts[alone_s.index(max(alone_s))]
         added = self.part(longest, FIRST) - self.part(longest, ALONE)
-        return added, [max(each) - seconds for seconds in each]
+        return added, [max(alone_s) - seconds for seconds in alone_s]
 
     def part(self, pack: Pack, end: str = "") -> MicroBatchPart:
         """What a micro-batch takes, or what of it :data:`ENDS` name."""
@@ -182,7 +182,7 @@ class Apart:
         places = {0, max(pack.ranks, job.plan.token_shards) - 1}
         programs = [self._program(job, pack._replace(position=place), end) for place in sorted(places)]
         program = max(programs, key=self._kernels_s)
-        if all(isinstance(each, Compute) for each, _ in program.counted()):
+        if all(isinstance(instruction, Compute) for instruction, _ in program.counted()):
             return self._of_kernels(program)
         before, behind = parted_behind_layers(program) if end == LAST else (program, None)
         part = self._of_ranks(before)
@@ -213,19 +213,19 @@ class Apart:
             yield operator.kind, self._costs[operator]
 
     def _kernels_s(self, program: Program) -> float:
-        kernels = ((each, times) for each, times in program.counted() if isinstance(each, Compute))
-        return sum(times * seconds for each, times in kernels for _, seconds in self._seconds(each))
+        kernels = ((instruction, times) for instruction, times in program.counted() if isinstance(instruction, Compute))
+        return sum(times * seconds for kernel, times in kernels for _, seconds in self._seconds(kernel))
 
     def _of_kernels(self, program: Program) -> MicroBatchPart:
         """Kernels that wait for nobody, one after the other."""
         numbers: Numbers = {("s",): 0.0, ("flops",): 0.0, ("hbm",): 0.0}
-        for each, times in program.counted():
-            assert isinstance(each, Compute)
-            for kind, seconds in self._seconds(each):
+        for kernel, times in program.counted():
+            assert isinstance(kernel, Compute)
+            for kind, seconds in self._seconds(kernel):
                 numbers["compute", kind] = numbers.get(("compute", kind), 0.0) + times * seconds
                 numbers["s",] += times * seconds
-            numbers["flops",] += times * sum(operator.flops for operator in each.operators)
-            numbers["hbm",] += times * sum(operator.hbm_bytes for operator in each.operators)
+            numbers["flops",] += times * sum(operator.flops for operator in kernel.operators)
+            numbers["hbm",] += times * sum(operator.hbm_bytes for operator in kernel.operators)
         return MicroBatchPart(numbers, {}, NOTHING)
 
     def _links(
@@ -240,12 +240,12 @@ class Apart:
         for part in (part for listed in every for part in listed):
             often[id(part)] += 1
             parts[id(part)] = part
-        found: dict[int, float] = {}
+        carried: dict[int, float] = {}
         shares = [(parts[number], times / len(replicas)) for number, times in often.items()]
         for part, share in (*shares, *((part, 1.0) for part in ends)):
             for link, size in part.links.items():
-                found[link] = found.get(link, 0.0) + share * size
-        return found
+                carried[link] = carried.get(link, 0.0) + share * size
+        return carried
 
     def _written(
         self, rows: Sequence[Sequence[tuple[str, MicroBatchPart]]], links: Mapping[int, float], widest: System
@@ -299,7 +299,7 @@ def part_of(submission: Submission) -> MicroBatchPart:
     numbers["exposed", ON_HOST] = parts.host_s
     numbers["exposed",] = sum(parts.exposed_s.values())
     timeline = submission.timeline
-    sizes = {each.rank.number: each.size for each in submission.ranks}
+    sizes = {simulated.rank.number: simulated.size for simulated in submission.ranks}
     size = np.zeros(max(sizes) + 1)
     size[list(sizes)] = list(sizes.values())
     rank, layered = timeline.columns()["rank"], timeline.layers() >= 0
@@ -330,7 +330,7 @@ def columns(listed: Sequence[tuple[str, MicroBatchPart]], until_s: float) -> tup
         numbers = part.numbers
         families = tuple((key[1], value) for key, value in numbers.items() if key[0] == "compute" and value > 0.0)
         if families:
-            kernels_s, most = sum(seconds for _, seconds in families), max(families, key=lambda each: each[1])[0]
+            kernels_s, most = sum(seconds for _, seconds in families), max(families, key=lambda family: family[1])[0]
             work = numbers["hbm",], numbers["flops",]
             label = Label("compute", name, most, "", -1, *work, name, kernels_s, families, is_compute=True)
             rows.append((label, at_s, at_s + kernels_s))

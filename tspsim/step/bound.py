@@ -287,7 +287,7 @@ def plan_bound(question: Question, job: Job) -> PlanBound:
     # Stages of a pipeline work at once, each on its own layers.
     stages = job.plan.degree("pp")
     block_hbm_s, head_hbm_s, block_links_s = (
-        max(each) for each in zip(*(replica_floors(question, packs) for packs in of_replicas(job)), strict=True)
+        max(seconds) for seconds in zip(*(replica_floors(question, packs) for packs in of_replicas(job)), strict=True)
     )
     block_hbm_s, block_links_s = block_hbm_s / stages, block_links_s / stages
     block = Floor(block_flops / replica_flops_per_s, block_hbm_s, block_links_s)
@@ -309,12 +309,12 @@ def of_replicas(job: Job) -> Sequence[Sequence[tuple[Job, int]]]:
 
 def replica_floors(question: Question, micro_batches: Sequence[tuple[Job, int]]) -> tuple[float, float, float]:
     """Seconds of a block's HBM, of the head's, and of a block's links, over a replica's micro-batches."""
-    device, found = question.device, [0.0, 0.0, 0.0]
-    for each, times in micro_batches:
-        found[0] += times * block_hbm_bytes(each) / device.hbm_bytes_per_s
-        found[1] += times * head_hbm_bytes(each) / device.hbm_bytes_per_s
-        found[2] += times * block_links_time_s(question, each)
-    return found[0], found[1], found[2]
+    device, seconds = question.device, [0.0, 0.0, 0.0]
+    for part, times in micro_batches:
+        seconds[0] += times * block_hbm_bytes(part) / device.hbm_bytes_per_s
+        seconds[1] += times * head_hbm_bytes(part) / device.hbm_bytes_per_s
+        seconds[2] += times * block_links_time_s(question, part)
+    return seconds[0], seconds[1], seconds[2]
 
 
 def served_bound(question: Question, job: Job) -> PlanBound:
@@ -365,10 +365,10 @@ def cold_bytes(job: Job) -> float:
     for place in np.ndindex(*(job.plan.degree(axis) for axis in axes)):
         coordinates = dict(zip(axes, place, strict=True))
         program = write_program(scheme_of(job.plan), job, coordinates)
-        computes = [(each, times) for each, times in program.counted() if isinstance(each, Compute)]
+        computes = [(step, times) for step, times in program.counted() if isinstance(step, Compute)]
         read = sum(times * operator.cold_bytes for compute, times in computes for operator in compute.operators)
         positions.setdefault(coordinates.get("pp", 0), []).append(read)
-    stages = [min(each) for each in positions.values()]
+    stages = [min(sizes) for sizes in positions.values()]
     return max(max(stages), sum(stages) / len(job.passes))
 
 

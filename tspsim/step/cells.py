@@ -93,8 +93,8 @@ def _costs(cost: Mapping[str, Any]) -> dict[str, Cell]:
 def _nested(name: str, value: Mapping[str, Any]) -> dict[str, Cell]:
     """A mapping's cells, names joined with ``_``, however deep they lie."""
     cells: dict[str, Cell] = {}
-    for key, each in value.items():
-        cells |= _nested(f"{name}_{key}", each) if isinstance(each, Mapping) else {f"{name}_{key}": each}
+    for key, cell in value.items():
+        cells |= _nested(f"{name}_{key}", cell) if isinstance(cell, Mapping) else {f"{name}_{key}": cell}
     return cells
 
 

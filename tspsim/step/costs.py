@@ -42,7 +42,7 @@ class Costs:
     def weigh(self, submission: Submission) -> None:
         """Remember how uncertain this run's transfers are: the ranges of all, by the time each takes."""
         uses, instances = submission.system.uses(), submission.system.instances
-        used = [(each.traffic, uses[channel] * each.traffic.alone_s) for each, channel in instances]
+        used = [(instance.traffic, uses[channel] * instance.traffic.alone_s) for instance, channel in instances]
         total = sum([seconds for _, seconds in used])
         if total > 0.0:
             low, high = (sum([getattr(t, end) * seconds for t, seconds in used]) / total for end in ("low", "high"))

@@ -24,13 +24,13 @@ def median_draw(results: Sequence[PlanResult], routing: Routing) -> PlanResult:
     steps_s = [result.step_time_s for result in results]
     low_s, middle_s, high_s = np.percentile(steps_s, SHARES, method="inverted_cdf").tolist()
     median = results[steps_s.index(middle_s)]
-    told = (
+    note = (
         f"paths are drawn (`{routing.policy}`): of {len(results)} draws half take {duration(middle_s)} a step or less, "
         f"nine of ten {duration(low_s)} to {duration(high_s)}"
     )
     return replace(
         median,
-        notes=(*median.notes, told),
+        notes=(*median.notes, note),
         draws={
             "policy": routing.policy,
             "seed": routing.seed,

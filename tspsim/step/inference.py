@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..engine.core import Submission
-from ..parallel import Job
+from ..parallel import Job, host_time
 from ..parallel.state import capacity
 from ..parallel.state.capacity import Capacity
 from ..steps import ServingStep
@@ -38,7 +38,7 @@ def turn_s(job: Job, makespan_s: float, slowest_s: float) -> float:
 def host_s(job: Job, run_s: float, makespan_s: float) -> float:
     """Seconds between the end of a step's programs and the next step: the host's, and a pipeline's wait for its slowest
     stage (``run_s`` is :func:`period_s`, of a step that does not serve its makespan)."""
-    return job.work.stack.step_s + job.host_s + max(run_s, job.hidden_host_s) - makespan_s
+    return job.work.stack.step_s + host_time.host_s(job) + max(run_s, host_time.hidden_host_s(job)) - makespan_s
 
 
 def slowest_stage_s(submission: Submission) -> float:

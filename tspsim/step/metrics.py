@@ -251,8 +251,8 @@ def moved_bytes_per_step(submission: Submission) -> dict[str, float]:
         if not label.is_compute and label.size_bytes * times > 0.0:
             name = label.part.removesuffix(" again").removesuffix(" backward") or "other"
             moved[name] = moved.get(name, 0.0) + times * label.size_bytes
-    found = {name: as_whole(value) for name, value in sorted(moved.items())}
-    return found | {"total": as_whole(sum(found.values()))}
+    volumes = {name: as_whole(value) for name, value in sorted(moved.items())}
+    return volumes | {"total": as_whole(sum(volumes.values()))}
 
 
 def as_whole(value: float) -> float:

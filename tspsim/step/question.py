@@ -79,7 +79,7 @@ class Question:
     def peak_of(self, dtype: str) -> float:
         """Dense FLOP/s of all GPUs."""
         own = self.device.peak_of(dtype)
-        return self.cluster.gpus * own - sum(each.gpus * (own - each.device.peak_of(dtype)) for each in self.others)
+        return self.cluster.gpus * own - sum(other.gpus * (own - other.device.peak_of(dtype)) for other in self.others)
 
     def on(self, plan: Plan) -> Question:
         """The same on a cluster whose switches route a plan's flows as it says.
@@ -138,8 +138,8 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     """
     searched = scenario.searched
     if searched is not None:
-        told = "is searched for by `tspsim plan`, `compare` and `run`; state degrees here"
-        raise InputError(told, key=f"plans.{searched.name}")
+        problem = "is searched for by `tspsim plan`, `compare` and `run`; state degrees here"
+        raise InputError(problem, key=f"plans.{searched.name}")
     cluster = cluster_of(scenario, lookups)
     workload = scenario.workload
     entry = scenario.plans[0]
@@ -154,6 +154,8 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         raise error.at(key="workload.model") from None
     if STEPS.get(workload.pass_).serves and not states_library(scenario):
         cluster = cluster.with_all_reduces(stack.stack().engine.kernels)
+    if stack.exchange_library is not None:
+        cluster = cluster.with_exchanges(stack.exchange_library.value)
     device = limited(lookups.load_device(cluster.device_name), scenario)
     stack.check(device.name, device.vendor, STEPS.get(workload.pass_))
     if STEPS.get(workload.pass_).serves:
@@ -229,8 +231,8 @@ def own_gpus(entry: PlanSpec, cluster: Cluster) -> int:
     """GPUs that generate alone, of a plan of a loop; raises InputError where none are left to train."""
     nodes = entry.rollout.nodes if entry.rollout is not None else None
     if nodes is not None and nodes >= cluster.nodes:
-        told = f"{nodes} of {cluster.nodes} nodes leave none to train; use fewer, or leave nodes out"
-        raise InputError(told, key=f"plans.{entry.name}.rollout.nodes")
+        problem = f"{nodes} of {cluster.nodes} nodes leave none to train; use fewer, or leave nodes out"
+        raise InputError(problem, key=f"plans.{entry.name}.rollout.nodes")
     return (nodes or 0) * cluster.gpus_per_node
 
 
@@ -263,8 +265,8 @@ def look_up_pool(scenario: Scenario, entry: PlanSpec, name: str, lookups: Lookup
     if alone.faults != Faults():
         raise InputError("pools are not looked at on clusters with faults", key=f"{key}.pools")
     if isinstance(alone.cluster, ClusterInline) and alone.cluster.topology is not None:
-        told = "pools are not looked at on a graph of one's own; leave cluster.topology out"
-        raise InputError(told, key=f"{key}.pools")
+        problem = "pools are not looked at on a graph of one's own; leave cluster.topology out"
+        raise InputError(problem, key=f"{key}.pools")
     whole = cluster_of(alone, lookups)
     try:
         part = replica_of(whole, pool.ranks)
@@ -313,16 +315,16 @@ def cluster_of(scenario: Scenario, lookups: Lookups = FRESH) -> Cluster:
 def other_nodes(scenario: Scenario, cluster: Cluster, lookups: Lookups) -> tuple[OtherNodes, ...]:
     """GPUs of islands with a device of their own; raises InputError beside traffic."""
     islands = scenario.cluster.islands if isinstance(scenario.cluster, ClusterInline) else ()
-    found, first = [], 0
+    others, first = [], 0
     for index, island in enumerate(islands):
         gpus = island.nodes * cluster.gpus_per_node
         if island.device is not None and island.device != cluster.device_name:
             if scenario.traffic is not None:
                 key = f"cluster.islands.{index}.device"
                 raise InputError("other devices in a cluster are of a single step; leave traffic out", key=key)
-            found.append(OtherNodes(first, gpus, lookups.load_device(island.device)))
+            others.append(OtherNodes(first, gpus, lookups.load_device(island.device)))
         first += gpus
-    return tuple(found)
+    return tuple(others)
 
 
 def in_islands(cluster: Cluster, islands: Sequence[Island]) -> Cluster:
@@ -382,10 +384,10 @@ def types_of(workload: Workload, model: Architecture, device: Device) -> tuple[s
         kept = kept_types(stated.weights, model)
         multiplied = {}
         for part, dtype in kept.items():
-            told = stated.activations.get(part) if isinstance(stated.activations, dict) else stated.activations
-            if told is not None:
-                device.peak_of(told)
-            multiplied[part] = told or (dtype if multiplies(device, dtype) else "bf16")
+            of_part = stated.activations.get(part) if isinstance(stated.activations, dict) else stated.activations
+            if of_part is not None:
+                device.peak_of(of_part)
+            multiplied[part] = of_part or (dtype if multiplies(device, dtype) else "bf16")
         if model.vocab:
             multiplied[WeightClass.EMBEDDING] = "bf16"
         fastest = max(multiplied.values(), key=device.peak_of)
@@ -445,19 +447,19 @@ def with_faults(cluster: Cluster, faults: Faults) -> Cluster:
     if not faults.links and not faults.dead:
         return cluster
     key = ("faults", faults.links, faults.dead)
-    known: Cluster | None = cluster.memo.get(key)
-    if known is None:
-        known = cluster
+    faulty: Cluster | None = cluster.memo.get(key)
+    if faulty is None:
+        faulty = cluster
         for index, link in enumerate(faults.links):
             source, target = link.between
             try:
-                known = known.with_links({(source, target): link.factor, (target, source): link.factor})
+                faulty = faulty.with_links({(source, target): link.factor, (target, source): link.factor})
             except InputError as error:
                 raise error.at(key=f"cluster.faults.links.{index}.between") from None
         for index, name in enumerate(faults.dead):
             try:
-                known = known.without(name)
+                faulty = faulty.without(name)
             except InputError as error:
                 raise error.at(key=f"cluster.faults.dead.{index}") from None
-        cluster.memo[key] = known
-    return known
+        cluster.memo[key] = faulty
+    return faulty

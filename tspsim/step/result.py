@@ -186,8 +186,10 @@ class PlanResult:
         rate, step = compact(self.tokens_per_s, "tokens/s"), duration(self.step_time_s)
         if self.serving:
             waits = {"ttft_s": "first token after", "tpot_s": "a token every"}
-            told = [f"{word} {duration(self.serving[key]['mean'])}" for key, word in waits.items() if self.serving[key]]
-            return f"{compact(self.lasting_tokens_per_s, 'output tokens/s')}, {', '.join(told)}"
+            means = [
+                f"{word} {duration(self.serving[key]['mean'])}" for key, word in waits.items() if self.serving[key]
+            ]
+            return f"{compact(self.lasting_tokens_per_s, 'output tokens/s')}, {', '.join(means)}"
         if self.inference:
             waits = {"time_to_first_token_s": "first token after", "time_per_output_token_s": "a token every"}
             seen = [f"{words} {duration(self.inference[key])}" for key, words in waits.items() if key in self.inference]
@@ -241,10 +243,10 @@ class PlanResult:
 def merit_of(serving: Mapping[str, Any]) -> tuple[bool, float]:
     """What points and plans that serve requests are ranked by, in their steady part where there is one: first that the
     bounds are kept, then requests/s within them; without bounds outputs/s."""
-    told = serving.get("steady") or serving
-    good = told["goodput_requests_per_s"]
+    lasting = serving.get("steady") or serving
+    good = lasting["goodput_requests_per_s"]
     kept = (serving.get("bounds") or {}).get("kept", True)
-    return bool(kept), float(told["output_tokens_per_s"] if good is None else good)
+    return bool(kept), float(lasting["output_tokens_per_s"] if good is None else good)
 
 
 def waits_of(plan: PlanResult) -> list[str]:

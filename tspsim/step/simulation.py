@@ -129,9 +129,9 @@ def step_of(question: Question, job: Job, costs: Costs, *, every_rank: bool = Fa
     submission, expected_s = run(question, mesh, job, costs, every_rank=every_rank), 0.0
     if question.scenario.variation is not None and every_rank:
         draws = (submission, *(run(question, mesh, job, costs, every_rank=True, draw=n) for n in range(1, DRAWS)))
-        expected_s = sum(each.makespan_s for each in draws) / DRAWS
+        expected_s = sum(drawn_run.makespan_s for drawn_run in draws) / DRAWS
         # Shown is the draw that is most like it.
-        submission = min(draws, key=lambda each: abs(each.makespan_s - expected_s))
+        submission = min(draws, key=lambda drawn_run: abs(drawn_run.makespan_s - expected_s))
     costs.weigh(submission)
     serves = job.step.serves
     period_s = inference.period_s(job, submission) if serves else submission.makespan_s
@@ -154,11 +154,11 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
     """
     if question.scenario.loop is not None:
         raise InputError("is of whole iterations; leave it out of a single step", key="loop")
-    asked = question.on(plan)
-    routings = asked.cluster.routing.draws() if asked.cluster.layout.draws else (asked.cluster.routing,)
+    here = question.on(plan)
+    routings = here.cluster.routing.draws() if here.cluster.layout.draws else (here.cluster.routing,)
     if len(routings) == 1:
-        return _run_job(asked, scheduled(asked, plan), every_rank=every_rank, costs=costs)
-    draws = [replace(asked, cluster=asked.cluster.with_routing(each)) for each in routings]
+        return _run_job(here, scheduled(here, plan), every_rank=every_rank, costs=costs)
+    draws = [replace(here, cluster=here.cluster.with_routing(policy)) for policy in routings]
     chosen = scheduled(draws[0], replace(plan, routing=None)).plan
     results = []
     for draw in draws:
@@ -166,7 +166,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
         if not result.ran:
             return result
         results.append(result)
-    return median_draw(results, asked.cluster.routing)
+    return median_draw(results, here.cluster.routing)
 
 
 @no_collection()
@@ -293,7 +293,7 @@ def run(
             programs = tuple(map(ordered, programs))
         slowness = slowness_of(question, job, programs, role_of)
         if variation is not None and every_rank:
-            slowness = {gpu: each * slowness.get(gpu, 1.0) for gpu, each in drawn(variation, gpus, draw).items()}
+            slowness = {gpu: factor * slowness.get(gpu, 1.0) for gpu, factor in drawn(variation, gpus, draw).items()}
         elif variation is not None:
             slowed = pace(variation, job, gpus)
         cost = stack.cost(costs, device, job.capture)
@@ -314,15 +314,15 @@ def slowness_of(
 
     On another device every kernel of a program takes as much longer as all of its kernels together do.
     """
-    found: dict[int, float] = {}
+    slowness: dict[int, float] = {}
     stack, device = job.work.stack, question.device
     for other in question.others:
-        here, there = (stack.cost(Costs(each), each, job.capture) for each in (device, other.device))
+        here, there = (stack.cost(Costs(of_device), of_device, job.capture) for of_device in (device, other.device))
         longer = [kernels_s(program, there) / max(kernels_s(program, here), 1e-30) for program in programs]
-        found |= {rank: longer[int(role_of[rank])] for rank in range(other.first, other.first + other.gpus)}
+        slowness |= {rank: longer[int(role_of[rank])] for rank in range(other.first, other.first + other.gpus)}
     for slow in question.scenario.faults.slow_gpus:
-        found[slow.gpu] = found.get(slow.gpu, 1.0) * slow.factor
-    return found
+        slowness[slow.gpu] = slowness.get(slow.gpu, 1.0) * slow.factor
+    return slowness
 
 
 def steady_blocks(job: Job) -> bool:
@@ -356,20 +356,24 @@ def order_that_loses(question: Question, plan: Plan, result: PlanResult) -> Iter
     """That a step would be shorter if what replicas gather and sum gave way to its exchanges, with which it shares
     links, or went before them: the step is then one that a better link may make longer. Told by running it in both
     orders."""
+<<<<<<< HEAD
     if not plan.zero:
         return
     asked = question.on(plan)
+=======
+    here = question.on(plan)
+>>>>>>> main
     timeline, step_s = result.timeline, result.step_time_s
-    if timeline is None or result.checkpoint or asked.cluster.layout.draws or question.scenario.variation is not None:
+    if timeline is None or result.checkpoint or here.cluster.layout.draws or question.scenario.variation is not None:
         return
-    job = scheduled(asked, plan)
-    if not (may_give_way(job) and short(job, asked.cluster.gpus)) or together_s(timeline) < TOGETHER * step_s:
+    job = scheduled(here, plan)
+    if not (may_give_way(job) and short(job, here.cluster.gpus)) or together_s(timeline) < TOGETHER * step_s:
         return
-    mesh = build_mesh(job.plan, asked.cluster.gpus, asked.cluster.gpus_per_node)
+    mesh = build_mesh(job.plan, here.cluster.gpus, here.cluster.gpus_per_node)
     columns = timeline.columns()
     before_s = float(columns["end_s"].max() - columns["start_s"].min())
     took_s = {
-        order: run(asked, mesh, job, Costs(asked.device), every_rank=False, ordered=ordered).makespan_s
+        order: run(here, mesh, job, Costs(here.device), every_rank=False, ordered=ordered).makespan_s
         for order, ordered in ORDERS.items()
     }
     order = min(took_s, key=took_s.__getitem__)

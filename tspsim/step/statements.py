@@ -204,14 +204,16 @@ def notes_of(job: Job) -> tuple[str, ...]:
     if experts is not None:
         busiest = job.expert_loads.busiest_rank_load
         if job.plan.ep > 1 and busiest > 1.005:
-            found = f"the busiest of {job.plan.ep} expert ranks gets {busiest:.2f} times the mean"
-            notes.append(f"{found}; all wait for it")
+            sentence = f"the busiest of {job.plan.ep} expert ranks gets {busiest:.2f} times the mean"
+            notes.append(f"{sentence}; all wait for it")
         if job.plan.ep > 1 and job.step.serves and not job.replicates_tokens:
             notes += filter(None, [job.plan.dispatch.note(job.work.routing, experts, job.plan.ep)])
         dropped = job.work.dropped_share(job.model)
         if dropped > 0.0:
-            found = f"{100.0 * dropped:.3g} % of the assignments of tokens to experts are over capacity and dropped"
-            notes.append(f"{found} (`capacity_factor`): FLOPs, MFU and bounds count what is kept, tokens/s all tokens")
+            sentence = f"{100.0 * dropped:.3g} % of the assignments of tokens to experts are over capacity and dropped"
+            notes.append(
+                f"{sentence} (`capacity_factor`): FLOPs, MFU and bounds count what is kept, tokens/s all tokens"
+            )
         if expert_ranks(job) == 1:
             notes.append(f"every rank holds all {experts.count} experts of its layers (`ep`)")
     if job.plan.offload_weights:
@@ -227,7 +229,7 @@ def notes_of(job: Job) -> tuple[str, ...]:
 
 def for_nothing(question: Question, job: Job) -> Iterator[str]:
     """Keys that a plan states, or routing that its workload does, and its step does not ask for."""
-    entry = next((each for each in question.scenario.plans if each.name == job.plan.name), None)
+    entry = next((spec for spec in question.scenario.plans if spec.name == job.plan.name), None)
     usual = {name: field.default for name, field in type(entry).model_fields.items()} if entry is not None else {}
     idle = [
         f"`{key.name}`"
@@ -253,16 +255,16 @@ def of_experts_types(question: Question, job: Job) -> Iterator[str]:
     if fused is None:
         return
     kept = fused.weight_dtype or fused.dtype
-    told = kept if kept == fused.dtype else f"{kept}, multiplied in {fused.dtype}"
+    types = kept if kept == fused.dtype else f"{kept}, multiplied in {fused.dtype}"
     aside = device.set_aside("fused_moe", fused.dtype, kept)
     if aside is not None and aside.untuned is not None:
         runs = device.kernel("fused_moe", fused.dtype, None, kept).library
-        yield f"routed experts in {told} take the time of {runs}, not of {aside.library}: {aside.untuned}"
+        yield f"routed experts in {types} take the time of {runs}, not of {aside.library}: {aside.untuned}"
     narrow_s = device.time(fused).seconds
     wide_s = device.time(replace(fused, dtype="bf16", weight_dtype=None)).seconds
     if narrow_s > SLOWER * wide_s:
         yield (
-            f"routed experts in {told} are slower than in bf16 here: {duration(narrow_s)} a layer against "
+            f"routed experts in {types} are slower than in bf16 here: {duration(narrow_s)} a layer against "
             f"{duration(wide_s)} in the engine's measured kernels; the type saves memory, not time"
         )
 
@@ -272,9 +274,9 @@ def _fused_experts(job: Job) -> Iterator[FusedMoE]:
     group of experts the busiest stands for all."""
     last = {axis: job.plan.degree(axis) - 1 for axis in axes_of(job) if axis != "ep"}
     for stage in range(job.plan.pp):
-        for each, _ in write_program(scheme_of(job.plan), job, last | {"pp": stage}).counted():
-            if isinstance(each, Compute):
-                yield from (what for what in each.operators if isinstance(what, FusedMoE))
+        for instruction, _ in write_program(scheme_of(job.plan), job, last | {"pp": stage}).counted():
+            if isinstance(instruction, Compute):
+                yield from (what for what in instruction.operators if isinstance(what, FusedMoE))
 
 
 def arriving_note(job: Job) -> str:
@@ -319,10 +321,10 @@ def cache_notes(job: Job) -> Iterator[str]:
         yield f"keys of the indexer stand whole on {share.attended} ranks"
     elif share.whole_keys and share.ranks > 1 and any(use.shared_token_bytes for use in uses):
         yield f"keys of the indexer stand whole on {share.ranks} ranks (`index_exchange`)"
-    padding = sum(queries * count for each in job.passes for queries, _, count in each.rows)
-    asked = sum(each.tokens for each in job.forwards)
-    if padding > asked:
-        yield f"{asked:,} tokens run as {padding:,}, the next captured size"
+    padding = sum(queries * count for batch in job.passes for queries, _, count in batch.rows)
+    tokens = sum(batch.tokens for batch in job.forwards)
+    if padding > tokens:
+        yield f"{tokens:,} tokens run as {padding:,}, the next captured size"
 
 
 def unexplained(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:

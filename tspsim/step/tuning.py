@@ -72,14 +72,14 @@ def tuned(job: Job, cluster: Cluster, device: Device) -> Plan:
     if job.unequal:  # no layer is like another: switches stand as their schemes were published
         return replace(job.plan, open=())
     key = ("tuned", _key(job), device.parts)
-    known: _Choice | None = cluster.memo.get(key)
-    if known is None:
-        asked: dict[Operator, float] = {}
-        known = cluster.memo[key] = _Choice(_fastest(job, cluster, device, asked), device, tuple(asked))
-    elif known.device is not device:
-        for operator in known.asked:  # a device tells the sources of all that it was asked
+    choice: _Choice | None = cluster.memo.get(key)
+    if choice is None:
+        times: dict[Operator, float] = {}
+        choice = cluster.memo[key] = _Choice(_fastest(job, cluster, device, times), device, tuple(times))
+    elif choice.device is not device:
+        for operator in choice.asked:  # a device tells the sources of all that it was asked
             device.time(operator)
-    return replace(known.plan, name=job.plan.name)
+    return replace(choice.plan, name=job.plan.name)
 
 
 class _Choice(NamedTuple):
@@ -97,7 +97,7 @@ def _key(job: Job) -> tuple[Any, ...]:
     return job.model, job.work, tuple(tuple(sorted(fact.items())) if isinstance(fact, dict) else fact for fact in facts)
 
 
-def _fastest(job: Job, cluster: Cluster, device: Device, asked: dict[Operator, float]) -> Plan:
+def _fastest(job: Job, cluster: Cluster, device: Device, times: dict[Operator, float]) -> Plan:
     """The option; ``asked`` gets the device's seconds of every operator that was looked at."""
     options = options_of(job, cluster.layout.mesh)
     if not options:
@@ -112,23 +112,23 @@ def _fastest(job: Job, cluster: Cluster, device: Device, asked: dict[Operator, f
         return fitting[0] if fitting else options[needed.index(min(needed))]
 
     def best(operator: Operator) -> float:
-        found = asked[operator] = float(device.time(operator).seconds)
-        return found
+        taken_s = times[operator] = float(device.time(operator).seconds)
+        return taken_s
 
-    known = job.work.stack.cost(best, device, job.capture)
+    priced = job.work.stack.cost(best, device, job.capture)
     seconds: dict[Operator, float] = {}
 
     def cost(operator: Operator) -> float:
         if operator not in seconds:
-            seconds[operator] = known(operator)
+            seconds[operator] = priced(operator)
         return seconds[operator]
 
     samples = [sample(replace(job, plan=plan), cluster) for plan in fitting]
     try:
-        least_s, found = _by_simulation(samples, fitting, device, cost)
+        least_s, sampled = _by_simulation(samples, fitting, device, cost)
         if not short(job, cluster.gpus):
-            return fitting[min(found, key=lambda index: (*found[index], index))]
-        return _by_whole_steps(job, cluster, device, cost, fitting, found, least_s)
+            return fitting[min(sampled, key=lambda index: (*sampled[index], index))]
+        return _by_whole_steps(job, cluster, device, cost, fitting, sampled, least_s)
     except UnreachableError:  # dead links cut ranks off; the run itself will say so
         return fitting[0]
 
@@ -146,23 +146,23 @@ def _by_whole_steps(
     device: Device,
     cost: Callable[[Operator], float],
     plans: list[Plan],
-    found: dict[int, Sampled],
+    samples: dict[int, Sampled],
     least_s: list[float],
 ) -> Plan:
     """The fastest as a whole step: of those closest by a visit to a stage, and the schedule as published; what steady
     layers choose where it is alike. ``least_s``: what a layer of each takes at least; the published schedule is not run
     where the paths of a stage's layers alone take longer than the others' whole steps."""
-    steady = min(found, key=lambda index: (*found[index], index))
+    steady = min(samples, key=lambda index: (*samples[index], index))
     layers = job.model.layers / (job.plan.pp * job.plan.vpp)
-    visit_s = {index: each.fill_s + layers * each.layer_s for index, each in found.items()}
-    order = sorted(found, key=lambda index: (visit_s[index], index))
+    visit_s = {index: layer.fill_s + layers * layer.layer_s for index, layer in samples.items()}
+    order = sorted(samples, key=lambda index: (visit_s[index], index))
     close = [index for index in order if visit_s[index] <= CLOSE * visit_s[order[0]]][:FINALISTS]
     published = _switched(replace(job.plan, open=()))
     as_published = [index for index, plan in enumerate(plans) if _switched(plan) == published]
     whole_s: dict[int, float] = {}
     passes = job.micro_batches * job.model.layers / job.plan.pp
     for index in dict.fromkeys((steady, *close, *as_published)):
-        if index not in found and passes * least_s[index] > SURE * min(whole_s.values()):
+        if index not in samples and passes * least_s[index] > SURE * min(whole_s.values()):
             continue
         whole_s[index] = whole_step_s(replace(job, plan=plans[index]), cluster, device, cost)
     fastest = min(whole_s, key=lambda index: whole_s[index])
@@ -180,35 +180,35 @@ def _by_simulation(
     meshes = [build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node) for job, _ in samples]
     least = [bound.layer_s(job, mesh) for (job, _), mesh in zip(samples, meshes, strict=True)]
     order = sorted(range(len(plans)), key=lambda index: (least[index], index))
-    found: dict[int, Sampled] = {}
+    layers: dict[int, Sampled] = {}
 
     def look_at(indices: Sequence[int]) -> None:
         for index in indices:
-            fastest_s = min((each.layer_s for each in found.values()), default=math.inf)
-            if index not in found and least[index] < SURE * fastest_s:
+            fastest_s = min((layer.layer_s for layer in layers.values()), default=math.inf)
+            if index not in layers and least[index] < SURE * fastest_s:
                 job = samples[index][0]
-                found[index] = simulated(job, cluster, device, cost).at_least(least[index], job)
+                layers[index] = simulated(job, cluster, device, cost).at_least(least[index], job)
 
     def fastest() -> int:
-        return min(found, key=lambda index: (*found[index], index))
+        return min(layers, key=lambda index: (*layers[index], index))
 
     cuts: dict[Hashable, list[int]] = {}
     for index in order:
         cuts.setdefault(_cut(plans[index]), []).append(index)
     look_at([indices[0] for indices in cuts.values()])
-    near_s = NEAR * min(each.layer_s for each in found.values())
+    near_s = NEAR * min(layer.layer_s for layer in layers.values())
     for indices in cuts.values():
-        if indices[0] in found and found[indices[0]].layer_s <= near_s:
+        if indices[0] in layers and layers[indices[0]].layer_s <= near_s:
             look_at(indices)
     # Paths alone do not tell which way of the rest is best: where it is another than was looked at first, a cut that
     # seemed slow may be the fastest with it. Where attention hides all of the rest, ways of it are alike in that cut.
     best = fastest()
     while True:
-        alike_s = ALIKE * found[best].layer_s
-        rests = {_rest(plans[index]) for index, each in found.items() if each.layer_s <= alike_s}
+        alike_s = ALIKE * layers[best].layer_s
+        rests = {_rest(plans[index]) for index, layer in layers.items() if layer.layer_s <= alike_s}
         look_at([index for indices in cuts.values() for index in indices if _rest(plans[index]) in rests])
         if fastest() == best:
-            return least, found
+            return least, layers
         best = fastest()
         look_at(cuts[_cut(plans[best])])
         best = fastest()
@@ -253,9 +253,9 @@ def sample(job: Job, cluster: Cluster) -> tuple[Job, Cluster]:
                 alone = located(alone, small.gpus, small.gpus_per_node)
             except ValueError:
                 alone = replace(alone, together=plan.together)
-            found = Job(model, alone, work)
-            if legal(found) or nodes == cluster.nodes:
-                return found, small
+            few = Job(model, alone, work)
+            if legal(few) or nodes == cluster.nodes:
+                return few, small
         elif nodes == cluster.nodes:
             return job, cluster
         nodes = next(count for count in range(nodes + 1, cluster.nodes + 1) if cluster.nodes % count == 0)

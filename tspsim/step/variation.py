@@ -42,7 +42,7 @@ def slowest_of(count: int) -> float:
     if count == 1:
         return 0.0
     z = np.linspace(-9.0, 9.0, 18_001)
-    below = np.array([0.5 * math.erfc(-each / math.sqrt(2.0)) for each in z])
+    below = np.array([0.5 * math.erfc(-deviation / math.sqrt(2.0)) for deviation in z])
     density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
     # In logarithms: powers of what is almost 1, to the count of a cluster's GPUs.
     with np.errstate(divide="ignore"):

@@ -29,7 +29,7 @@ def is_ceiling(scenario: Scenario) -> bool:
 
 
 def searched_under_the_ceiling(scenario: Scenario) -> tuple[str, ...]:
-    """What a reader of a search's plans has to know of their rates; empty where a stack is stated."""
+    """A note that the rates of a search without a stack are a ceiling; empty where a stack is stated."""
     if not is_ceiling(scenario):
         return ()
     return (

@@ -25,7 +25,7 @@ from ..base.memo import BoundedCache
 from ..fleet import FleetAnswer, FleetQuestion, own_scenario
 from ..fleet import answer as answer_fleet
 from ..fleet.answer import cluster_of
-from ..fleet.asked import of_job
+from ..fleet.paces import of_job
 from ..hardware import load_device
 from ..scenario import Scenario
 from ..step.cells import Cell

@@ -57,9 +57,9 @@ class Library:
     #: Number of whole answers, with their timelines, that are kept, the latest ones.
     keep: int = 0
     _answers: dict[str, PlanResult] = field(default_factory=dict)
-    _found: dict[Hashable, Any] = field(default_factory=dict)
+    _objects: dict[Hashable, Any] = field(default_factory=dict)
     _digests: dict[int, tuple[object, str]] = field(default_factory=dict)
-    _asked: int = 0
+    _questions: int = 0
 
     #: Questions after which the caches are cleared.
     TIDY_AFTER = 2000
@@ -76,16 +76,16 @@ class Library:
         )
 
     def _once(self, key: Hashable, find: Callable[[], Found]) -> Found:
-        if key not in self._found:
-            self._found[key] = find()
-        value: Found = self._found[key]
+        if key not in self._objects:
+            self._objects[key] = find()
+        value: Found = self._objects[key]
         return value
 
     def tidy(self) -> None:
         """Count one question; clear the caches after :attr:`TIDY_AFTER` of them."""
-        self._asked += 1
-        if self._asked % self.TIDY_AFTER == 0:
-            self._found.clear()
+        self._questions += 1
+        if self._questions % self.TIDY_AFTER == 0:
+            self._objects.clear()
             self._digests.clear()
 
     def take(self, key: str, answer: PlanResult) -> None:

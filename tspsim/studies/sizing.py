@@ -27,7 +27,7 @@ from ..traffic.traces import RequestTrace, read_trace
 from .launch import LAUNCHERS, launch
 from .planner.query import read_budget
 from .planner.traffic import TrafficPlanner
-from .planner.traffic_answer import Tried
+from .planner.traffic_answer import ServiceUnderLoad
 from .purchase.costs import Rates, rates_of
 from .purchase.offers import expand
 
@@ -50,7 +50,7 @@ class Sized:
     machines: int = 0
     nodes: int = 0
     gpus: int = 0
-    plan: Tried | None = None
+    plan: ServiceUnderLoad | None = None
     #: Metrics of all machines under the trace.
     served: Mapping[str, Any] | None = None
     #: Requests/s within the bounds on one machine.
@@ -360,7 +360,7 @@ def _sized(offered: Scenario, rate: float, budget_s: float | None, tell: Progres
     )  # fmt: skip
 
 
-def _best(offered: Scenario, budget_s: float | None, tell: Progress) -> tuple[Scenario, Tried]:
+def _best(offered: Scenario, budget_s: float | None, tell: Progress) -> tuple[Scenario, ServiceUnderLoad]:
     """The best plan on the smallest machine with enough memory, and that machine."""
     nodes = 1
     while True:
@@ -381,7 +381,7 @@ def _best(offered: Scenario, budget_s: float | None, tell: Progress) -> tuple[Sc
                 raise
 
 
-def _of_machines(scenario: Scenario, best: Tried, count: int) -> tuple[Deployment, Scenario]:
+def _of_machines(scenario: Scenario, best: ServiceUnderLoad, count: int) -> tuple[Deployment, Scenario]:
     """``count`` machines behind one router; with two pools one larger cluster, which caches cross."""
     plan, cluster = best.asked.plans[0], scenario.cluster
     if plan.pools is None:

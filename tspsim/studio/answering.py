@@ -86,7 +86,7 @@ class Answers(StudioPart):
         count = question["text"].count("\n") + 1
         if job.line:
             place = values.place_of(question["text"], job.key)
-            at = values.line_told(job.line) or (place[0] if place else None)
+            at = values.line_in(job.line) or (place[0] if place else None)
             where = f"line {at}: " if at else ""
             state = {"n": question["n"], "refused": True, "path": values.path(place[1]) if place else ""}
             status = "cancelled" if job.cancelled else "no answer; the page shows an earlier question's"

@@ -34,7 +34,7 @@ PARTS = (
 )
 
 
-def made(desks: Desks, start: str | None) -> Dash:
+def studio_app(desks: Desks, start: str | None) -> Dash:
     """The application; all of its files come from this machine.
 
     Parameters

@@ -76,7 +76,7 @@ class Aside(StudioPart):
         rows = job.value["rows"]
         return (
             html.Ol([_plan(*row) for row in enumerate(rows)], className="found"),
-            job.value["told"],
+            job.value["words"],
             True,
             True,
             rows,

@@ -134,7 +134,7 @@ class Worker:
             job = self.job
             if job is None or job.number != number:
                 continue
-            if kind == "told":
+            if kind == "progress":
                 job.tell(*rest)
             elif kind == "done":
                 job.end(rest[0])
@@ -164,8 +164,8 @@ class TabProcesses:
         self._lock = threading.Lock()
         self._asking = threading.Lock()
         #: Number of the latest question, the job that answers it, and the latest answer: its JSON, and all of it.
-        self.asked = 0
-        self._asked = ("", "")
+        self.number = 0
+        self._question = ("", "")
         self.answering: WorkerTask | None = None
         #: A job that was started before its question: text and file, and the job.
         self._begun: tuple[tuple[str, str], WorkerTask] | None = None
@@ -195,15 +195,15 @@ class TabProcesses:
         """The job that answers the question of a number, started on the first call, or ``again``; None where there is
         a later question."""
         with self._asking:
-            if number < self.asked:
+            if number < self.number:
                 return None
-            if self.answering is None or (number, text, file) != (self.asked, *self._asked) or again:
+            if self.answering is None or (number, text, file) != (self.number, *self._question) or again:
                 begun, self._begun = self._begun, None
                 if begun is not None and begun[0] == (text, file) and not begun[1].cancelled and not again:
                     self.answering = begun[1]
                 else:
                     self.answering = self.ask("front", "answer", text, file)
-                self.asked, self._asked = number, (text, file)
+                self.number, self._question = number, (text, file)
             return self.answering
 
     def begin(self, text: str, file: str) -> None:

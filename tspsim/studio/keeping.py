@@ -136,7 +136,7 @@ class Keep(StudioPart):
         if what == "save":
             return desk.ask("file", "save", question["file"], question["text"], replace, (".yaml", ".yml"))
         if what == "save-json":
-            if desk.value is None or desk.asked != question["n"] or desk.answering is None or not desk.answering.over:
+            if desk.value is None or desk.number != question["n"] or desk.answering is None or not desk.answering.over:
                 return None
             return desk.ask("file", "save", str(file.with_suffix(".json")), desk.value["json"], replace, (".json",))
         questions = [(question["text"], question["file"])]

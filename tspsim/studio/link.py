@@ -27,10 +27,10 @@ class State:
     at: str = ""
 
 
-def made(state: State) -> str:
+def fragment(state: State) -> str:
     """The part of the address after the page's; empty where it would be too long.
 
-    >>> read(made(State("name: a", "a.yaml", "plans/0"))) == State("name: a", "a.yaml", "plans/0")
+    >>> read(fragment(State("name: a", "a.yaml", "plans/0"))) == State("name: a", "a.yaml", "plans/0")
     True
     """
     packed = base64.urlsafe_b64encode(zlib.compress(state.text.encode("utf-8", "replace"), 9)).decode("ascii")

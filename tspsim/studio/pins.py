@@ -43,7 +43,7 @@ class Pins(StudioPart):
                 raise PreventUpdate
             return [pin for number, pin in enumerate(now) if number != by["pin"]]
         desk = self.desks.of(tab)
-        if question is None or desk.document is None or desk.asked != question["n"] or desk.value is None:
+        if question is None or desk.document is None or desk.number != question["n"] or desk.value is None:
             raise PreventUpdate
         kept = SORTS[desk.value["sort"]].pinned(desk.document, desk.value)
         if kept is None:

@@ -215,7 +215,7 @@ class QuestionTurns(StudioPart):
             with contextlib.suppress(InputError):  # the answer reports the error
                 data = mapping_of(now.text, Path(now.file))
                 now = link.State(now.text, now.file, self.forms.of(data).level(data, now.at).path)
-        hash_ = link.made(now)
+        hash_ = link.fragment(now)
         asks = (now.text, now.file) != (question.get("text"), question.get("file"))
         numbers = {"n": question["n"] + asks, "form": question["form"] + whole}
         stored = {**question, "text": now.text, "file": now.file, "at": now.at, **numbers, "hash": hash_}

@@ -79,14 +79,14 @@ def opened(
     begin()  # it imports beside this process
     import werkzeug.serving
 
-    from .app import made
+    from .app import studio_app
     from .desks import Desks
     from .guard import LOOPBACK, Guard
 
     at = int(listening.getsockname()[1])
     desks = Desks(folder)
     threading.Thread(target=_look, args=(desks,), daemon=True).start()
-    app = made(desks, start)
+    app = studio_app(desks, start)
     hosts = (*LOOPBACK, *(() if local else (host, socket.gethostname())))
     if host in ("0.0.0.0", "::"):
         hosts = (*hosts, *_addresses())

@@ -260,7 +260,7 @@ def _step(node: Any, rest: str) -> tuple[str, int, Any, int] | None:
 _LINE = re.compile(r"\(line (\d+)(?:, column (\d+))?\)")
 
 
-def line_told(message: str) -> int | None:
+def line_in(message: str) -> int | None:
     """The line number in a message; None where it has none."""
     match = _LINE.search(message)
     return int(match[1]) if match else None

@@ -1,8 +1,8 @@
 """The jobs of the studio's workers: read questions, answer them, draw curves, search plans, save files.
 
-:func:`main` is a worker. It takes ``(number, job, arguments)`` from a pipe. It sends ``("told", number, words, share,
-part)`` while it works, and ``("done", number, value)`` or ``("refused", number, line, key, code)`` at the end. It ends
-with the pipe. Only plain data goes over the pipe.
+:func:`main` is a worker. It takes ``(number, job, arguments)`` from a pipe. While it works, it sends ``("progress",
+number, words, share, part)``; at the end it sends ``("done", number, value)`` or ``("refused", number, line, key,
+code)``. It ends with the pipe. Only plain data goes over the pipe.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _take(connection: Connection, jobs: queue.SimpleQueue[Any]) -> None:
 
 def _answered(connection: Connection, number: int, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     def tell(words: str, share: float, part: Any = None) -> None:
-        connection.send(("told", number, words, share, part))
+        connection.send(("progress", number, words, share, part))
 
     try:
         return ("done", number, JOBS[name](*arguments, tell))
@@ -160,7 +160,7 @@ def plans(text: str, file: str, budget: str, limits: Sequence[str], tell: Tell) 
     count = sum(search.simulated for _, search in several)
     whole = all(search.complete for _, search in several)
     words = f"{count:,} plans simulated" + ("" if whole else "; the budget ended before all were searched")
-    return {"rows": rows, "told": words}
+    return {"rows": rows, "words": words}
 
 
 def purchase(text: str, file: str, tell: Tell) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..base.errors import InputError
 from .kinds import UNKNOWN
-from .kineto import read_events
+from .kineto import KINETO, read_events
 from .names import kind_of
 from .profile import Arguments, Event, Launchers, ProfileColumns
 from .reader import read_files, reader_of
@@ -88,7 +88,7 @@ def read_capture(path: Path) -> Capture:
     InputError
         The file is no profile of PyTorch's, or captures nothing.
     """
-    if reader_of(path).name != "kineto":
+    if reader_of(path) is not KINETO:
         raise InputError("is no profile of a capture, which PyTorch's profiler writes", file=str(path))
     reading = _Launches()
     read_events(path, reading)

@@ -151,7 +151,8 @@ def kinds_of(
     lane: RankTimeline, measured: Trace, operation: NDArray[np.int64], waiting: NDArray[np.bool_]
 ) -> tuple[LayerRow, ...]:
     """Time by kind, each as a union: a product or transfer counts to the kind of the operator that took it, and so does
-    a small kernel of a kind that the simulated step has none of, where a small operator took it."""
+    a small kernel of a kind that the simulated step has none of, where a small operator took it. Casts count to the
+    products in eight bits that took them: what is simulated for those has them too."""
     words = measured.word("kind").tolist()
     rows: dict[str, list[int]] = defaultdict(list)
     simulated = {item.kind for item in lane.operations}
@@ -159,8 +160,9 @@ def kinds_of(
         kind = WAIT if waiting[row] else word
         if index >= 0 and not waiting[row]:
             taker = lane.operations[index].kind
+            cast = word == "quantize" and lane.operations[index].casts
             # The sums and copies of an eager framework are norms, rotations and activations one by one.
-            if word in HEAVY or (word not in simulated and taker not in HEAVY):
+            if word in HEAVY or cast or (word not in simulated and taker not in HEAVY):
                 kind = taker
         rows[kind].append(row)
     starts, ends = measured.columns["start_s"], measured.end_s

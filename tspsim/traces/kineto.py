@@ -265,4 +265,4 @@ def _takes(path: Path, start: bytes) -> bool:
     )
 
 
-TRACE_READERS.register(TraceReader("kineto", "PyTorch's profiler, JSON or gzip", _takes, read_kineto))
+KINETO = TRACE_READERS.register(TraceReader("kineto", "PyTorch's profiler, JSON or gzip", _takes, read_kineto))

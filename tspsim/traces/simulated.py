@@ -9,7 +9,7 @@ as long as it was.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..base.errors import InfeasibleError, InputError, UnknownNameError
 from ..operators import Computes, FusedMoE, Gemm, GroupedGemm, Operator, Role
 from ..parallel import Job, Plan
+from ..parallel.stack import ADD_TO_GRADIENT
 from ..program import Collective, Compute, Copy, Launch, SendReceive
 from ..step.costs import Costs
 from ..step.question import Question
@@ -113,6 +114,11 @@ class Operation:
         return operator.dtype in _WIDE and getattr(operator, "weight_dtype", None) in (None, *_WIDE)
 
     @property
+    def casts(self) -> bool:
+        """Whether casts of its operands are in its time: a product in eight bits and fewer."""
+        return self.kind in ("gemm", "grouped_gemm") and not self.is_wide
+
+    @property
     def calls(self) -> int:
         """Kernels that a library without a grouped product makes of it."""
         return self.operator.batch if isinstance(self.operator, GroupedGemm) else 1
@@ -162,8 +168,6 @@ class RankTimeline:
             )
             for step in (self.steps[index] for index in kept)
         )
-        from dataclasses import replace
-
         operations = tuple(
             replace(operation, instruction=number[operation.instruction], start_s=operation.start_s - start_s)
             for operation in self.operations
@@ -269,6 +273,7 @@ class Simulated:
         operations: list[Operation] = []
         steps: list[SimulatedInstruction] = []
         issued = simulated.role.rows()
+        adds = self.job.work.stack.products_accumulate
         for number, (entry, start, end) in enumerate(zip(issued, starts, ends, strict=True)):
             instruction = entry.instruction
             steps.append(SimulatedInstruction(instruction.stream, tuple(entry.after), start, end - start))
@@ -278,6 +283,10 @@ class Simulated:
                 stretch = (end - start) / sum(alone) if sum(alone) > 0.0 else 0.0
                 clock = start
                 for operator, seconds in zip(instruction.operators, alone, strict=True):
+                    if adds and operator.name == ADD_TO_GRADIENT and operations:
+                        operations[-1] = replace(operations[-1], seconds=operations[-1].seconds + seconds * stretch)
+                        clock += seconds * stretch
+                        continue
                     kind, phase, length = kind_of_operator(operator), _phase(part, operator), seconds * stretch
                     operations.append(
                         Operation(

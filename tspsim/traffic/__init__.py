@@ -1,14 +1,14 @@
-"""What is asked of a service: when requests are sent, how long they are, what they share, and how a benchmark counts.
+"""The requests of a service: send times, lengths, shared prefixes, and how a benchmark counts them.
 
-Kinds of each register themselves (:mod:`tspsim.base.registry`): a class whose fields are its options, its check and its
-sentence. :func:`draw` makes columns of requests of them. Nothing here knows an engine or a clock.
+Each kind registers itself (:mod:`tspsim.base.registry`): a class whose fields are its options, with its check and its
+sentence. :func:`draw` draws columns of requests from them. This room knows no engine and no clock.
 """
 
 from __future__ import annotations
 
 from . import arrivals, lengths, prefixes, protocols
 from .arrivals import ARRIVALS, Arrivals
-from .draw import Asked, draw, sizes
+from .draw import DrawnRequests, draw, sizes
 from .kind import Kind, OneKind
 from .lengths import LENGTHS, Lengths
 from .prefixes import PREFIXES, Needs, Prefixes, Shared
@@ -22,7 +22,7 @@ __all__ = [
     "PROTOCOLS",
     "TRACE_FORMS",
     "Arrivals",
-    "Asked",
+    "DrawnRequests",
     "Kind",
     "Lengths",
     "Needs",

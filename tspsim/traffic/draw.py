@@ -1,6 +1,6 @@
-"""What a scenario's traffic asks, drawn: columns of all requests, so that a million take megabytes.
+"""The requests of a scenario's traffic, drawn as columns: a million take megabytes.
 
-Every aspect has random numbers of its own from the same seed: other lengths leave arrivals as they are.
+Every aspect draws its own random numbers from the same seed: other lengths leave arrivals unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .protocols import Protocol
 
 
 class Stream(IntEnum):
-    """Which random numbers an aspect takes."""
+    """The stream of random numbers of an aspect."""
 
     ARRIVALS = 0
     PROMPTS = 1
@@ -31,37 +31,37 @@ class Stream(IntEnum):
 
 
 @dataclass(frozen=True)
-class Asked:
+class DrawnRequests:
     """Requests in the order of their numbers.
 
     Attributes
     ----------
     arrival_s
-        When each wants to be sent; None of a closed loop. Of conversations their first turns' times count.
+        Earliest send time of each; None of a closed loop. Of conversations the first turn's time counts.
     prompt_tokens, output_tokens
-        Of each; prompts are whole, with all that was said before.
+        Tokens of each; prompts are whole, with all that was said before.
     most
-        Under way at once, at most (of conversations: so many of them); None: no limit.
+        Requests (or conversations) under way at once, at most; None: no limit.
     turns
-        Requests of a conversation; they stand behind each other.
+        Requests of a conversation; their numbers follow each other.
     begins
-        First requests of conversations of unlike size, and behind them the number of requests; None: all have
+        First request of each conversation, then the number of requests. None: all conversations have
         ``turns``.
     think_s
-        From the end of the turn before, of each.
+        Seconds of each from the end of the turn before.
     warm_up, cool_down
         Requests at the beginning and at the end that do not count.
     pauses
-        Warm-up requests end before the others are sent.
+        Whether warm-up requests end before the others are sent.
     spacing_s
-        Of a closed loop: between the first requests of two clients.
+        Seconds between the first requests of two clients of a closed loop.
     ignore_eos
-        Engines are told that answers are as long as they may be.
+        Whether requests say ``ignore_eos``: every answer takes its longest length.
     follows
-        Of each conversation, of each request of it, those of it that have to end before it is sent; None: the one
+        For each request of each conversation: requests that must end before it is sent. None: the request
         before it.
     tools
-        ``think_s`` are calls of tools, which wait for one of ``tool_workers`` (None: there is no limit).
+        Whether ``think_s`` are tool calls, which wait for one of ``tool_workers`` (None: no limit).
     """
 
     arrival_s: Floats | None
@@ -86,24 +86,24 @@ class Asked:
 
     @property
     def counted(self) -> slice:
-        """Those that count."""
+        """Slice of the requests that count."""
         return slice(self.warm_up, len(self) - self.cool_down)
 
     @property
     def conversations(self) -> int:
-        """How many there are."""
+        """Number of conversations."""
         return self.conversations_before(len(self))
 
     def conversations_before(self, number: int) -> int:
-        """How many begin before a request."""
+        """Number of conversations that begin before a request."""
         return -(-number // self.turns) if self.begins is None else int(self.begins.searchsorted(number))
 
     def conversation_of(self, number: int) -> int:
-        """Which a request belongs to."""
+        """Index of a request's conversation."""
         return self.conversations_before(number + 1) - 1
 
     def first_of(self, conversation: int) -> int:
-        """The number of its first request; of the one behind the last as many as there are."""
+        """Number of a conversation's first request; past the last conversation, the number of requests."""
         return conversation * self.turns if self.begins is None else int(self.begins[conversation])
 
 
@@ -117,7 +117,7 @@ def draw(
     requests: int | None,
     seed: int,
     model: str | None = None,
-) -> Asked:
+) -> DrawnRequests:
     """Draw the requests of one point of a scenario's traffic.
 
     Parameters
@@ -125,16 +125,16 @@ def draw(
     prompt, output
         None: as in the trace of the arrivals.
     requests
-        That count, warm-up not among them; None: as many as the protocol sends.
+        Requests that count, without warm-up; None: the protocol's number.
     seed
-        Of all random numbers.
+        Seed of all random numbers.
     model
-        Of which benchmarks count as many samples as theirs has.
+        Model name; some benchmarks have a number of samples by model.
 
     Raises
     ------
     InputError
-        The trace has fewer requests than are asked for.
+        The trace has too few requests.
     """
     trace = arrivals.trace()
     measured = requests or protocol.requests(arrivals, model)
@@ -143,7 +143,7 @@ def draw(
     def stream(which: Stream) -> np.random.Generator:
         return np.random.default_rng([seed, int(which)])
 
-    if protocol.pauses:  # of conversations none that is warmed up with counts in part
+    if protocol.pauses:  # a conversation counts as a whole or not at all
         turns = prefix.drawn(stream(Stream.SHAPES), warm_up).sizes(warm_up)
         warm_up = int(turns.sum()) if turns is not None else -(-warm_up // prefix.turns_each) * prefix.turns_each
     cool_down = protocol.cool_down(arrivals)
@@ -151,7 +151,7 @@ def draw(
     if trace is not None and measured + warm_up > len(trace) and requests is None:
         measured = len(trace) - warm_up
     if pauses and not prefix.shares:
-        warm_up = 0  # it ends before the first request that counts, and leaves nothing behind that would be met again
+        warm_up = 0  # it ends before the first request that counts, and leaves no shared prefix
     count = measured if not warm_up else measured + warm_up
     if not pauses and warm_up + cool_down >= measured:
         what = f"{warm_up} + {cool_down} requests that do not count leave none of {measured}"
@@ -176,7 +176,7 @@ def draw(
     prompts = prefix.prompts(tokens(prompt, "prompt_tokens", Stream.PROMPTS), outputs)
     conversations = -(-count // prefix.turns_each) if turns is None else len(turns)
     unlike = turns is not None and bool((turns != turns[0]).any())
-    return Asked(
+    return DrawnRequests(
         drawn_times(arrivals, stream(Stream.ARRIVALS), conversations),
         prompts,
         outputs,
@@ -197,13 +197,13 @@ def draw(
 
 
 def sizes(prefix: Prefixes, requests: int, seed: int) -> Ints:
-    """Requests of each conversation that so many requests are; the last of those that are stated may be in part."""
-    found = prefix.drawn(np.random.default_rng([seed, int(Stream.SHAPES)]), requests).sizes(requests)
-    return found if found is not None else np.full(-(-requests // prefix.turns_each), prefix.turns_each)
+    """Requests of each conversation that ``requests`` requests form; the last conversation may be cut."""
+    counts = prefix.drawn(np.random.default_rng([seed, int(Stream.SHAPES)]), requests).sizes(requests)
+    return counts if counts is not None else np.full(-(-requests // prefix.turns_each), prefix.turns_each)
 
 
 def drawn_times(arrivals: Arrivals, random: np.random.Generator, count: int) -> Floats | None:
-    """Seconds of ``count`` arrivals, ascending; raises TspsimError for what else a kind gives."""
+    """Seconds of ``count`` arrivals, ascending. Raises TspsimError for any other result of a kind."""
     times = arrivals.times(random, count)
     if times is not None:
         times = np.asarray(times)

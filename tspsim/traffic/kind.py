@@ -1,7 +1,7 @@
-"""What varies in traffic is an object of a registered class: its fields are its options, and it says what it does.
+"""Kinds of traffic: objects of registered classes, whose fields are their options, and who describe themselves.
 
-A class registers under the ``kind`` that a scenario names it by. A registry's classes make the type of a scenario's key
-(:class:`OneKind`): what is stated is read by the class of its kind, and the JSON Schema lists them all.
+A class registers under the ``kind`` that a scenario writes. A registry's classes form the type of a scenario's key
+(:class:`OneKind`): the class of the kind reads the value, and the JSON Schema lists all classes.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ class Kind(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, ignored_types=(once,))
     name: ClassVar[str]
-    #: Of the family: set by its base class.
+    #: The registry of the family, set by its base class.
     registry: ClassVar[Registry[Any]]
 
     @classmethod
     def stated(cls) -> set[str]:
-        """That a scenario may state beside its kind."""
+        """Keys that a scenario may state beside ``kind``."""
         return {field.alias or name for name, field in cls.model_fields.items()}
 
     @classmethod
     def further(cls) -> Iterator[Key]:
         """All keys of a family's registered classes, for messages that offer the nearest."""
-        for each in cls.registry.values():
-            yield from map(Key, each.stated())
+        for kind in cls.registry.values():
+            yield from map(Key, kind.stated())
 
     def in_words(self) -> str:
-        """What it does, as a clause of a sentence."""
+        """What the kind does, as a clause of a sentence."""
         raise NotImplementedError
 
 
@@ -67,11 +67,11 @@ class OneKind:
     Parameters
     ----------
     registry
-        Of classes.
+        Registry of classes.
     shorthand
         Reads other spellings than a mapping with ``kind``.
     without
-        Kinds that it may not be: those that hold others.
+        Kinds that are not allowed: those that hold others.
     """
 
     registry: Registry[Any]
@@ -80,7 +80,7 @@ class OneKind:
 
     @property
     def names(self) -> list[str]:
-        """Kinds that it may be."""
+        """Names of the allowed kinds."""
         return [name for name in self.registry if name not in self.without]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
@@ -94,19 +94,19 @@ class OneKind:
     ) -> dict[str, Any]:
         return {"anyOf": [self._schema(self.registry.get(name)) for name in self.names]}
 
-    def _schema(self, each: type[Kind]) -> dict[str, Any]:
-        schema = each.model_json_schema(by_alias=True)
+    def _schema(self, kind: type[Kind]) -> dict[str, Any]:
+        schema = kind.model_json_schema(by_alias=True)
         alone: dict[str, Any] = inlined(schema, schema.pop("$defs", {}))
-        kind = {"const": each.name, "type": "string"}
-        properties = {"kind": kind, **alone.get("properties", {})}
+        constant = {"const": kind.name, "type": "string"}
+        properties = {"kind": constant, **alone.get("properties", {})}
         return alone | {"properties": properties, "required": ["kind", *alone.get("required", [])]}
 
     def read(self, value: Any) -> Kind:
         """The object that a scenario's value describes."""
         if isinstance(value, Kind):
             return value
-        told = self.shorthand(value)
-        data = dict(told if told is not None else value) if isinstance(told or value, Mapping) else None
+        expanded = self.shorthand(value)
+        data = dict(expanded if expanded is not None else value) if isinstance(expanded or value, Mapping) else None
         if data is None:
             raise PydanticCustomError("mapping_type", "not a mapping")
         if "kind" not in data:
@@ -115,21 +115,21 @@ class OneKind:
         kind = data.pop("kind")
         if not isinstance(kind, str) or kind not in self.names:
             raise self._wrong("kind", f"unknown {self.registry.what} '{kind}'{did_you_mean(kind, self.names)}", kind)
-        each: type[Kind] = self.registry.get(kind)
-        for key in (key for key in data if key not in each.stated()):
+        chosen: type[Kind] = self.registry.get(kind)
+        for key in (key for key in data if key not in chosen.stated()):
             others = [name for name in self.names if key in self.registry.get(name).stated()]
-            near = f"unknown key{did_you_mean(key, sorted(each.stated()))}"
+            near = f"unknown key{did_you_mean(key, sorted(chosen.stated()))}"
             raise self._wrong(key, f"is a key of {either(others)}, not of {kind}" if others else near, data[key])
-        return each.model_validate(data)
+        return chosen.model_validate(data)
 
     def _wrong(self, key: str, sentence: str, value: Any) -> ValidationError:
-        """What is told of one key."""
+        """An error about one key."""
         wrong = InitErrorDetails(type=refuse(sentence), loc=(key,), input=value)
         return ValidationError.from_exception_data(self.registry.what, [wrong])
 
 
 def inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """A schema that stands alone: what it refers to is written out."""
+    """A schema without references: definitions are written out."""
     if isinstance(schema, Mapping):
         if "$ref" in schema:
             return inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
@@ -138,7 +138,7 @@ def inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
 
 
 def dumped(value: Kind, context: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A kind as a scenario states it, defaults filled in but where it is to be read back."""
+    """A kind as a scenario states it. Defaults are filled in, unless the text is to be read back."""
     again = bool((context or {}).get(WITH_UNITS))
     data = value.model_dump(mode="json", by_alias=True, context=dict(context or {}), exclude_unset=again)
     alone = {key: item[0] if isinstance(item, list) and len(item) == 1 else item for key, item in data.items()}
@@ -146,7 +146,7 @@ def dumped(value: Kind, context: Mapping[str, Any] | None = None) -> dict[str, A
 
 
 def refuse(sentence: str) -> PydanticCustomError:
-    """An error whose text is already what the user reads."""
+    """An error whose text is shown to the user unchanged."""
     return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})
 
 

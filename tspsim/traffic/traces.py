@@ -1,7 +1,7 @@
-"""Recorded requests: files of arrivals and lengths, in the forms in which they are published.
+"""Recorded requests: files of arrivals and lengths, in their published forms.
 
-A form says how its columns are called and what its times are in; it is known by the first line. Lines that begin with #
-tell where a file is from. A trace is whole or refused: a missing or negative value is an error that names its line.
+A form has names of columns and a unit of time; the first line of a file identifies it. Lines that begin with # name the
+file's source. A missing or negative value is an error that names its line.
 
 References
 ----------
@@ -39,9 +39,9 @@ class RequestTrace:
     Attributes
     ----------
     arrival_s
-        Seconds; empty where a file has lengths alone.
+        Seconds; empty where a file has only lengths.
     hashes
-        Identities of the prompt's blocks, first to last, one tuple a request; empty where the file has none.
+        Identities of each prompt's blocks, first to last, one tuple per request; empty where the file has none.
     """
 
     name: str
@@ -62,7 +62,7 @@ class RequestTrace:
 
 @dataclass(frozen=True)
 class TraceForm:
-    """How a publisher writes traces: names of columns, and seconds of a stated time.
+    """A publisher's form of traces: names of columns, and the conversion of a time to seconds.
 
     ``time`` and ``hashes`` are empty where the form has none.
     """
@@ -80,12 +80,12 @@ class TraceForm:
 
 
 def _timestamp(value: Any) -> float:
-    """Seconds of ``2023-11-16 18:15:46.6805900``: digits beyond microseconds are cut."""
+    """Seconds of ``2023-11-16 18:15:46.6805900``; digits beyond microseconds count."""
     text = str(value)
     whole, _, fraction = text.partition(".")
     digits = "".join(c for c in fraction if c.isdigit())
-    moment = datetime.fromisoformat(whole)
-    return (moment - datetime(2000, 1, 1)).total_seconds() + (float(f"0.{digits}") if digits else 0.0)
+    date = datetime.fromisoformat(whole)
+    return (date - datetime(2000, 1, 1)).total_seconds() + (float(f"0.{digits}") if digits else 0.0)
 
 
 TRACE_FORMS: Registry[TraceForm] = Registry("form of a trace", "tspsim.trace_forms", TraceForm)
@@ -107,19 +107,19 @@ def locate_trace(name: str, beside: Path | None = None) -> Path:
     Raises
     ------
     InputError
-        There is none; the message offers the nearest catalog name.
+        No such trace; the message offers the nearest catalog name.
     """
     if "/" in name or "\\" in name or name.endswith(SUFFIXES):
         for path in (Path(name), *([beside / name] if beside else [])):
             if path.is_file():
                 return path
         raise InputError(f"no such file '{shorten(name)}'; give a path that exists or the name of a catalog trace")
-    known: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for root in reversed(catalog.roots()):
-        known |= {path.stem: path for suffix in SUFFIXES for path in sorted((root / FOLDER).glob(f"*{suffix}"))}
-    if name not in known:
-        raise UnknownNameError("trace", name, known)
-    return known[name]
+        paths |= {path.stem: path for suffix in SUFFIXES for path in sorted((root / FOLDER).glob(f"*{suffix}"))}
+    if name not in paths:
+        raise UnknownNameError("trace", name, paths)
+    return paths[name]
 
 
 def read_trace(name: str) -> RequestTrace:
@@ -128,7 +128,7 @@ def read_trace(name: str) -> RequestTrace:
     Raises
     ------
     InputError
-        No such trace, of no known form, without rows, or with holes: the line and the column are named.
+        No such trace, an unknown form, no rows, or holes; the message names line and column.
     """
     path = locate_trace(name)
     try:
@@ -210,8 +210,8 @@ def _form_of(row: Mapping[str, Any], file: str) -> TraceForm:
         if form.matches(row):
             return form
     columns = [filter(None, (form.time, form.prompt, form.output)) for form in TRACE_FORMS.values()]
-    known = "; ".join(f"{name}: {', '.join(each)}" for name, each in zip(TRACE_FORMS, columns, strict=True))
-    raise InputError(f"is of no known form; columns are {shorten(', '.join(row))} (known: {known})", file=file)
+    forms = "; ".join(f"{name}: {', '.join(names)}" for name, names in zip(TRACE_FORMS, columns, strict=True))
+    raise InputError(f"is of no known form; columns are {shorten(', '.join(row))} (known: {forms})", file=file)
 
 
 def _value(row: Mapping[str, Any], column: str, read: Callable[[Any], float], number: int, file: str) -> float:
@@ -219,12 +219,12 @@ def _value(row: Mapping[str, Any], column: str, read: Callable[[Any], float], nu
     if value is None or (isinstance(value, str) and not value.strip()):
         raise InputError(f"line {number}: {column} is missing; a trace has no holes", file=file)
     try:
-        found = read(value)
+        parsed = read(value)
     except (TypeError, ValueError):
         raise InputError(f"line {number}: {column} '{shorten(value)}' is not a number", file=file) from None
-    if not np.isfinite(found):
+    if not np.isfinite(parsed):
         raise InputError(f"line {number}: {column} '{shorten(value)}' is not a number; a trace has no holes", file=file)
-    return found
+    return parsed
 
 
 def _hashes(value: Any, column: str, number: int, file: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What a predictor says about the rows of a table: a value with its range, or why it has none."""
+"""The answers of a predictor to the rows of a table: a value with its range, or the reason for none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Predictor = Callable[["pd.DataFrame", "RowAnswers"], None]
 
 
 class RowAnswers:
-    """One answer a row, filled in by a predictor."""
+    """One answer per row, filled in by a predictor."""
 
     def __init__(self, rows: int) -> None:
         #: Shape (rows,), in the unit of the table's main column; NaN where a row is skipped.
@@ -32,43 +32,43 @@ class RowAnswers:
         self.reason: NDArray[Any] = np.full(rows, "", dtype=object)
         #: Further predicted columns by name, shape (rows,): numbers or words; None where there is no answer.
         self.further: dict[str, NDArray[Any]] = {}
-        #: Words by which rows are grouped beside their own columns, shape (rows,) by name; empty where there is none.
+        #: Labels that group rows beside their own columns, shape (rows,) by name; empty where a row has none.
         self.labels: dict[str, NDArray[Any]] = {}
-        #: Sentence → rows it is true of: whose parameters were borrowed, what was assumed.
+        #: Sentence → number of rows that it applies to: borrowed parameters and assumptions.
         self.notes: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self.predicted)
 
     def predict(self, where: Any, predicted: Any, low: Any, high: Any) -> None:
-        """Values with their ranges for the rows ``where`` (a mask, positions, or one position)."""
+        """Set values with their ranges for the rows ``where`` (a mask, positions, or one position)."""
         self.predicted[where] = predicted
         self.low[where] = low
         self.high[where] = high
 
     def skip(self, where: Any, reason: str) -> None:
-        """No value for these rows, and why."""
+        """Set no value for these rows, and the reason."""
         self.predicted[where] = self.low[where] = self.high[where] = np.nan
         self.reason[where] = reason
 
     def also(self, where: Any, column: str, values: Any) -> None:
-        """Values of a further column."""
+        """Set values of a further column."""
         if column not in self.further:
             self.further[column] = np.full(len(self), None, dtype=object)
         self.further[column][where] = values
 
     def label(self, where: Any, name: str, words: Any) -> None:
-        """What rows are grouped by."""
+        """Set the labels that group rows."""
         if name not in self.labels:
             self.labels[name] = np.full(len(self), "", dtype=object)
         self.labels[name][where] = words
 
     def note(self, sentence: str, rows: int) -> None:
-        """Something a reader of these answers should know."""
+        """Add a sentence that a reader of these answers should know."""
         self.notes[sentence] = self.notes.get(sentence, 0) + rows
 
     def put(self, where: NDArray[Any], part: RowAnswers) -> None:
-        """The answers of a table whose row i is row ``where[i]`` of this one."""
+        """Copy the answers of a table whose row i is row ``where[i]`` of this one."""
         self.predict(where, part.predicted, part.low, part.high)
         self.reason[where] = part.reason
         for column, values in part.further.items():
@@ -79,17 +79,17 @@ class RowAnswers:
             self.note(sentence, rows)
 
     def check(self) -> None:
-        """Every row has a finite positive value within its range, or a reason (a predictor that forgets a row is a
-        bug, and must not pass for a skipped row)."""
+        """Check that every row has a finite positive value within its range, or a reason. A predictor that forgets a
+        row has a bug, and the row must not pass for a skipped one."""
         skipped = self.reason != ""
-        told = np.isfinite(self.predicted) & (self.low <= self.predicted) & (self.predicted <= self.high)
-        if not np.all(told ^ skipped):
-            where = int(np.flatnonzero(~(told ^ skipped))[0])
+        answered = np.isfinite(self.predicted) & (self.low <= self.predicted) & (self.predicted <= self.high)
+        if not np.all(answered ^ skipped):
+            where = int(np.flatnonzero(~(answered ^ skipped))[0])
             raise AssertionError(f"row {where} has no answer: {self.predicted[where]}, '{self.reason[where]}'")
 
 
 def each_row(answer: Callable[[Row, int, RowAnswers], None]) -> Predictor:
-    """A predictor that answers row by row; what an InputError says is why a row is skipped."""
+    """A predictor that answers row by row; the message of an InputError is the reason why a row is skipped."""
 
     @wraps(answer)
     def predict(frame: pd.DataFrame, answers: RowAnswers) -> None:
@@ -103,7 +103,7 @@ def each_row(answer: Callable[[Row, int, RowAnswers], None]) -> Predictor:
 
 
 def unpredicted(reason: str) -> Predictor:
-    """A predictor that has one reason for every row."""
+    """A predictor that gives one reason for every row."""
 
     def predict(frame: pd.DataFrame, answers: RowAnswers) -> None:
         answers.skip(slice(None), reason)

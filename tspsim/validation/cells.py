@@ -10,7 +10,7 @@ Row = Mapping[Any, Any]
 
 
 def number_of(value: object) -> float:
-    """The number in a cell; NaN where there is none."""
+    """The number in a cell; NaN if there is none."""
     try:
         return float(str(value))
     except ValueError:
@@ -18,6 +18,6 @@ def number_of(value: object) -> float:
 
 
 def count_of(row: Row, column: str, default: int = 0) -> int:
-    """A whole number of a cell; the default where there is none."""
+    """The whole number in a cell; the default if there is none."""
     value = number_of(row.get(column, ""))
     return int(value) if math.isfinite(value) and value > 0.0 and value == int(value) else default

@@ -16,9 +16,9 @@ from .cells import Row
 from .devices import device_name, named_device
 from .kernels import MICROSECONDS
 
-#: GPUs whose domain of NVLink is a rack; one machine of them ("node" 1 of a table) holds four.
+#: GPUs whose NVLink domain is a rack; one of its machines ("node" 1 of a table) holds four.
 RACKS = {"gb200": ("gb200-nvl72", 72), "gb300": ("gb300-nvl72", 72)}
-#: Words of a library column that tell the fabric it ran on.
+#: Words of a library column that name the fabric of the run.
 FABRICS = {
     "nebius": "infiniband-400g-nebius",
     "lambda": "infiniband-400g-lambda",
@@ -30,7 +30,7 @@ FABRICS = {
     "aac10": "roce-400g-aac10",
     "aac14": "roce-400g-aac14",
 }
-#: What joins the nodes of a GPU's usual machine, where a table does not say.
+#: Fabric between the nodes of a GPU's usual machine, for tables that name none.
 USUAL_FABRICS = {
     "a100-40gb": "rails-200g",
     "a100-80gb": "rails-200g",
@@ -39,7 +39,7 @@ USUAL_FABRICS = {
     "h200": "rail-optimised-400g",
     "b200": "rail-optimised-400g",
 }
-#: What carries messages there, where it is not what the fabric states.
+#: Transport on these fabrics, where it differs from the fabric's own.
 USUAL_TRANSPORTS = {"a100-40gb": "infiniband", "a100-80gb": "infiniband"}
 
 
@@ -60,14 +60,14 @@ def predict(row: Row, position: int, answers: RowAnswers) -> None:
 
 @each_row
 def predict_custom(row: Row, position: int, answers: RowAnswers) -> None:
-    """All-reduce by the kernels of a serving engine: ``custom``, the engine, and whose kernels it runs."""
+    """Predict an all-reduce by a serving engine's own kernels: ``custom``, the engine, and the kernels' library."""
     gpus, library = int(row["gpus"]), custom_library(str(row["library"]))
     cluster = cluster_of(str(row["gpu"]), 1, gpus, node=node_of(row))
     tell(answers, position, collective(cluster, range(gpus), "all_reduce", float(row["bytes"]), library=library))
 
 
 def tell(answers: RowAnswers, position: int, traffic: Traffic, column: str | None = None) -> None:
-    """The time of a transfer in microseconds with its range, as a row's answer."""
+    """Set a row's answer: the time of a transfer in microseconds, with its range."""
     time_us = traffic.alone_s * MICROSECONDS
     if not traffic.links:
         answers.skip(position, "one GPU alone exchanges nothing")
@@ -78,7 +78,7 @@ def tell(answers: RowAnswers, position: int, traffic: Traffic, column: str | Non
 
 
 def fabric_of(written: str) -> str | None:
-    """The fabric that a library column tells.
+    """The fabric that a library column names.
 
     >>> fabric_of("NCCL, GCP A3 Mega H100 TCPXO 1.8 Tbps"), fabric_of("NCCL 2.27.3")
     ('tcpxo-200g', None)
@@ -87,12 +87,12 @@ def fabric_of(written: str) -> str | None:
 
 
 def node_of(row: Row) -> str | None:
-    """The node that a row names beside its GPU; None: the usual one."""
+    """The node that a row names; None: the GPU's usual one."""
     return str(row.get("node", "")).strip() or None
 
 
 def library_of(cluster: Cluster, written: str) -> str | None:
-    """The node's name of a library; None where it knows none such."""
+    """The node's name of a library; None if it has none."""
     return written if written in cluster.node.collectives.libraries else None
 
 
@@ -108,7 +108,7 @@ def custom_library(written: str) -> str:
 
 
 def cluster_of(gpu: str, nodes: int, gpus: int, fabric: str | None = None, node: str | None = None) -> Cluster:
-    """The cluster that a row was measured on, built once as long as the files of its GPU and node stay as they are.
+    """The cluster that a row was measured on, built again only if the files of its GPU or node change.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def cluster_of(gpu: str, nodes: int, gpus: int, fabric: str | None = None, node:
 
 
 def _changed_ns(gpu: str, fabric: str | None, node: str | None) -> tuple[int, ...]:
-    """When the files of a GPU, its node and its fabric changed last; of what the catalog does not have nothing."""
+    """Times of the last change of a GPU's file, its node's and its fabric's; empty for a GPU that the catalog lacks."""
     name = device_name(gpu)
     if name is None:
         return ()

@@ -20,7 +20,7 @@ class Convention:
     recomputed: bool
     #: Where the definition stands.
     source: str
-    #: Forwards' worth of FLOPs that a step with frozen weights is counted as: two, or three as if they were trained.
+    #: FLOPs counted for a step with frozen weights, in forward passes: two, or three as if the weights were trained.
     adapter_passes: float = 2.0
     #: Keys and values are counted as if every head of the queries had its own.
     every_head: bool = False
@@ -32,7 +32,7 @@ class Convention:
     gate: bool = True
 
     def fits(self, address: str, model: str, notes: str) -> bool:
-        """Whether a row is one of its source's."""
+        """Whether the convention applies to a row."""
         container = re.search(r"NeMo (\d+\.\d+)", notes)
         earlier = not self.before or (container is not None and container.group(1) < self.before)
         return self.where in address and self.model in model.lower() and earlier
@@ -83,11 +83,11 @@ CONVENTIONS: tuple[Convention, ...] = (
 
 
 def convention_of(address: str, model: str = "", notes: str = "") -> Convention:
-    """How the source at ``address`` counts; a row's model and notes say of which of its tables.
+    """How the source at ``address`` counts; a row's model and notes select the table of the source.
 
     >>> [convention_of("NVIDIA/NeMo", model).attention for model in ("LLAMA2-7B", "LLAMA2-7B [SFT]")]
     [True, False]
-    >>> [convention_of("Megatron-Bridge", "GPT OSS", f"NeMo {each} container").causal for each in ("26.04", "26.06")]
+    >>> [convention_of("Megatron-Bridge", "GPT OSS", f"NeMo {nemo} container").causal for nemo in ("26.04", "26.06")]
     [False, True]
     """
     return next(convention for convention in CONVENTIONS if convention.fits(address, model, notes))

@@ -1,4 +1,4 @@
-"""Devices by the names that measured tables use, and everything else the catalog has, read once."""
+"""Devices under the names of measured tables, and other catalog entries, each read once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tspsim.step.question import Lookups
 
 from ..base.memo import remembered
 
-#: What tables write → catalog name. Tables that say A100 alone mean the 80 GB board of the cloud and DGX machines.
+#: Name in tables → catalog name. Tables that say only A100 mean the 80 GB board of cloud and DGX machines.
 ALIASES = {"a100": "a100-80gb", "h100 (96gb hbm2e, 500w)": "h100-96gb-500w"}
-#: Boards that share a name with one of the catalog, and why they are not it.
+#: Boards that share a name with a device of the catalog, and how they differ from it.
 OTHER_BOARDS = {
     "h200-nvl": "a PCIe board with 0.84 of the SXM module's peak, in fours on NVLink bridges; nothing is measured on it"
 }
@@ -43,7 +43,7 @@ def device_name(written: object) -> str | None:
 
 
 def device(name: str) -> Device:
-    """A device of the catalog, loaded once as long as its file stays as it is."""
+    """A device of the catalog, loaded again only if its file changes."""
     path = catalog.locate("devices", name)
     state = path.stat()
     return _loaded(name, path.resolve(), state.st_mtime_ns, state.st_size)
@@ -54,20 +54,20 @@ def _loaded(name: str, path: Path, changed_ns: int, size_bytes: int) -> Device:
     return load_device(name)
 
 
-#: Clusters kept at once: rows that stand together share theirs, and each remembers what it was asked.
+#: Clusters kept at once: neighbouring rows share a cluster, and each cluster caches its answers.
 CLUSTERS = 16
 _cluster, _model, _stack = remembered(CLUSTERS)(build_cluster), remembered(256)(load_model), remembered(256)(load_stack)
 LOOKUPS = Lookups(build_cluster=_cluster, load_device=device, load_model=_model, load_stack=_stack)
 
 
 def forget() -> None:
-    """Read the catalog again: a folder of devices has changed."""
+    """Read the catalog again after a folder of devices has changed."""
     for kept in (_loaded, _cluster, _model, _stack):
         kept.cache_clear()
 
 
 def named_device(written: object) -> str:
-    """The same; raises InputError with why rows of a GPU that is not in the catalog are skipped."""
+    """The catalog name of a GPU. Raises InputError with the reason if the catalog has no such device."""
     name = device_name(written)
     if name is None:
         board = OTHER_BOARDS.get(str(written).strip().lower())

@@ -23,11 +23,11 @@ KERNELS = {
     "InterNodeV1LL": "low_latency",
     "AsyncLL": "asynchronous",
 }
-#: GPUs that are not in the catalog and have the links of one that is.
+#: GPUs without a catalog entry whose links equal those of an entry.
 SAME_LINKS = {"mi308x": "mi300x"}
-#: Experts a token goes to, and experts of the layer, in mori's tuning runs, whose table does not state them.
+#: Experts per token and experts of the layer in mori's tuning runs; their table does not state them.
 MORI_TOPK, MORI_EXPERTS = 8, 256
-#: Bytes a value as the tables write types. Two fp4 values are one of the column hidden_dim.
+#: Bytes per value by the names of types in the tables. Two fp4 values count as one of the column hidden_dim.
 VALUE_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 1.0}
 #: DeepEP dispatches in fp8 with a 4-byte scale for each 128 values, and combines in bf16.
 DEEPEP_BYTES = {"dispatch": 1.0 + 4.0 / 128.0, "combine": 2.0}
@@ -49,26 +49,26 @@ class MeasuredPhase:
 
 @each_row
 def predict_deepep(row: Row, position: int, answers: RowAnswers) -> None:
-    """Dispatch as the main column, combine beside it; normal mode is notifying and transmitting together."""
-    for asked in deepep(row):
-        traffic = asked.traffic()
-        tell(answers, position, traffic, None if asked.phase == "dispatch" else "combine_avg_t_us")
-        if asked.mode == "normal":
-            tell(answers, position, traffic, f"{asked.phase}_transmit_us")
+    """Predict dispatch as the main column, and combine beside it. The normal mode is the sum of notify and transmit."""
+    for phase in deepep(row):
+        traffic = phase.traffic()
+        tell(answers, position, traffic, None if phase.phase == "dispatch" else "combine_avg_t_us")
+        if phase.mode == "normal":
+            tell(answers, position, traffic, f"{phase.phase}_transmit_us")
 
 
 @each_row
 def predict_mori(row: Row, position: int, answers: RowAnswers) -> None:
-    """One phase of one kernel; eight of 256 experts, as mori's tuning runs have them."""
-    asked = mori(row)
-    gpu = asked.cluster.device_name
+    """Predict one phase of one kernel, with eight of 256 experts as in mori's tuning runs."""
+    phase = mori(row)
+    gpu = phase.cluster.device_name
     if gpu != str(row["gpu"]).strip().lower():
         answers.note(f"{row['gpu']} is taken for the {gpu.upper()}, which has its links", 1)
-    tell(answers, position, asked.traffic())
+    tell(answers, position, phase.traffic())
 
 
 def deepep(row: Row) -> list[MeasuredPhase]:
-    """Dispatch and combine of a row; raises InputError where it asks for what nobody knows."""
+    """Dispatch and combine of a row. Raises InputError for an unknown mode or size."""
     mode = MODES.get(str(row["mode"]))
     if mode is None:
         raise InputError(f"no mode '{row['mode']}' of DeepEP")
@@ -87,7 +87,7 @@ def deepep(row: Row) -> list[MeasuredPhase]:
 
 
 def mori(row: Row) -> MeasuredPhase:
-    """The phase of a row; raises InputError where it asks for what nobody knows."""
+    """The phase of a row. Raises InputError for an unknown kernel or type."""
     mode = KERNELS.get(str(row["kernel"]))
     if mode is None:
         raise InputError(f"no kernel '{row['kernel']}' of mori")

@@ -1,8 +1,8 @@
-"""Published figures of clusters that fail: one job on all nodes, with failures as an entry of the catalog has them.
+"""Published figures of clusters with failures: one job on all nodes, and the failure rates of a catalog entry.
 
 The table is ``published/fleets.csv``: ``entry`` is one of ``topologies/failures``, ``job`` and ``failures`` are JSON
-objects of keys of a fleet's job and of its ``failures``, and ``metric`` says what is read from the answer. A row
-without an entry is a figure that nothing can be asked of; its ``note`` says what is missing.
+objects of keys of a fleet's job and of its ``failures``, and ``metric`` names a figure of the answer. A row
+without an entry cannot be simulated; its ``note`` says what is missing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .cells import Row, count_of, number_of
 from .devices import named_device
 from .plain_frameworks import keys
 
-#: Nodes more than the job has, kept free: it never waits for a repair, which is not what these figures are about.
+#: Spare nodes as a share of the job's: the job never waits for a repair, because these figures leave repairs out.
 SPARES = 0.02
-#: Standard deviations of 90 %.
+#: Standard deviations of a 90 % range.
 NINETY = 1.645
 
 
 def question(row: Row) -> dict[str, Any]:
-    """The fleet of a row; raises InputError where it cannot be asked."""
+    """The fleet of a row. Raises InputError for a row that cannot be simulated."""
     nodes, days = max(1, count_of(row, "gpus") // 8), number_of(row["days"])
     spares = max(1, math.ceil(SPARES * nodes))
     return {
@@ -44,7 +44,7 @@ def _interruptions(answer: FleetAnswer) -> int:
 
 
 def _between(answer: FleetAnswer) -> tuple[float, float, float]:
-    """Mean hours between interruptions, with the range of a count that has no memory."""
+    """Mean hours between interruptions, with the range of a Poisson count."""
     count, hours = _interruptions(answer), answer.facts.horizon_s / 3600.0
     if not count:
         raise InputError("nothing failed in so many days")
@@ -59,15 +59,15 @@ def _counted(answer: FleetAnswer) -> tuple[float, float, float]:
 
 
 def _rate(answer: FleetAnswer) -> tuple[float, float, float]:
-    """Failures per 1,000 node-days, of nodes with jobs or without."""
-    told = answer.facts.parts["failures"]
-    count, rate = sum(told["events"].values()), float(told["per_1000_node_days"])
+    """Failures per 1,000 node-days, over nodes with and without jobs."""
+    failures = answer.facts.parts["failures"]
+    count, rate = sum(failures["events"].values()), float(failures["per_1000_node_days"])
     spread = NINETY / math.sqrt(max(1, count))
     return rate, rate * (1.0 - spread), rate * (1.0 + spread)
 
 
 def _effective(answer: FleetAnswer) -> tuple[float, float, float]:
-    """Time of work that lasts over all time, with the range that the number of interruptions has."""
+    """Effective training time ratio, with the range that the number of interruptions gives."""
     (job,) = answer.facts.jobs
     if job.ettr is None:
         raise InputError("the job never ran")
@@ -76,7 +76,7 @@ def _effective(answer: FleetAnswer) -> tuple[float, float, float]:
     return job.ettr, job.ettr - lost, min(1.0, job.ettr + lost)
 
 
-#: Metric → what a fleet's answer says, with its range.
+#: Metric → its value in a fleet's answer, with its range.
 METRICS: dict[str, Callable[[FleetAnswer], tuple[float, float, float]]] = {
     "hours_between_interruptions": _between,
     "interruptions": _counted,
@@ -87,7 +87,7 @@ METRICS: dict[str, Callable[[FleetAnswer], tuple[float, float, float]]] = {
 
 @each_row
 def predict(row: Row, position: int, answers: RowAnswers) -> None:
-    """What the fleet of a row says of its metric."""
+    """Predict a row's metric by simulating its fleet."""
     if not str(row.get("entry", "")).strip():
         raise InputError(str(row.get("note", "")).strip() or "no entry of topologies/failures is named")
     metric = str(row["metric"]).strip()

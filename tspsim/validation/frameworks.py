@@ -1,4 +1,4 @@
-"""Which software a published source ran, where its rows do not say: its stack, and its adapters."""
+"""The software behind a published source whose rows do not name it: its stack and its adapters."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ STACKS = {
     "train_amd_prim": "primus",  # DmitriiNikolaevAtAmd/tprimat
     "2407.21783": "llama-3",
 }
-#: Everything else that is published ran on Megatron-Core: NeMo, Megatron-Bridge, DGX Cloud recipes, MLPerf.
+#: All other sources ran Megatron-Core: NeMo, Megatron-Bridge, DGX Cloud recipes, MLPerf.
 USUAL_STACK = "megatron-core"
 
-#: Of tables whose rows name their framework in words: a word of group, source or note, in lower case → its stack; the
-#: first that is there. Notes come first, for they say what was switched off.
+#: For tables whose rows name their framework in words: a word of group, source or note, in lower case → its stack.
+#: The first word that occurs decides. Notes come first, because they say what was switched off.
 WORDS = {
     "no compile": "torchtitan-eager",
     "torchtitan docs/performance.md": "torchtitan-eager",  # of 2024, before blocks were compiled
@@ -53,23 +53,23 @@ WORDS = {
     "foundation-model-stack": "fsdp1",
     "fsdp1": "fsdp1",
 }
-#: Software nobody named: what most people run.
+#: The most common software, for rows that name none.
 USUAL_PLAIN = "fsdp2"
 
 
 def stack_in_words(*texts: str) -> str:
-    """The stack of a run whose framework stands in words.
+    """The stack of a run, by the words that name its framework.
 
     >>> stack_in_words("torchtitan H100", "PR 1690", "no compile"), stack_in_words("somebody's trainer")
     ('torchtitan-eager', 'fsdp2')
-    >>> [stack_in_words(each) for each in ("Axolotl, FSDP", "Axolotl with Liger", "Accelerate, DeepSpeed ZeRO-3")]
+    >>> [stack_in_words(words) for words in ("Axolotl, FSDP", "Axolotl with Liger", "Accelerate, DeepSpeed ZeRO-3")]
     ['hf-trainer', 'fsdp2', 'deepspeed']
     """
     whole = " ".join(texts).lower()
     return next((stack for word, stack in WORDS.items() if word in whole), USUAL_PLAIN)
 
 
-#: Words of a row or its source, in lower case, of benchmarks whose gate is no router.
+#: Words of rows or sources, in lower case, whose benchmarks replace the router by a fixed assignment.
 NEIGHBOURS = ("fake balanced gate", "automodel")
 
 
@@ -92,10 +92,10 @@ def as_routed(model: Architecture, *texts: str) -> Architecture:
 
 
 def recomputed_by_recipe(address: str, model: str, gpus: int) -> str | None:
-    """What a published recipe recomputes where the table leaves it to the recipe; None where nobody knows.
+    """The recomputation of a published recipe, for tables that leave it to the recipe; None if unknown.
 
-    NeMo Automodel's benchmarks have ``activation_checkpointing: true`` (examples/llm_benchmark), but on one GPU and of
-    gpt-oss 20B.
+    NeMo Automodel's benchmarks have ``activation_checkpointing: true`` (examples/llm_benchmark), except on one GPU
+    and for gpt-oss 20B.
 
     >>> [recomputed_by_recipe(source, "Qwen2.5 32B [LoRA]", 8) for source in ("NVIDIA-NeMo/Automodel", "NeMo")]
     ['full', None]
@@ -105,16 +105,46 @@ def recomputed_by_recipe(address: str, model: str, gpus: int) -> str | None:
     return "none" if gpus == 1 or "oss 20b" in model.lower().replace("-", " ") else "full"
 
 
-#: Words of a row's notes → what joins its nodes, where they say otherwise than its GPU's usual fabric: nodes of
-#: InternEvo's runs have four ports of 100 Gb/s for eight GPUs.
+#: Models whose Megatron-Bridge recipes in MXFP8 hide exchanges with experts behind another micro-batch, on which GPUs,
+#: from which container on: with whole iterations in CUDA graphs and a fused grouped MLP they set ``moe_a2a_overlap``
+#: (NVIDIA-NeMo/Megatron-Bridge, pull requests 3983 and 4226 of DeepSeek-V3, 4249 and 4606 of Qwen3, 4173 of gpt-oss,
+#: all on the branch of 26.06; 5168 of Kimi-K2, which came too late for it). Nothing before them did.
+OVERLAPPED = {
+    "deepseekv3": (("gb200", "gb300"), "26.06"),
+    "qwen3": (("b200", "b300", "gb200", "gb300"), "26.06"),
+    "gptoss": (("gb200", "gb300"), "26.06"),
+    "kimik2": (("gb300",), "26.08"),
+}
+
+
+def overlapped_by_recipe(address: str, notes: str, model: str, device: str, precision: str) -> str:
+    """What hides exchanges with experts in a published recipe.
+
+    >>> about = "Megatron-Bridge", "NeMo 26.06.01 container"
+    >>> [overlapped_by_recipe(*about, model, "gb300", "mxfp8") for model in ("GPT OSS 120B", "Kimi_K2")]
+    ['micro_batches', 'none']
+    """
+    container = re.search(r"NeMo (\d+\.\d+)", notes)
+    if container is None or "Megatron-Bridge" not in address or precision != "mxfp8":
+        return "none"
+    name = re.sub(r"[^a-z0-9]", "", model.lower())
+    hidden = (
+        name.startswith(start) and device in devices and container.group(1) >= since
+        for start, (devices, since) in OVERLAPPED.items()
+    )
+    return "micro_batches" if any(hidden) else "none"
+
+
+#: Words of a row's notes → its fabric, where it is not the GPU's usual one: nodes of InternEvo's runs have four
+#: ports of 100 Gb/s for eight GPUs.
 FABRICS = {"4x100Gb RoCE per node": "roce-50g"}
-#: Words of sources whose DeepSeek-V3 trains its module for a further token unless the model's name says otherwise: they
-#: count 260 GFLOP a token, and 249 of the runs "w/o MTP".
+#: Words of sources that train DeepSeek-V3 with its multi-token-prediction module, unless the model's name says
+#: otherwise: they count 260 GFLOP per token, and 249 in the runs "w/o MTP".
 WITH_FURTHER_TOKENS = ("Megatron-Bridge", "dgxc-benchmarking")
 
 
 def further_tokens(model: str, source: str) -> bool:
-    """Whether a run has modules for further tokens.
+    """Whether a run trains multi-token-prediction modules.
 
     >>> [further_tokens(model, "Megatron-Bridge") for model in ("DeepSeekV3", "DeepSeekV3 (w/o MTP)", "Kimi_K2")]
     [True, False, False]
@@ -126,7 +156,7 @@ def further_tokens(model: str, source: str) -> bool:
 
 
 def layers_of_chunks(source: str, model: Architecture, chunks: int) -> tuple[int, ...]:
-    """Layers of every pipeline chunk that a recipe does not spread evenly; empty where it does.
+    """Layers of every pipeline chunk, for recipes that spread them unevenly; empty for the others.
 
     Recipes of the 61 layers of DeepSeek-V3 and Kimi-K2 in 4, 8 or 16 chunks fill all but the last, which has the loss
     and the module for a further token (Megatron-Bridge, ``set_deepseek_v3_pipeline_model_parallel_layout``; NeMo's
@@ -137,37 +167,39 @@ def layers_of_chunks(source: str, model: Architecture, chunks: int) -> tuple[int
     [(16, 16, 16, 13), ()]
     """
     if model.layers == 61 and chunks in (4, 8, 16) and any(word in source for word in WITH_FURTHER_TOKENS):
-        each = 64 // chunks
-        return (each,) * (chunks - 1) + (61 - each * (chunks - 1),)
+        per_chunk = 64 // chunks
+        return (per_chunk,) * (chunks - 1) + (61 - per_chunk * (chunks - 1),)
     return ends_alone(model.layers, chunks)
 
 
 def ends_alone(layers: int, chunks: int) -> tuple[int, ...]:
-    """Layers of every chunk where embedding and head count as one each; empty where layers divide by themselves, or do
-    not so either (Megatron-Core's ``account_for_embedding_in_pipeline_split`` and ``account_for_loss_…``, which NeMo's
-    recipes of Llama 3.1 405B set).
+    """Layers of every chunk if embedding and head count as one layer each; empty if layers divide evenly without them,
+    or do not divide with them.
+
+    NeMo's recipes of Llama 3.1 405B set Megatron-Core's ``account_for_embedding_in_pipeline_split`` and
+    ``account_for_loss_…``.
 
     >>> ends_alone(126, 64)[:3], ends_alone(30, 32)[-2:], ends_alone(80, 16)
     ((1, 2, 2), (1, 0), ())
     """
     if chunks < 2 or layers % chunks == 0 or (layers + 2) % chunks:
         return ()
-    each = (layers + 2) // chunks
-    return (each - 1, *[each] * (chunks - 2), each - 1)
+    per_chunk = (layers + 2) // chunks
+    return (per_chunk - 1, *[per_chunk] * (chunks - 2), per_chunk - 1)
 
 
 def turns_of(words: str, notes: str, stages: int) -> int:
-    """Turns of gradient accumulation in each of which a pipeline empties: NeMo Automodel's local batches, as its page
-    counts them; 1 elsewhere, where such a number counts micro-batches.
+    """Turns of gradient accumulation that each drain the pipeline: NeMo Automodel's local batches, as its page
+    counts them; 1 for other sources, whose number counts micro-batches.
 
     >>> [turns_of(source, "local batch 8, GA 4", stages=4) for source in ("NeMo/Automodel", "dgxc-benchmarking")]
     [4, 1]
     """
-    found = re.search(r"\bGA (\d+)\b", notes)
-    return int(found.group(1)) if found and stages > 1 and "automodel" in words.lower() else 1
+    match = re.search(r"\bGA (\d+)\b", notes)
+    return int(match.group(1)) if match and stages > 1 and "automodel" in words.lower() else 1
 
 
-#: Part of a source's address → rank and products of its adapters, and what routed experts get.
+#: Part of a source's address → rank and target products of its adapters, and the adapters of routed experts.
 ADAPTERS: dict[str, tuple[int, tuple[str, ...], str]] = {
     # MLPerf Training's Llama 2 70B LoRA reference: rank 16 on attention's products (rules, and the rows' notes).
     "mlcommons": (16, ("qkv", "output"), "none"),
@@ -187,13 +219,13 @@ def stack_of(address: str) -> str:
 
 
 def adapters_of(model: str, address: str, *, latent: bool = False) -> tuple[int, tuple[str, ...], str]:
-    """Rank and products of a run's adapters, and what experts get; rank 0 where the model's name speaks of none.
+    """Rank and target products of a run's adapters, and the adapters of experts; rank 0 if the model's name has none.
 
-    Megatron-Core's ``latent`` attention has no linear_qkv for an adapter to stand beside.
+    Megatron-Core's ``latent`` attention has no linear_qkv module for an adapter.
     """
     if "lora" not in model.lower():
         return 0, (), "none"
-    rank, targets, experts = next((found for part, found in ADAPTERS.items() if part in address), USUAL_ADAPTERS)
+    rank, targets, experts = next((adapters for part, adapters in ADAPTERS.items() if part in address), USUAL_ADAPTERS)
     if latent and stack_of(address) in ("primus", USUAL_STACK):
         targets = tuple(target for target in targets if target != "qkv") or targets
     return rank, targets, experts

@@ -1,4 +1,4 @@
-"""Measured kernel tables (the layout of a measurements folder) as calls of a kernel family.
+"""Measured kernel tables (the layout of a measurements folder) , read as calls of a kernel family.
 
 A table's rows are *normalised*: the family's shape columns as floats, ``dtype`` and ``second_dtype`` by the
 names of :data:`tspsim.operators.DTYPES`, ``library``, ``gpu``, ``time_us``, and ``reason`` where a row
@@ -36,11 +36,11 @@ KERNEL_TABLES: tuple[str, ...] = (
     "kernels/fused_moe_nvidia.csv",
     "kernels/wideep_moe.csv",
 )
-#: Rows that share these share a kernel model.
+#: Rows with equal values here share a kernel model.
 GROUP_COLUMNS = ("family", "dtype", "second_dtype", "library")
-#: Columns with a time of their own beside ``time_us``, by the start of a table's name.
+#: Further columns with a time beside ``time_us``, by the start of a table's name.
 FURTHER_TIMES: dict[str, tuple[str, ...]] = {"grouped_gemm": ("backward_us",)}
-#: What a library is called where one group stands alone: it then runs its plain product, another kernel.
+#: Suffix of a library's name for a single group: the library then runs its plain product, another kernel.
 ONE_GROUP = ", one group"
 _DTYPES = {
     "bfloat16": "bf16",
@@ -50,11 +50,11 @@ _DTYPES = {
     "fp8_e4m3": "fp8",
     "float4_e2m1fn_x2": "mxfp4",
 }
-#: Why a row of a table of latent attention is no kernel's call.
+#: Reason for a row of a latent-attention table that is no single kernel.
 MODULE = "a whole module"
 
 
-#: Types of experts' activations and weights by the names that NVIDIA's table gives to both.
+#: Types of experts' activations and weights, by NVIDIA's name for the pair.
 _EXPERT_TYPES = {"int4_w4a16": ("bf16", "int4"), "mxfp4_w4a16": ("bf16", "mxfp4"), "mxfp4_w4a8": ("mxfp8", "mxfp4")}
 
 
@@ -74,7 +74,7 @@ def calls(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFr
     frame
         The table as read.
     column
-        Which of the table's calls: the one whose time this column has (see :func:`times_of`).
+        The column with the time of the calls to read (see :func:`times_of`).
 
     Returns
     -------
@@ -127,7 +127,7 @@ def _library(frame: pd.DataFrame, default: str = "") -> pd.Series[str]:
 
 
 def _named(out: pd.DataFrame, frame: pd.DataFrame, family: str, second: str = "dtype") -> pd.DataFrame:
-    """With its family and library, and the types that ``dtype`` and a ``second`` column write."""
+    """Add family, library, and the types in ``dtype`` and a ``second`` column."""
     out["family"] = family
     out["dtype"] = frame["dtype"].replace(_DTYPES)
     out["second_dtype"] = frame[second].replace(_DTYPES)
@@ -172,7 +172,7 @@ def _memory_bound(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _moe(frame: pd.DataFrame) -> pd.DataFrame:
-    """AITER's: all experts on the device, which random choices touch."""
+    """AITER's table: all experts are on the device, and random choices touch them."""
     out = _columns(frame, "fused_moe")
     out["pairs"] = out["tokens"] * out["topk"]
     least = out[["topk", "experts"]].min(axis=1)
@@ -186,7 +186,7 @@ def _moe(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _moe_ranks(frame: pd.DataFrame) -> pd.DataFrame:
-    """NVIDIA's: sizes are the whole model's, of which ``moe_tp`` and ``moe_ep`` say what the measured rank holds."""
+    """NVIDIA's table: sizes are of the whole model; ``moe_tp`` and ``moe_ep`` give the part on the measured rank."""
     out = _columns(frame, "fused_moe", pairs="local_pairs", touched="local_experts")
     out["expert_ffn"] = out["expert_ffn"] / frame["moe_tp"]
     out["experts"] = out["experts"] / frame["moe_ep"]
@@ -199,7 +199,7 @@ def _moe_ranks(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _latent_prefill(frame: pd.DataFrame) -> pd.DataFrame:
-    """Widths are those of a key and a value a head, whatever ``form`` the library runs (a switch of its kernels)."""
+    """Widths are of one head's key and value in every ``form`` of the library (a switch of its kernels)."""
     out = _columns(frame, "latent_prefill", kv_len="q_len", value_dim="v")
     out["key_dim"] = (frame["nope"] + frame["rope"]).astype(float)
     out["form"] = frame.get("form", "expanded")
@@ -207,7 +207,7 @@ def _latent_prefill(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _latent_decode(frame: pd.DataFrame) -> pd.DataFrame:
-    """The token that is decoded attends to itself too."""
+    """The decoded token attends to itself too."""
     out = _columns(frame, "latent_decode", latent_dim="kv_lora", rope_dim="rope")
     out["context"] += 1.0
     out["queries"] = 1.0
@@ -215,7 +215,7 @@ def _latent_decode(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _absorb(frame: pd.DataFrame) -> pd.DataFrame:
-    """Queries into the latent's space, [tokens, nope]·[nope, kv_lora] a head, or values out of it."""
+    """Queries into the latent space, [tokens, nope]·[nope, kv_lora] per head, or values out of it."""
     out = _columns(frame, "absorb")
     queries = frame["op"] == "q_absorb"
     out["n"] = frame["kv_lora"].where(queries, frame["nope_or_v"]).astype(float)
@@ -224,7 +224,7 @@ def _absorb(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _linear(frame: pd.DataFrame) -> pd.DataFrame:
-    """The recurrence and the short convolution, apart in prompts and in decoding."""
+    """The recurrence and the short convolution, separately for prompts and for decoding."""
     import pandas as pd
 
     out = pd.DataFrame({name: frame[name].astype(float) for name in ("k_heads", "k_dim", "v_heads", "v_dim")})
@@ -237,7 +237,7 @@ def _linear(frame: pd.DataFrame) -> pd.DataFrame:
     out.loc[~out["family"].isin(list(FAMILIES)), "family"] = float("nan")
     out["dtype"] = "bf16"
     out["library"] = _library(frame) + " " + frame["op"]
-    # TensorRT-LLM keeps the gated delta rule's states in bf16: its calls move half of what the others do.
+    # # TensorRT-LLM keeps the gated delta rule's states in bf16: its calls move half the bytes of the others.
     halved = scan & out["library"].str.startswith("TensorRT-LLM")
     out["second_dtype"] = halved.map({True: "bf16", False: "fp32"}).where(scan, "bf16")
     return out
@@ -246,8 +246,8 @@ def _linear(frame: pd.DataFrame) -> pd.DataFrame:
 def _moe_behind_all_to_all(frame: pd.DataFrame) -> pd.DataFrame:
     """Large expert groups: of all tokens ``rank0_tokens`` reach the rank, which holds ``slots``/``moe_ep`` experts.
 
-    A choice that falls here with probability q brings 1 − (1 − q)^topk of the tokens; so many choices are its pairs, of
-    a token no more than the rank has experts, and random ones touch its experts.
+    If one choice falls on this rank with probability q, 1 − (1 − q)^topk of the tokens reach it. This gives q and
+    the rank's pairs, per token at most its number of experts; random choices touch its experts.
     """
     out = _columns(frame, "fused_moe", tokens="rank0_tokens", experts="slots")
     out["expert_ffn"] = out["expert_ffn"] / frame["moe_tp"]
@@ -262,7 +262,7 @@ def _moe_behind_all_to_all(frame: pd.DataFrame) -> pd.DataFrame:
     return _named(out, frame, "fused_moe")
 
 
-#: By the start of a table's name: rows → normalised rows.
+#: Start of a table's name → function from rows to normalised rows.
 READERS: Mapping[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "gemm": _gemm,
     "grouped_gemm": _grouped_gemm,

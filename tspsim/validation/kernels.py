@@ -40,14 +40,14 @@ def predictor(table: str) -> Predictor:
             where = group["position"].to_numpy()
             try:
                 _predict_group(device(named_device(gpu)), family, dtype, second, library, group, where, answers, column)
-            except InputError as error:  # such as no kernel of this family on this device or its relatives
+            except InputError as error:  # for example: no kernel of this family on this device or its relatives
                 skip(where, error.message)
 
     return predict
 
 
 def normalised(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFrame:
-    """The calls of a kernel table (see :func:`.kernel_tables.calls`); a time that is no number is unknown."""
+    """The calls of a kernel table (see :func:`.kernel_tables.calls`); a time that is not a number becomes NaN."""
     import pandas as pd
 
     times = {column: pd.to_numeric(frame[column], errors="coerce")} if column in frame else {}
@@ -67,8 +67,8 @@ def _predict_group(
 ) -> None:
     kernel = on.kernel(family, dtype, library, second)
     if kernel.library != library or not kernel.basis.startswith("fitted"):
-        asked = f"{on.name} {family} {dtype} of '{library}'" if library else f"{on.name} {family} {dtype}"
-        answers.note(f"{asked}: {kernel.library}, {kernel.basis}", len(group))
+        call = f"{on.name} {family} {dtype} of '{library}'" if library else f"{on.name} {family} {dtype}"
+        answers.note(f"{call}: {kernel.library}, {kernel.basis}", len(group))
     estimate = ask(on, family, dtype, second, library, group)
     times = [value * MICROSECONDS for value in estimate]
     if column == "time_us":

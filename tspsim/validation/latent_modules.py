@@ -1,7 +1,7 @@
-"""Latent attention's tables: calls of a kernel family, and whole attention blocks as a serving step runs them.
+"""Tables of latent attention: calls of a kernel family, and whole attention blocks as a serving step runs them.
 
 A row of scope ``module`` goes from hidden state to hidden state on one rank. Its operators are those that
-:mod:`tspsim.model.attention.latent` writes for such rows, each at what the device says of its isolated kernel: the
+:mod:`tspsim.model.attention.latent` writes for such rows, each priced as the device's isolated kernel: the
 tables time a block in a loop by itself, at the clock of such a loop.
 """
 
@@ -34,23 +34,24 @@ if TYPE_CHECKING:
 
 
 class Further(NamedTuple):
-    """What an engine's block takes beside the operators of a step: small kernels that a compiler did not fuse."""
+    """The time of an engine's block beside the operators of a step: small kernels that a compiler did not fuse."""
 
-    #: A block, whatever its tokens.
+    #: Seconds per block, for any number of tokens.
     seconds: float
-    #: Hidden states of its tokens that they move.
+    #: Moved bytes, in hidden states of the tokens.
     states: float
-    #: Keys and values of its tokens, a head each, that they move.
+    #: Moved bytes, in keys and values of one head of the tokens.
     heads: float
-    #: Half width, in log time, by which blocks lie around this, beside the ranges of their kernels.
+    #: Half width, in log time, of the spread of blocks, beside the ranges of their kernels.
     spread: float
-    #: Seconds that a product takes less than by itself, by type: what quantising costs where it is fused with the
-    #: kernel before. Never below the roofline.
+    #: Seconds that a product saves against its isolated kernel, by type: the cost of quantisation that is fused into
+    #: the kernel before. The time never falls below the roofline.
     gain: Mapping[str, float] = MappingProxyType({})
 
 
-#: By engine, and by device or family of devices where builds differ. Fitted to seven in ten shapes of the modules, all
-#: types, phases and backends together. vLLM was compiled on the B200 alone: elsewhere its small kernels run one by one.
+#: By engine, and by device or device family where builds differ. Fitted to seven of ten shapes of the modules, with
+#: all types, phases and backends together. Only vLLM on the B200 was compiled: elsewhere its small kernels run one by
+#: one.
 FURTHER: Mapping[str, Mapping[str, Further]] = {
     "TensorRT-LLM": {
         "blackwell": Further(0.0, 1.44, 0.54, spread=0.0),
@@ -62,7 +63,7 @@ FURTHER: Mapping[str, Mapping[str, Further]] = {
         "hopper": Further(55.5e-6, 5.4, 3.9, spread=0.13),
     },
 }
-#: Of an engine whose modules nobody measured.
+#: For an engine without measured modules.
 UNKNOWN = Further(0.0, 1.4, 0.5, spread=0.3)
 
 
@@ -73,10 +74,10 @@ def predictor(table: str) -> Predictor:
 
     def predict(frame: pd.DataFrame, answers: RowAnswers) -> None:
         whole = (frame["scope"] == "module").to_numpy()
-        for where, each in ((~whole, kernel), (whole, modules)):
+        for where, predict_part in ((~whole, kernel), (whole, modules)):
             if where.any():
                 part = RowAnswers(int(where.sum()))
-                each(frame[where].reset_index(drop=True), part)
+                predict_part(frame[where].reset_index(drop=True), part)
                 answers.put(np.flatnonzero(where), part)
 
     @each_row
@@ -88,7 +89,7 @@ def predictor(table: str) -> Predictor:
 
 
 def block(on: Device, row: Row, *, prefill: bool) -> Estimate:
-    """One attention block on one rank; raises InputError where the device has no kernel for it."""
+    """Time one attention block on one rank. Raises InputError if the device has no kernel for it."""
     engine = str(row.get("library", "")).split(" ")[0]
     further = further_of(engine, on)
     layer, rows = layer_of(row), rows_of(row, prefill=prefill)
@@ -110,8 +111,8 @@ def block(on: Device, row: Row, *, prefill: bool) -> Estimate:
 
 
 def prompts(layer: ServingLayer, rows: tuple[tuple[int, int, int], ...]) -> tuple[Operator, ...]:
-    """A block of prompts as it was measured: by the kernels of prompts however short they are, where an engine may take
-    those of decoding."""
+    """A block of prompts as it was measured: with the kernels of prompts for any length. An engine may use the kernels
+    of decoding for short ones."""
     kind, tokens = layer.attention_kind, sum(queries * sequences for queries, _, sequences in rows)
     queries, rope, *_ = kind.project(layer, rows)
     segments = tuple((count, before + count) for count, before, sequences in rows for _ in range(sequences))
@@ -121,7 +122,7 @@ def prompts(layer: ServingLayer, rows: tuple[tuple[int, int, int], ...]) -> tupl
 
 
 def gained(on: Device, operator: Operator, alone: Estimate, further: Further) -> Estimate:
-    """What a kernel takes in an engine's block: less by its ``gain``, and never less than its roofline."""
+    """The time of a kernel in an engine's block: reduced by its ``gain``, and at least its roofline."""
     gain = further.gain.get(operator.dtype, 0.0) if isinstance(operator, Gemm) else 0.0
     if not gain:
         return alone
@@ -131,19 +132,19 @@ def gained(on: Device, operator: Operator, alone: Estimate, further: Further) ->
 
 
 def rows_of(row: Row, *, prefill: bool) -> tuple[tuple[int, int, int], ...]:
-    """(query tokens, tokens in the cache before them, sequences), as serving steps name them."""
+    """(query tokens, cached tokens before them, sequences), in the order of serving steps."""
     batch = size(row, "batch")
     return ((size(row, "q_len"), 0, batch),) if prefill else ((1, size(row, "context"), batch),)
 
 
 def layer_of(row: Row) -> ServingLayer:
-    """The layer of a module's row, with as many heads as its rank has."""
+    """The layer of a module's row, with the heads of one rank."""
     names = ("hidden", "heads", "q_lora", "kv_lora", "nope", "rope", "v")
     return _layer(*(size(row, name) for name in names), str(row["gemm_dtype"]), str(row["kv_dtype"]))
 
 
 def size(row: Row, column: str) -> int:
-    """A whole number of a row; raises InputError where it is missing."""
+    """A whole number of a row. Raises InputError if it is missing."""
     try:
         return int(float(row[column]))
     except (KeyError, ValueError):
@@ -154,7 +155,7 @@ def size(row: Row, column: str) -> int:
 def _layer(
     hidden: int, heads: int, q_rank: int, kv_rank: int, nope: int, rope: int, value: int, products: str, cached: str
 ) -> ServingLayer:
-    """``products`` is the type of its projections, ``cached`` of its cache."""
+    """``products`` is the type of the projections, ``cached`` of the cache."""
     latent = LatentAttention(q_rank, kv_rank, nope, rope, value)
     width = (latent.query_dim + value) // 2
     model = Architecture("measured", 1, hidden, heads, heads, width, ffn=0, latent=latent)
@@ -162,7 +163,7 @@ def _layer(
 
 
 def isolated(on: Device, operator: Operator, engine: str) -> Estimate:
-    """What an operator's kernel takes by itself, of the engine's own library where it was measured."""
+    """The isolated time of an operator's kernel, in the engine's own library if that was measured."""
     if isinstance(operator, Gemm):
         library = library_of(on, "gemm", operator.dtype, engine)
         return on.gemm(operator.m, operator.n, operator.k, operator.dtype, library=library)
@@ -184,12 +185,12 @@ def isolated(on: Device, operator: Operator, engine: str) -> Estimate:
     )  # fmt: skip
 
 
-#: Whose products stand in for an engine's that nobody measured: the only serving library with a table of them.
+#: Library whose products stand in for those of an unmeasured engine: the only serving library with a table of them.
 PRODUCTS = "TensorRT-LLM"
 
 
 def library_of(on: Device, family: str, dtype: str, engine: str) -> str | None:
-    """The library of an engine that a family was fitted with on a device, or of its relatives; None: the default."""
+    """The library of an engine that has a fit for a family on a device or its relatives; None: the default."""
     fits = [fit for spec in (on.spec, *on.relatives) for fit in spec.kernels if fit.family == family]
     for prefix in (engine, PRODUCTS):
         for fit in fits:
@@ -199,6 +200,6 @@ def library_of(on: Device, family: str, dtype: str, engine: str) -> str | None:
 
 
 def further_of(engine: str, on: Device) -> Further:
-    """What an engine runs besides on a device."""
+    """The overhead of an engine's block on a device."""
     builds = FURTHER.get(engine, {})
     return next((builds[key] for key in (on.name, on.family) if key in builds), UNKNOWN)

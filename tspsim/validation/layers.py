@@ -1,9 +1,9 @@
 """One decoder layer and small whole models on one device, end to end: the programs of a plan, kernel after kernel.
 
-A row is a question: its model on as many of the device as share a layer, forward or training. What the first rank
-computes is taken from the program that the plan's scheme writes; ``1/tp`` of a layer has no collective, so those are
+A row asks for its model on the GPUs that share a layer, forward or training. The kernels of the first rank
+come from the program that the plan's scheme writes; ``1/tp`` of a layer has no collective, so collectives are
 left out. Kernels cost what :meth:`tspsim.hardware.Device.time` says, at sustained clocks; a benchmark's clock, its
-launches and the range of the sum stand here.
+launches and the range of the sum are set here.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from .runs import Run, question_of, served
 Kernels = Mapping[Operator, int]
 #: The tables name no GPU in a column; their file names do.
 MEASURED_ON = "h200"
-#: A backward that Python's autograd drives cannot end before its calls are issued: what a layer's forward and
-#: backward take at least, launched from one thread (PyTorch 2.11, no graph replay of the backward).
+#: Least time of a layer's forward and backward. A backward that Python's autograd drives cannot end before its calls
+#: are issued from one thread (PyTorch 2.11, no graph replay of the backward).
 LEAST_FORWARD_AND_BACKWARD_S = 2.1e-3
-#: And what the device waits, before and between, where its kernels take longer than their launches.
+#: Idle time of the device, before and between kernels that take longer than their launches.
 FIRST_LAUNCHES_S = 0.5e-3
-#: What a device did before is in no table, and its clock is one factor for everything on the matrix units. Equal
-#: products back to back ran at 643 to 769 TFLOP/s (overlap table), and own layers of one length differ by so much each
-#: way around the sum of their kernels.
+#: The tables do not say what the device did before, and its clock is one factor for everything on the matrix units.
+#: Equal products back to back ran at 643 to 769 TFLOP/s (overlap table), and our layers of one length differ by this
+#: factor each way around the sum of their kernels.
 CLOCK_SPREAD = 1.13
 #: The overlap table: products in one measurement, and the share of a copy's time that they lose beside it.
 PRODUCTS_BESIDE_A_COPY = 8
 LOST_BESIDE_A_COPY = 0.68
-#: Whose kernels run in the measured models, where the device knows several.
+#: Library of the kernels in the measured models, where the device has several.
 LIBRARY = "pytorch"
-#: The AdamW that PyTorch fuses reads and writes bf16 weights and moments, and reads the gradients: as the product
-#: counts an optimizer, weights are of its state.
+#: PyTorch's fused AdamW reads and writes bf16 weights and moments, and reads the gradients. The simulator counts
+#: these weights as optimizer state.
 FUSED_ADAMW = (("weights", 0.0), ("gradients", 2.0), ("state", 6.0))
-#: Whose instructions a measured layer lacks.
+#: Part of the program that a measured layer lacks.
 OPTIMIZER = "optimizer"
 
 
@@ -66,7 +66,7 @@ def predict_layers(row: Row, position: int, answers: RowAnswers) -> None:
     answers.predict(position, *(value * MICROSECONDS for value in total))
 
 
-#: What the table calls a pass, and the product.
+#: The table's name of a pass → the simulator's.
 LAYER_PASSES = {"fwd": "forward", "fwd+bwd": "training"}
 
 
@@ -84,18 +84,18 @@ def predict_models(row: Row, position: int, answers: RowAnswers) -> None:
 
 
 def prefill_job(model: Architecture, batch: int, sequence: int, context: int) -> Job:
-    """Prompts without a cache behind them."""
+    """Prompts without cached tokens."""
     question = served(model, MEASURED_ON, "prefill", sequence=sequence, sequences_per_replica=batch)
     return question.job(question.plans[0])
 
 
 def decode_job(model: Architecture, batch: int, sequence: int, context: int) -> Job:
-    """One token a sequence behind a cache of ``context``, the token itself included."""
+    """One token per sequence; the cache of ``context`` tokens includes it."""
     question = served(model, MEASURED_ON, "decode", batch=batch, context=context - 1)
     return question.job(question.plans[0])
 
 
-#: What the table calls a phase → (model, batch, sequence, context) → the product's job.
+#: The table's name of a phase → function from (model, batch, sequence, context) to a job.
 JOBS: Mapping[str, Callable[[Architecture, int, int, int], Job]] = {
     "prefill": prefill_job,
     "decode": decode_job,
@@ -116,7 +116,7 @@ def predict_overlap(row: Row, position: int, answers: RowAnswers) -> None:
 
 
 def job_of(model: Architecture, passes: str, batch: int, sequence: int, tp: int = 1) -> Job:
-    """The product's job of one replica that works on ``batch`` sequences at once.
+    """The job of one replica that works on ``batch`` sequences at once.
 
     Raises
     ------
@@ -132,11 +132,11 @@ def job_of(model: Architecture, passes: str, batch: int, sequence: int, tp: int 
 
 
 def kernels_of(job: Job, without: str = "") -> Kernels:
-    """What the first rank computes, but for one part of the program."""
+    """The kernels of the first rank, without one part of the program."""
     kernels: Counter[Operator] = Counter()
-    for each, times in write_program(scheme_of(job.plan), job).counted():
-        if isinstance(each, Compute) and each.part != without:
-            for operator in each.operators:
+    for instruction, times in write_program(scheme_of(job.plan), job).counted():
+        if isinstance(instruction, Compute) and instruction.part != without:
+            for operator in instruction.operators:
                 kernels[operator] += times
     return kernels
 
@@ -144,7 +144,7 @@ def kernels_of(job: Job, without: str = "") -> Kernels:
 def add(on: Device, kernels: Kernels) -> Estimate:
     """The sum of kernels that run one after the other, as a benchmark repeats them.
 
-    What the matrix units decide runs the faster the shorter the whole call is (:meth:`Device.cool_gain`). A family's
+    Kernels on the matrix units run faster in shorter calls (:meth:`Device.cool_gain`). A family's
     error is one factor for all its calls, and families err independently: their ranges add in quadrature.
     """
     counted = [(operator, times, on.time(operator)) for operator, times in kernels.items()]
@@ -162,7 +162,7 @@ def add(on: Device, kernels: Kernels) -> Estimate:
 
 
 def slow_or_cool(estimate: Estimate) -> Estimate:
-    """The same with the state of the clock in its range."""
+    """The estimate with the state of the clock in its range."""
     seconds = estimate.seconds
     return Estimate(
         seconds,
@@ -180,7 +180,7 @@ def join(parts: Sequence[Estimate]) -> Estimate:
 
 
 def _architecture(row: Row, *, layers: int, vocab: int) -> Architecture:
-    """The model of a row; heads are as wide as the hidden size divides."""
+    """The model of a row; a head's width is the hidden size over the heads."""
     heads = int(row["heads"])
     return Architecture(
         name=str(row["model"]),

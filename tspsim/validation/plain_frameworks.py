@@ -25,11 +25,11 @@ from .devices import LOOKUPS, named_device
 from .frameworks import as_routed, stack_in_words, turns_of
 from .runs import TOO_LARGE, Predicted, fabric_of, file_of, first_plan_of, machine
 
-#: Words of a row that name another board than its ``gpu`` does.
+#: Words of a row that name another board than its ``gpu`` column.
 BOARDS = {"500w": "h100-96gb-500w"}
-#: Words of a row → GPUs of a node of its machine, where that is not a whole one.
+#: Words of a row → GPUs of a node, for machines that use a part of one.
 GPUS_PER_NODE = {"kempnerforge": 4}
-#: Words of a row → what joins its nodes, where that is known. KempnerForge's own profile of 13B on 24 GPUs has fp32
+#: Words of a row → fabric between its nodes, where it is known. KempnerForge's own profile of 13B on 24 GPUs has fp32
 #: reduce-scatters of 355 MB over six nodes in 14.4 ms, 20.5 GB/s: 200 Gb/s a GPU and not 400
 #: (benchmarks/profiling/13b_24gpu_profiling.md; its tables say InfiniBand alone). IBM's first runs had 400 Gb/s between
 #: nodes of eight A100 and 800 between nodes of H100, its later ones 3.2 Tb/s (PyTorch's blog of 2024-03 and the next).
@@ -47,9 +47,9 @@ SHAPES: dict[str, tuple[int, int, int, int, int, int]] = {
     "k175b": (96, 12288, 96, 8, 39680, 128256),  # KempnerForge, benchmarks/175b_360gpu
     "llama2-13b": (40, 5120, 40, 40, 13824, 32000),  # meta-llama/Llama-2-13b-hf, config.json
 }
-#: Names, as letters and digits alone, that a table has for the catalog's.
+#: A table's name of a model, as letters and digits alone → the catalog's.
 NAMES = {"llama38b": "llama-3.1-8b", "llama370b": "llama-3.1-70b", "llama3405b": "llama-3.1-405b"}
-#: KempnerForge's models of so many experts, two of which a token visits (benchmarks/moe_packed).
+#: KempnerForge's models with this number of experts, two of them per token (benchmarks/moe_packed).
 OF_EXPERTS = re.compile(r"kmoe(\d+)")
 
 
@@ -60,7 +60,7 @@ def letters(name: str) -> str:
 
 @remembered(64)
 def architecture(name: str) -> Architecture:
-    """The model of a row; raises InputError where nobody knows it.
+    """The model of a row. Raises InputError if its shape is unknown.
 
     >>> [architecture(name).name for name in ("llama2-7b", "Llama 3 70B", "Qwen3-30B-A3B", "Llama-2-13b")]
     ['llama-2-7b', 'llama-3.1-70b', 'qwen3-30b-a3b', 'llama2-13b']
@@ -71,21 +71,27 @@ def architecture(name: str) -> Architecture:
             name, 24, 2048, 16, 4, 128, 0, vocab=128256, experts=Experts(int(experts.group(1)), 2, 7168),
             source="KempnerInstitute/KempnerForge@abbbac3, benchmarks/moe_packed/moe_packed_benchmark.md",
         )  # fmt: skip
-    own = {letters(each): each for each in SHAPES}.get(letters(name))
+    own = {letters(shape): shape for shape in SHAPES}.get(letters(name))
     if own is not None:
         layers, hidden, heads, kv_heads, ffn, vocab = SHAPES[own]
         return Architecture(
             own, layers, hidden, heads, kv_heads, hidden // heads, ffn, vocab=vocab, source="the model's own page"
         )
-    catalogs = {letters(each): each for each in catalog.names("models")}
+    catalogs = {letters(model): model for model in catalog.names("models")}
     listed = NAMES.get(letters(name)) or catalogs.get(letters(name))
     if listed is None:
         raise InputError(f"the shape of the model '{name}' is not known")
     return load_model(listed)
 
 
+#: DualPipeV as ours runs it: the pipeline folded like a V holds every weight once (deepseek-ai/DualPipe, README: "1×"
+#: for DualPipe's "2×"), two chunks a rank, and forwards stand beside backwards. In ours chunks come round robin, which
+#: moves the bubble alone.
+CUT_IN_HALF = {"schedule": "1f1b", "vpp": 2, "expert_overlap": "micro_batches"}
+
+
 def question(row: Row) -> Question:
-    """The scenario of a row, looked up; raises InputError where it cannot be asked."""
+    """The resolved scenario of a row. Raises InputError for a row that cannot be simulated."""
     words = [str(row.get(column, "")) for column in ("note", "group", "source")]
     whole = " ".join(words).lower()
     board = next((device for word, device in BOARDS.items() if word in whole), None)
@@ -110,6 +116,8 @@ def question(row: Row) -> Question:
         **keys(row, "extra"),
     }
     plan = {"name": "run", **keys(row, "plan")}
+    if "dualpipev" in whole:
+        plan |= CUT_IN_HALF
     turns = turns_of(whole, str(row.get("note", "")), int(plan.get("pp", 1)))
     if turns > 1:
         plan.setdefault("accumulation", turns)
@@ -117,44 +125,44 @@ def question(row: Row) -> Question:
 
 
 def keys(row: Row, column: str) -> dict[str, Any]:
-    """The JSON object of a cell, empty where it is; raises InputError where it is none."""
+    """The JSON object of a cell, or an empty one for an empty cell. Raises InputError for anything else."""
     text = str(row.get(column, "")).strip() or "{}"
     try:
-        found = json.loads(text)
+        entries = json.loads(text)
     except ValueError:
         raise InputError(f"{column} is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(entries, dict):
         raise InputError(f"{column} is not a JSON object")
-    return found
+    return entries
 
 
-def _rate(asked: Question, gpus: int) -> Callable[[float], float]:
-    job = asked.job(asked.plans[0])
+def _rate(resolved: Question, gpus: int) -> Callable[[float], float]:
+    job = resolved.job(resolved.plans[0])
     tokens = job.work.counted_over(job.plan.dp)
     return lambda seconds: tokens / seconds / gpus
 
 
-#: Unit → what a step of so many seconds is in it.
+#: Unit → function from a job and its GPUs to the function from step seconds to that unit.
 UNITS: dict[str, Callable[[Question, int], Callable[[float], float]]] = {
     "tokens/s/gpu": _rate,
-    "tokens/s": lambda asked, gpus: _rate(asked, 1),
-    "s": lambda asked, gpus: lambda seconds: seconds,
+    "tokens/s": lambda resolved, gpus: _rate(resolved, 1),
+    "s": lambda resolved, gpus: lambda seconds: seconds,
 }
 
 
 @each_row
 def predict(row: Row, position: int, answers: RowAnswers) -> None:
-    """Tokens/s per GPU of runs whose plan fits; the stack that is meant is a label, and memory a further column."""
+    """Predict tokens/s per GPU of runs whose plan fits. The assumed stack is a label, and memory a further column."""
     unit = str(row["unit"]).strip()
     if unit not in UNITS:
         raise InputError(f"no prediction in '{unit}'; known: {', '.join(UNITS)}")
     if not number_of(row["published"]) > 0.0:
         raise InputError("nothing was published")
-    asked = question(row)
-    step: Predicted = first_plan_of(asked, "as stated")
-    answers.label(position, "stack", asked.work.stack.name)
+    resolved = question(row)
+    step: Predicted = first_plan_of(resolved, "as stated")
+    answers.label(position, "stack", resolved.work.stack.name)
     answers.also(position, "predicted_memory_gib", step.allocated_bytes / 2**30)
     if not step.fits:
         raise InputError(TOO_LARGE)
-    value = UNITS[unit](asked, count_of(row, "gpus"))
+    value = UNITS[unit](resolved, count_of(row, "gpus"))
     answers.predict(position, value(step.seconds), *sorted((value(step.low), value(step.high))))

@@ -21,6 +21,7 @@ from .frameworks import (
     as_routed,
     further_tokens,
     layers_of_chunks,
+    overlapped_by_recipe,
     recomputed_by_recipe,
     stack_of,
     turns_of,
@@ -48,19 +49,19 @@ def predict_published(row: Row, position: int, answers: RowAnswers) -> None:
 
 
 def run_by_run(frame: pd.DataFrame) -> Iterable[Sequence[int]]:
-    """Positions of the rows that are metrics of one run; of those without a run, by why."""
-    found: dict[Run | str, list[int]] = {}
+    """Positions of the rows that are metrics of one run; rows without a run are grouped by the reason."""
+    positions: dict[Run | str, list[int]] = {}
     for position, row in enumerate(frame.to_dict("records")):
         try:
             key: Run | str = published_run(row)[0]
         except InputError as error:
             key = error.message
-        found.setdefault(key, []).append(position)
-    return found.values()
+        positions.setdefault(key, []).append(position)
+    return positions.values()
 
 
 def published_run(row: Row) -> tuple[Run, str]:
-    """The run of a row of published/training.csv, and what was taken for keys that it does not state.
+    """The run of a row of published/training.csv, and the values assumed for keys that it does not state.
 
     Raises
     ------
@@ -83,7 +84,7 @@ def published_run(row: Row) -> tuple[Run, str]:
 
 
 def stated_run(row: Row) -> Run:
-    """The run of a row that states its plan; raises InputError with why the simulator does not cover it."""
+    """The run of a row that states its plan. Raises InputError with the reason if the simulator does not cover it."""
     metric, model, source = (str(row[column]) for column in ("metric", "model", "source_url"))
     name = named_device(row["gpu"])
     if (name, model, metric, str(row["precision"]), count_of(row, "n_gpus")) in OTHER_PEAK and OTHER_PEAK_IN in source:
@@ -91,10 +92,11 @@ def stated_run(row: Row) -> Run:
     for column in ("tp", "pp", "cp", "mbs", "gbs", "seq_len", "n_gpus"):
         if not count_of(row, column):
             raise InputError(f"incomplete: {column} not stated")
-    shape = as_routed(architecture(row), str(row.get("notes", "")))
+    notes = str(row.get("notes", ""))
+    shape = as_routed(architecture(row), notes)
     rank, targets, experts = adapters_of(model, str(row["source_url"]), latent=shape.latent is not None)
     tp, ep, gpus = count_of(row, "tp"), count_of(row, "ep", 1), count_of(row, "n_gpus")
-    zero = str(row.get("zero_stage", ""))
+    zero, precision = str(row.get("zero_stage", "")), precision_of(str(row["precision"]))
     vpp = count_of(row, "vpp") or chunks_of(source, model)
     if str(row.get("vpp", "")).strip() == "interleaved":
         vpp = 2  # torchtitan's Interleaved1F1B: two stages a rank
@@ -110,26 +112,27 @@ def stated_run(row: Row) -> Run:
         pp=count_of(row, "pp"),
         vpp=vpp,
         stage_layers=layers_of_chunks(source, shape, count_of(row, "pp") * vpp),
-        accumulation=turns_of(source, str(row.get("notes", "")), count_of(row, "pp")),
+        accumulation=turns_of(source, notes, count_of(row, "pp")),
         zero=zero_of(zero),
         shard_group=sharded(row, zero, gpus // (tp * count_of(row, "pp"))) if zero_of(zero) else None,
         recomputation=recomputation_of(str(row.get("recompute", ""))) or recomputed_by_recipe(source, model, gpus),
         recomputed=recomputed_of(str(row.get("recompute", ""))),
         ep=ep,
         expert_dispatch=DISPATCHERS.get(name, "ranks"),
+        expert_overlap=overlapped_by_recipe(source, notes, model, name, precision) if ep > 1 else "none",
         sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or ep > 1),
         multi_token=further_tokens(model, source),
-        precision=precision_of(str(row["precision"])),
+        precision=precision,
         stack=stack_of(str(row["source_url"])),
-        fabric=next((fabric for words, fabric in FABRICS.items() if words in str(row.get("notes", ""))), ""),
+        fabric=next((fabric for words, fabric in FABRICS.items() if words in notes), ""),
         adapter_rank=rank,
         adapter_targets=targets,
         adapter_experts=experts,
     )
 
 
-#: (GPU, model, metric, precision, GPUs) of the row of DGX Cloud's page whose 0.1871 is its 8,420 tokens/s per GPU over
-#: FP8's 4,900 TFLOP/s, where all its other rows in BF16 are over 2,450.
+#: The (GPU, model, metric, precision, GPUs) of a row of DGX Cloud's page that has its MFU over FP8's peak: its
+#: 0.1871 is its 8,420 tokens/s per GPU over 4,900 TFLOP/s; all other rows in BF16 are over 2,450.
 OTHER_PEAK = {("gb200", "Llama 4 Maverick 400B", "MFU", "BF16", 128)}
 OTHER_PEAK_IN = "dgxc-benchmarking/blob/v25.05.04"
 #: Words of a source, and of a model → chunks of a stage, where the release does not state them: those that the releases
@@ -140,7 +143,7 @@ CHUNKS = {("dgxc-benchmarking/blob/v25.04.01/nemotron", "340B"): 12, ("2407.2178
 
 
 def chunks_of(source: str, model: str) -> int:
-    """Of a run whose row states none.
+    """Chunks of a stage, for a run whose row states none.
 
     >>> chunks_of("https://github.com/NVIDIA/dgxc-benchmarking/blob/v25.04.01/nemotron/README.md", "Nemotron4 340B")
     12
@@ -149,9 +152,9 @@ def chunks_of(source: str, model: str) -> int:
 
 
 def micro_batch_of(row: Row) -> int:
-    """Sequences of a micro-batch: those that are stated; of torchtitan's pipelines of 2024 a part of the local batch
-    there, which is split into as many micro-batches as there are pipeline ranks where nobody says otherwise
-    (``pipeline_parallel_microbatches``: "the default value will be the number of pipeline stages")."""
+    """Sequences of a micro-batch, as stated. For torchtitan's pipelines of 2024 the row states the local batch, which
+    is split into as many micro-batches as there are pipeline ranks by default (``pipeline_parallel_microbatches``: "the
+    default value will be the number of pipeline stages")."""
     stated, ranks = count_of(row, "mbs"), count_of(row, "pp")
     return max(1, stated // ranks) if "torchtitan" in str(row["source_url"]) and ranks > 1 else stated
 
@@ -159,7 +162,7 @@ def micro_batch_of(row: Row) -> int:
 #: Dispatchers that Megatron-Bridge's guide (docs.nvidia.com, MoE Dispatcher Selection Guide) names first: HybridEP in
 #: NVL72 domains, DeepEP elsewhere.
 DISPATCHERS = {"gb200": "links", "gb300": "links"}
-#: Models with experts: a published name, without remarks in parentheses → the catalog's.
+#: Models with experts: a published name, without remarks in parentheses → the catalog name.
 EXPERT_MODELS = {
     "deepseek v3 671b": "deepseek-v3",
     "deepseek-v3 671b": "deepseek-v3",
@@ -178,22 +181,22 @@ EXPERT_MODELS = {
 
 
 def architecture(row: Row) -> Architecture:
-    """The model of a row: its own columns, or the catalog's model of that name."""
+    """The model of a row: its own columns, or the catalog's model with that name."""
     shape = {name: count_of(row, name) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")}
     name = str(row["model"]).split("[")[0].strip()
     if str(row.get("moe", "")).strip():
-        # Columns do not hold all of a mixture of experts, and some rows here are hybrids of other layers.
+        # # The columns do not describe all of a mixture of experts, and some rows are hybrids with other layers.
         written = name.split("(")[0].strip().lower()
         listed = EXPERT_MODELS.get(written, re.sub(r"[ _]+", "-", written))
-        found = load_model(listed) if listed in catalog.names("models") else None
-        if found is None or found.experts is None:
+        experts_model = load_model(listed) if listed in catalog.names("models") else None
+        if experts_model is None or experts_model.experts is None:
             raise InputError("no model of experts by that name in the catalog")
-        return found
+        return experts_model
     if not all(shape.values()):
-        known = name.lower().strip().replace(" ", "-")
-        if known not in catalog.names("models"):
+        listed_name = name.lower().strip().replace(" ", "-")
+        if listed_name not in catalog.names("models"):
             raise InputError("incomplete: the model's shape is not known")
-        return load_model(known)
+        return load_model(listed_name)
     model = Architecture(
         name=name.strip(),
         layers=shape["layers"],
@@ -210,7 +213,7 @@ def architecture(row: Row) -> Architecture:
 
 
 def precision_of(text: str) -> str:
-    """The simulator's name of a precision, or the source's own where it has none.
+    """The simulator's name of a precision, or the source's own if it has none.
 
     >>> precision_of("amp_bf16"), precision_of("BF16 (assumed)"), precision_of("MXFP8")
     ('bf16', 'bf16', 'mxfp8')
@@ -226,39 +229,39 @@ def precision_of(text: str) -> str:
 
 
 def zero_of(text: str) -> int:
-    """What replicas divide, from a source's words.
+    """The ZeRO stage, from a source's words.
 
     >>> [zero_of(t) for t in ("dist-optimizer (zero1)", "FSDP FULL_SHARD (zero3)", "MaxText FSDP 128 x DP", "DDP")]
     [1, 3, 3, 0]
     """
-    found = re.search(r"zero-?(\d)", text)
-    if found:
-        return min(3, int(found.group(1)))
+    match = re.search(r"zero-?(\d)", text)
+    if match:
+        return min(3, int(match.group(1)))
     return 3 if "FSDP" in text else 0
 
 
 def sharded(row: Row, words: str, copies: int) -> int | None:
-    """How many ranks divide state: as stated; torchtitan's do beside sequence shards too (``dp_shard_cp``)."""
+    """The number of ranks that shard state, as stated. Torchtitan shards over sequence shards too (``dp_shard_cp``)."""
     group = shard_group_of(words, copies)
     beside = "torchtitan" in str(row["source_url"]) and count_of(row, "cp") > 1
     return None if group is None or (beside and group * count_of(row, "cp") >= copies) else group
 
 
 def shard_group_of(text: str, replicas: int) -> int | None:
-    """Ranks that divide it among themselves, from a source's words; None: all replicas, or as many as there are.
+    """Ranks that shard state among themselves, from a source's words; None: all replicas.
 
     >>> shard_group_of("zero1 within groups of 8", 64), shard_group_of("FSDP2 (zero3), shard 4", 8)
     (8, 4)
     >>> shard_group_of("MaxText FSDP 128 x DP", 256), shard_group_of("FSDP2 (zero3), shard 8", 8)
     (128, None)
     """
-    found = re.search(r"(?:groups of|shard|FSDP) (\d+)", text)
-    group = int(found.group(1)) if found else replicas
+    match = re.search(r"(?:groups of|shard|FSDP) (\d+)", text)
+    group = int(match.group(1)) if match else replicas
     return group if 1 < group < replicas else None
 
 
 def recomputation_of(text: str) -> str | None:
-    """``none``, ``selective``, ``cheap`` or ``full`` from a source's words; None where it does not say.
+    """``none``, ``selective``, ``cheap`` or ``full`` from a source's words; None if they do not say.
 
     >>> [recomputation_of(t) for t in ("none/see config", "full uniform 1", "selective: core_attn", "see config")]
     ['none', 'full', 'selective', None]
@@ -276,17 +279,17 @@ def recomputation_of(text: str) -> str | None:
 
 
 def recomputed_of(text: str) -> Partly | None:
-    """Some layers that are recomputed, from a source's words; None where it is not of some.
+    """The part of the layers that is recomputed, from a source's words; None if it is not a part.
 
     >>> recomputed_of("full block, 5 layers"), recomputed_of("full uniform 1")
     (Partly(layers=5, method='block'), None)
     """
-    found = re.search(r"full block, (\d+) layers", text.strip().lower())
-    return Partly(int(found.group(1))) if found else None
+    match = re.search(r"full block, (\d+) layers", text.strip().lower())
+    return Partly(int(match.group(1))) if match else None
 
 
 def metric_of(row: Row, run: Run, step: Predicted) -> Callable[[float], float]:
-    """Seconds of a step → the metric of a row in its unit, by the convention of the source."""
+    """The function from a step's seconds to a row's metric in its unit, by the convention of the source."""
     metric = str(row["metric"])
     if metric == "step_time_s":
         return lambda seconds: seconds

@@ -1,4 +1,4 @@
-"""Read the tables of a folder, predict every row, and say how far off the predictions are."""
+"""Read the tables of a folder, predict every row, and measure the errors of the predictions."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 #: Version of the JSON layout.
 SCHEMA_VERSION = 1
-#: Groups of fewer values than this many are listed by themselves; a column of more is no way to group.
+#: Columns whose groups have fewer values than this are listed by value; columns with more values form no groups.
 MOST_GROUPS = 400
 
-#: Counts beyond this are no shape of anything.
+#: Counts above this are not shapes.
 LARGEST_COUNT = 1e15
 
 Progress = Callable[[str, float], None]
-#: Some rows of the table at a path, whole and checked.
+#: Some complete and checked rows of the table at a path.
 Rows = tuple[str, "pd.DataFrame"]
-#: How the rows of all tables are predicted: :func:`map`, or what gives it to processes; in the same order.
+#: How the rows of all tables are predicted: :func:`map`, or a map over processes that keeps the order.
 Mapper = Callable[[Callable[[Rows], RowAnswers], Sequence[Rows]], Iterable[RowAnswers]]
 
 
@@ -42,23 +42,23 @@ Mapper = Callable[[Callable[[Rows], RowAnswers], Sequence[Rows]], Iterable[RowAn
 class TableOutcome:
     """One table with its predictions."""
 
-    #: What the table is.
+    #: Description of the table.
     table: MeasuredTable
-    #: Its cells as text, as they stand in the file.
+    #: Cells of the table as text, as in the file.
     rows: pd.DataFrame = field(repr=False)
-    #: One a row.
+    #: One answer per row.
     answers: RowAnswers = field(repr=False)
 
     @once
     def measured(self) -> NDArray[np.float64]:
-        """The main column, shape (rows,); NaN where a cell is no number."""
+        """The main column, shape (rows,); NaN if a cell is not a number."""
         return _numbers(self.rows, self.table.column)
 
     @once
     def predicted(self) -> NDArray[np.bool_]:
         """Which rows have a prediction, shape (rows,)."""
-        known: NDArray[np.bool_] = np.isfinite(self.answers.predicted)
-        return known
+        finite: NDArray[np.bool_] = np.isfinite(self.answers.predicted)
+        return finite
 
     def error(self, where: Any = slice(None)) -> dict[str, Any]:
         """Errors of some rows (see :func:`statistics.errors`)."""
@@ -66,7 +66,7 @@ class TableOutcome:
         return errors(*(part[where] for part in parts))
 
     def summary(self) -> dict[str, Any]:
-        """What the JSON says about the table."""
+        """The table's part of the JSON."""
         answers = self.answers
         reasons, counts = np.unique(answers.reason[answers.reason != ""].astype(str), return_counts=True)
         order = np.argsort(-counts, kind="stable")
@@ -85,7 +85,7 @@ class TableOutcome:
         return all(column in self.rows or column in self.answers.labels for column in columns)
 
     def _words(self, column: str) -> NDArray[Any]:
-        """Of every row, its own cell or how it was labelled."""
+        """The cell of every row in a column, or its label."""
         return self.answers.labels[column] if column in self.answers.labels else self.rows[column].to_numpy()
 
     def _by(self, columns: tuple[str, ...]) -> dict[str, Any]:
@@ -94,30 +94,30 @@ class TableOutcome:
         for row, cells in enumerate(zip(*(self._words(column) for column in columns), strict=True)):
             if all(cells) or not any(column in self.answers.labels for column in columns):
                 rows_of.setdefault(", ".join(cells), []).append(row)
-        known: dict[str, Any] = {}
+        by_value: dict[str, Any] = {}
         for value in sorted(rows_of):
             where = np.array(rows_of[value])
-            known[value] = {"rows": len(where), "predicted": int(self.predicted[where].sum()), **self.error(where)}
+            by_value[value] = {"rows": len(where), "predicted": int(self.predicted[where].sum()), **self.error(where)}
             if any(column in self.answers.labels for column in columns):
-                known[value]["further"] = {column: self._further(column, where) for column in self.answers.further}
-        return dict(list(known.items())[:MOST_GROUPS])
+                by_value[value]["further"] = {column: self._further(column, where) for column in self.answers.further}
+        return dict(list(by_value.items())[:MOST_GROUPS])
 
     def _further(self, column: str, where: Any = slice(None)) -> dict[str, Any]:
-        """Errors of a further column: of numbers as of the main one, of words the share that is right."""
-        told = self.answers.further[column][where]
-        known = np.array([value is not None for value in told], dtype=bool)
-        if any(isinstance(value, str) for value in told):
+        """Errors of a further column: for numbers as for the main column, for words the share of right ones."""
+        cells = self.answers.further[column][where]
+        present = np.array([value is not None for value in cells], dtype=bool)
+        if any(isinstance(value, str) for value in cells):
             name = column.removeprefix("predicted_")
             right = [
-                truth == value for truth, value in zip(self.rows[name][where][known], told[known], strict=True)
+                truth == value for truth, value in zip(self.rows[name][where][present], cells[present], strict=True)
             ] if name in self.rows else []  # fmt: skip
-            return {"predicted": int(known.sum()), "right": sum(right) / len(right) if right else None}
-        values = np.array([np.nan if value is None else value for value in told], dtype=float)
+            return {"predicted": int(present.sum()), "right": sum(right) / len(right) if right else None}
+        values = np.array([np.nan if value is None else value for value in cells], dtype=float)
         error = errors(_numbers(self.rows, column)[where], values, values, values)
-        return {"predicted": int(known.sum())} | {k: v for k, v in error.items() if k != "in_range"}
+        return {"predicted": int(present.sum())} | {k: v for k, v in error.items() if k != "in_range"}
 
     def csv(self) -> str:
-        """The table as it was, and ``predicted``, ``low``, ``high``, ``predicted_…`` and ``reason`` beside it."""
+        """The table's CSV with further columns ``predicted``, ``low``, ``high``, ``predicted_…`` and ``reason``."""
         out = self.rows.copy()
         answers = self.answers
         for name in ("predicted", "low", "high"):
@@ -133,7 +133,7 @@ class TableOutcome:
 
 @dataclass(frozen=True, repr=False)
 class Validation(Pictured):
-    """Every table of a folder with its predictions, in the registry's order, and the CSV files nobody knows."""
+    """Every table of a folder with its predictions, in the registry's order, and the CSV files of no known table."""
 
     outcomes: tuple[TableOutcome, ...]
     unknown: tuple[str, ...] = ()
@@ -144,17 +144,17 @@ class Validation(Pictured):
 
     def _repr_html_(self) -> str:
         frame = self.to_frame()
-        told = [
+        rows = [
             [path, *(f"{row[key]:,}" for key in ("predicted", "rows")),
              *("–" if row[key] is None or row[key] != row[key] else f"{100.0 * row[key]:.1f} %"
                for key in ("median_ape", "mape", "p90_ape", "bias"))]
             for path, row in zip(frame.index, frame.to_dict("records"), strict=True)
         ]  # fmt: skip
         columns = ("table", "predicted", "rows", "median error", "mean", "nine of ten below", "bias")
-        return html_table("Predictions against measurements", columns, told)
+        return html_table("Predictions against measurements", columns, rows)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a table: its errors as shares of one, how many of its rows are predicted."""
+        """One row per table: its errors as shares of one, and its number of predicted rows."""
         import pandas as pd
 
         keys = ("median_ape", "mape", "p90_ape", "bias", "predicted", "rows")
@@ -166,12 +166,12 @@ class Validation(Pictured):
         return next(outcome for outcome in self.outcomes if outcome.table.path == path)
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's JSON: errors are shares of one."""
+        """The JSON of the contract; errors are shares of one."""
         tables = {outcome.table.path: outcome.summary() for outcome in self.outcomes}
         return {"schema": SCHEMA_VERSION, "tables": tables, "unknown_files": list(self.unknown)}
 
     def write_rows(self, folder: Path) -> None:
-        """One file a table under ``folder``, at the table's own relative path.
+        """Write one file per table under ``folder``, at the table's own relative path.
 
         Raises
         ------
@@ -185,7 +185,7 @@ class Validation(Pictured):
 
 
 def reference_folder() -> Path:
-    """The rows that ship with the package, each with its source."""
+    """The folder of rows that ship with the package, each with its source."""
     return Path(str(resources.files("tspsim.validation").joinpath("reference")))
 
 
@@ -201,14 +201,14 @@ def validate(
     Parameters
     ----------
     folder
-        Laid out as docs/validation.md says, with any subset of the tables; None: the rows that ship with the package,
-        or of ``tables`` alone.
+        The layout of docs/validation.md, with any subset of the tables; None: the rows that ship with the package,
+        or only ``tables``.
     tables
-        Rows beside those of the folder, cells as text, by the path of the table they belong to.
+        Further rows, cells as text, by the path of their table.
     progress
         Called with a table's path and the share of the work done before it.
     mapper
-        Who predicts; the answers are the same whoever does.
+        Maps the prediction over rows; the answers do not depend on it.
 
     Raises
     ------
@@ -220,15 +220,15 @@ def validate(
     if not root.is_dir():
         raise InputError("is not a folder of measured tables", file=shorten(root, 200))
     read_too = folder is not None or not more
-    found = [path for path in TABLES if read_too and (root / path).is_file()]
-    if not found and not more:
+    paths = [path for path in TABLES if read_too and (root / path).is_file()]
+    if not paths and not more:
         raise InputError(
             f"holds none of the known tables, such as {', '.join(list(TABLES)[:3])}", file=shorten(root, 200)
         )
     files = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.csv")) if read_too else []
     checked = []
-    for path in [path for path in TABLES if path in found or path in more]:
-        parts_of = [*([read(root / path)] if path in found else []), *([more[path]] if path in more else [])]
+    for path in [path for path in TABLES if path in paths or path in more]:
+        parts_of = [*([read(root / path)] if path in paths else []), *([more[path]] if path in more else [])]
         checked.append(CheckedTable.of(TABLES[path], _joined(parts_of)))
     work = [rows for table in checked for rows in table.work]
     done = iter(mapper(predict_rows, work))
@@ -246,14 +246,14 @@ def validate(
 
 
 def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Rows of one table below each other; cells that one lacks are empty."""
+    """The rows of one table below each other; cells missing from a part are empty."""
     import pandas as pd
 
     return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True).fillna("")
 
 
 def read(file: Path) -> pd.DataFrame:
-    """The cells of a CSV file as text; raises InputError where it is no table."""
+    """The cells of a CSV file as text. Raises InputError if it is not a table."""
     import pandas as pd
 
     try:
@@ -266,9 +266,9 @@ def read(file: Path) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class CheckedTable:
-    """A table whose rows that lack a needed cell have their reason, so that predictors see whole rows.
+    """A table whose incomplete rows have their reason, so that predictors see only complete rows.
 
-    ``work`` are the others in pieces, as the table divides them, and ``places`` where the rows of each stand.
+    ``work`` holds the other rows in pieces, as the table divides them, and ``places`` the positions of their rows.
     """
 
     table: MeasuredTable
@@ -291,7 +291,7 @@ class CheckedTable:
         return cls(table, rows, answers, tuple(work), tuple(whole[piece] for piece in pieces))
 
     def outcome(self, parts: Iterable[RowAnswers]) -> TableOutcome:
-        """With the answers of the work, in its order."""
+        """The outcome with the answers to the work, in its order."""
         for places, part in zip(self.places, parts, strict=True):
             self.answers.put(places, part)
         self.answers.check()
@@ -299,14 +299,14 @@ class CheckedTable:
 
 
 def _part(frame: pd.DataFrame, piece: list[int]) -> pd.DataFrame:
-    """Some rows, numbered from 0; of neighbours nothing is copied."""
+    """Some rows, numbered from 0; adjacent rows are not copied."""
     neighbours = piece == list(range(piece[0], piece[0] + len(piece)))
     rows = frame.iloc[piece[0] : piece[0] + len(piece)] if neighbours else frame.iloc[piece]
     return rows.reset_index(drop=True)
 
 
 def predict_rows(rows: Rows) -> RowAnswers:
-    """Predictions of some rows of a table, in any process."""
+    """Predict some rows of a table, in any process."""
     path, frame = rows
     answers = RowAnswers(len(frame))
     TABLES[path].predict(frame, answers)
@@ -314,13 +314,13 @@ def predict_rows(rows: Rows) -> RowAnswers:
 
 
 def predict(table: MeasuredTable, rows: pd.DataFrame) -> TableOutcome:
-    """One table's predictions."""
+    """Predict one table."""
     checked = CheckedTable.of(table, rows)
     return checked.outcome(map(predict_rows, checked.work))
 
 
 def whole_rows(table: MeasuredTable, rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
-    """The rows that have every cell the table needs, and how many lack which."""
+    """The rows with every cell that the table needs, and counts of rows by missing cell."""
     answers = RowAnswers(len(rows))
     frame, _ = _checked(table, rows, answers)
     reasons, counts = np.unique(answers.reason[answers.reason != ""].astype(str), return_counts=True)
@@ -328,7 +328,7 @@ def whole_rows(table: MeasuredTable, rows: pd.DataFrame) -> tuple[pd.DataFrame, 
 
 
 def _checked(table: MeasuredTable, rows: pd.DataFrame, answers: RowAnswers) -> tuple[pd.DataFrame, NDArray[Any]]:
-    """Whole rows with numbers as numbers, and their positions; the others get their reason."""
+    """The complete rows with numbers as numbers, and their positions; incomplete rows get their reason."""
     missing = [name for name in (*table.counts, *table.numbers, *table.texts) if name not in rows]
     if missing:
         answers.skip(slice(None), f"column {missing[0]} is missing")
@@ -355,7 +355,7 @@ def _numbers(rows: pd.DataFrame, column: str) -> NDArray[np.float64]:
 
 
 def _cells(values: NDArray[Any]) -> list[str]:
-    """Cells of a CSV: six digits, empty where there is no value."""
+    """The cells of a CSV: six digits, empty if there is no value."""
     return [
         value if isinstance(value, str) else "" if value is None or not np.isfinite(value) else f"{value:.6g}"
         for value in values

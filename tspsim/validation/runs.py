@@ -30,23 +30,23 @@ from ..base.memo import remembered
 from ..parallel import scheme_of
 from .devices import LOOKUPS
 
-#: What joins the nodes of a GPU's usual training machine, where a source does not say (data sheets of DGX and HGX
-#: systems: 200 Gb/s a GPU with A100, 800 with B300, 400 with the others).
+#: Fabric between the nodes of a GPU's usual training machine, for sources that name none (data sheets of DGX and HGX
+#: systems: 200 Gb/s per GPU with A100, 800 with B300, 400 with the others).
 FABRICS = {"a100-40gb": "rails-200g", "a100-80gb": "rails-200g", "b300": "rails-800g"}
 USUAL_FABRIC = "rail-optimised-400g"
-#: What carries messages there, where it is not what the fabric states (DGX A100: InfiniBand HDR).
+#: Transport on these fabrics, where it differs from the fabric's own (DGX A100: InfiniBand HDR).
 TRANSPORTS = {"a100-40gb": "infiniband", "a100-80gb": "infiniband"}
-#: The store that a source in eight bits which does not state its recomputation may have used (Megatron-Core's
+#: Activation storage to try for sources in eight bits that do not state their recomputation (Megatron-Core's
 #: ``activation_func_fp8_input_store``).
 STORE = "fp8"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run and its plan, in the field's words; ``recomputation`` None is not stated, and then the least that fits.
+    """A run and its plan, in the field's words; ``recomputation`` None means not stated: the least that fits.
 
-    ``global_batch`` and ``micro_batch`` are sequences; ``cp`` shards the sequence; replicas are what is left. Where
-    replicas can share a node they do, before stages, in the order of Megatron, nanotron and torchtitan: tp, cp, dp, pp.
+    ``global_batch`` and ``micro_batch`` are sequences; ``cp`` shards the sequence; the other GPUs are replicas. Ranks
+    are in the order of Megatron, nanotron and torchtitan, so replicas share a node before stages do: tp, cp, dp, pp.
     """
 
     model: Architecture
@@ -63,6 +63,7 @@ class Run:
     accumulation: int = 1
     ep: int = 1
     expert_dispatch: str = "ranks"
+    expert_overlap: str = "none"
     zero: int = 0
     recomputation: str | None = None
     recomputed: Partly | None = None
@@ -92,11 +93,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What the simulator says of a run: seconds of a step with their range, peak memory, and what of it is state.
+    """A simulated run: the seconds of a step with their range, peak memory, and its part that is state.
 
-    ``fits`` False has no seconds. Allocated is what a framework's allocator counts: the peak less the reserve.
-    State (weights, gradients, the optimizer's) is there between steps too; it is that of the first stage, told by
-    :func:`memory_of` alone.
+    A run with ``fits`` False has no seconds. Allocated memory is what a framework's allocator counts: the peak less the
+    reserve. State (weights, gradients, optimizer state) stays between steps. It is that of the first stage, and only
+    :func:`memory_of` gives it.
     """
 
     seconds: float
@@ -109,7 +110,7 @@ class Predicted:
     allocated_bytes: float = math.nan
 
 
-#: Why a run that does not fit has no time.
+#: Reason for a run that does not fit and therefore has no time.
 TOO_LARGE = "does not fit by the memory model"
 #: Parts of memory that stay from step to step.
 STATE = ("weights", "adapters", "gradients", "optimizer_state", "optimizer_temporaries", "optimizer_buffers")
@@ -117,7 +118,7 @@ STATE = ("weights", "adapters", "gradients", "optimizer_state", "optimizer_tempo
 
 @remembered(4096)
 def simulate_run(run: Run) -> Predicted:
-    """The step of a run.
+    """Simulate the step of a run.
 
     Raises
     ------
@@ -133,7 +134,7 @@ def simulate_run(run: Run) -> Predicted:
 
 
 def memory_of(run: Run) -> Predicted:
-    """Peak memory of a run and whether it fits, without its time; raises as :func:`simulate_run` does."""
+    """Peak memory of a run and whether it fits, without its time. Raises the errors of :func:`simulate_run`."""
     step = Predicted(math.nan, math.nan, math.nan, math.inf, False, "full")
     for tried in _policies(run):
         question = _asked(tried)
@@ -149,8 +150,8 @@ def memory_of(run: Run) -> Predicted:
 
 
 def _policies(run: Run) -> Iterator[Run]:
-    """What may be made again, to try in turn: as stated, or from the least on. Of some layers all is the fewest that
-    fit, which needs no simulation."""
+    """Recomputation policies to try in turn: the stated one, or all from the least on. A recomputed part of the layers
+    is the smallest part that fits, which needs no simulation."""
     if run.recomputation is not None:
         yield run
         return
@@ -171,12 +172,12 @@ def _policies(run: Run) -> Iterator[Run]:
 
 
 def _asked(run: Run) -> Question:
-    """A run with as many micro-batches as its memory depends on."""
+    """The question of a run with as many micro-batches as its memory depends on."""
     return question_of(run, min(_micro_batches(run), 2 * run.pp) if run.accumulation == 1 else _micro_batches(run))
 
 
 def _told(run: Run) -> str:
-    """What is made again, in words; ``full`` is all of it."""
+    """The recomputation in words; ``full`` is full recomputation."""
     assert run.recomputation is not None
     return f"{run.recomputation} of {run.recomputed.layers} layers a chunk" if run.recomputed else run.recomputation
 
@@ -199,12 +200,12 @@ def _step(run: Run) -> Predicted:
 
 
 def _simulated(run: Run, micro_batches: int) -> Predicted:
-    """The step alone: what a report says beside it is nobody's measurement."""
+    """The step alone, without the costs of a training run that no source measures."""
     return first_plan_of(question_of(run, micro_batches), _told(run))
 
 
 def first_plan_of(question: Question, recomputation: str) -> Predicted:
-    """The step of a question's first plan; ``recomputation`` is told with it."""
+    """The step of a question's first plan; ``recomputation`` is reported with it."""
     job = scheduled(question, question.plans[0])
     admission = admitted(question, job)
     peak = admission.memory.peak_bytes
@@ -215,12 +216,12 @@ def first_plan_of(question: Question, recomputation: str) -> Predicted:
     costs = Costs(question.device)
     ran = step_of(question, job, costs)
     tokens = job.work.counted_tokens * job.plan.dp
-    found = costs.range_of(tokens, ran.makespan_s, ran.parts, question.work.stack)
-    return replace(step, seconds=ran.makespan_s, low=tokens / found.high, high=tokens / found.low, fits=True)
+    estimate = costs.range_of(tokens, ran.makespan_s, ran.parts, question.work.stack)
+    return replace(step, seconds=ran.makespan_s, low=tokens / estimate.high, high=tokens / estimate.low, fits=True)
 
 
 def _micro_batches(run: Run) -> int:
-    """Micro-batches of a replica's step; raises InputError where batches and degrees do not divide."""
+    """Micro-batches of a replica's step. Raises InputError if batches and degrees do not divide."""
     replica = run.tp * run.cp * run.pp
     if run.gpus % replica:
         raise InputError("tp·cp·pp does not divide the GPUs")
@@ -231,21 +232,21 @@ def _micro_batches(run: Run) -> int:
 
 @remembered(4)
 def question_of(run: Run, micro_batches: int) -> Question:
-    """The run as the simulator is asked for it, with some micro-batches a replica."""
+    """The question of a run with a number of micro-batches per replica."""
     return look_up(load(scenario(run, micro_batches)), LOOKUPS)
 
 
 def served(model: Architecture, device: str, pass_: str, **amount: Any) -> Question:
-    """A step of an inference engine on one GPU, in bf16: ``amount`` are the keys that say how much it is."""
+    """A step of an inference engine on one GPU, in bf16; ``amount`` holds the workload keys that give its size."""
     node, _ = machine(device, 1)
     workload = {"model": str(file_of(model)), "pass": pass_, "precision": "bf16", **amount}
     cluster = {"device": device, "node": node, "nodes": 1}
-    asked = {"name": "validation", "cluster": cluster, "workload": workload, "plans": [{"name": "run", "tp": 1}]}
-    return look_up(load(asked), LOOKUPS)
+    data = {"name": "validation", "cluster": cluster, "workload": workload, "plans": [{"name": "run", "tp": 1}]}
+    return look_up(load(data), LOOKUPS)
 
 
 def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
-    """The scenario of a run with some micro-batches a replica."""
+    """The scenario of a run with a number of micro-batches per replica."""
     node, nodes = machine(run.device, run.gpus)
     shares_nodes = run.gpus // nodes > run.tp * run.cp
     cluster: dict[str, Any] = {"device": run.device, "node": node, "nodes": nodes}
@@ -279,7 +280,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
                 **({"stage_layers": list(run.stage_layers)} if run.stage_layers else {}),
                 **({"accumulation": run.accumulation} if run.accumulation > 1 else {}),
                 **({"placement": {"node": ["tp", "sp", "dp"]}} if shares_nodes else {}),
-                "ep": run.ep, "expert_dispatch": run.expert_dispatch,
+                "ep": run.ep, "expert_dispatch": run.expert_dispatch, "expert_overlap": run.expert_overlap,
                 "micro_batch": run.micro_batch, "recomputation": _recomputation(run),
                 **({} if run.activation_store is None else {"activation_store": run.activation_store}),
                 "sequence_regions": run.sequence_regions and run.tp > 1, "exchange": run.exchange,
@@ -289,7 +290,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
 
 
 def _recomputation(run: Run) -> str | dict[str, Any] | None:
-    """As a plan states it."""
+    """The recomputation as a plan states it."""
     partly = run.recomputed
     if partly is None:
         return run.recomputation
@@ -297,7 +298,7 @@ def _recomputation(run: Run) -> str | dict[str, Any] | None:
 
 
 def fabric_of(device: str) -> str:
-    """What nodes of a device are mostly joined by."""
+    """The usual fabric between nodes of a device."""
     return FABRICS.get(device, USUAL_FABRIC)
 
 
@@ -308,9 +309,9 @@ def node_of(device: str) -> int:
 
 @remembered(64)
 def machine(device: str, gpus: int) -> tuple[str, int]:
-    """The node of a run (a catalog name, or a file with the GPUs it uses of one) and how many of them.
+    """The node of a run (a catalog name, or a file with a part of its GPUs) and the number of nodes.
 
-    A run on fewer GPUs than a node has, or on a number that whole nodes do not make (64 of a rack's 72), uses the
+    A run on fewer GPUs than a node has, or on a number that is no multiple of a node (64 of a rack's 72), uses the
     same part of each node.
     """
     name = usual_node(device)
@@ -330,7 +331,7 @@ def machine(device: str, gpus: int) -> tuple[str, int]:
 
 @remembered(256)
 def file_of(model: Architecture) -> Path:
-    """A model as a file a scenario can name."""
+    """The file of a model, which a scenario can name."""
     import yaml
 
     from tspsim.model.spec import describe
@@ -346,13 +347,13 @@ _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _folder() -> Path:
-    """A folder that lives as long as the process."""
+    """A folder that lasts as long as the process."""
     if not _folders:
         _folders.append(tempfile.TemporaryDirectory(prefix="tspsim-validation-"))
     return Path(_folders[0].name)
 
 
 def nearest_gating(model: Architecture, parameters: float) -> Architecture:
-    """The model with or without a gate, whichever has about the stated number of parameters."""
+    """The model with or without a gate, whichever is closer to the stated number of parameters."""
     candidates: Sequence[Architecture] = (replace(model, gated=True), replace(model, gated=False))
-    return min(candidates, key=lambda each: abs(math.log(each.parameters / parameters)))
+    return min(candidates, key=lambda candidate: abs(math.log(candidate.parameters / parameters)))

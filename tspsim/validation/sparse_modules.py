@@ -1,9 +1,9 @@
-"""Modules of sparse attention as the operators that they consist of: the rows of ``sparse_attention.csv``.
+"""Modules of sparse attention as their operators: the rows of ``sparse_attention.csv``.
 
-A module goes from hidden state to hidden state: projections, norms, the indexer, attention over what it chose, the
-output projection; no all-reduce. The indexer and the attention, with the small kernels around them, are what the rows
-tell; all the rest is priced as everywhere. Shapes: DeepSeek-AI 2025, DeepSeek-V3.2, §2.1; DeepSeek-V4 as its published
-configuration states it.
+A module goes from hidden state to hidden state: projections, norms, the indexer, attention over the chosen tokens, the
+output projection; no all-reduce. The rows give the time of the indexer and the attention, with the small kernels around
+them; all other operators are priced as elsewhere. Shapes: DeepSeek-AI 2025, DeepSeek-V3.2, §2.1; DeepSeek-V4 as in its
+published configuration.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .devices import device, named_device
 
-#: Output projection of DeepSeek-V4: heads a group, and the width that each group is brought to.
+#: Output projection of DeepSeek-V4: heads per group, and the output width of each group.
 GROUP_HEADS, GROUP_RANK = 8, 1024
 #: Latest tokens that DeepSeek-V4 attends uncompressed, and bytes of a cached entry (448 in fp8, 64 in bf16, scales).
 V4_WINDOW, V4_ENTRY = 128, 584.0
-#: Bytes of a token's latent of 512 in fp8 with its scales, and its rotary key of 64 in bf16.
+#: Bytes of a token's latent of 512 in fp8 with its scales, and of its rotary key of 64 in bf16.
 FP8_LATENT = 656.0
-#: Tokens an entry stands for; those that stand for four are chosen from.
+#: Tokens per compressed entry; attention chooses among entries of four tokens.
 COMPRESSION = {"csa": 4, "hca": 128}
 CHOSEN_FROM = 4
 MICROSECONDS = 1e6
-#: SGLang captures graphs of so many sequences by default, with so much memory (bytes) and with less; larger decode
-#: batches of its latent modules were launched eagerly, whatever the table says: they take the host's 0.9 to 1.5 ms.
+#: Largest batch of SGLang's default graphs, on GPUs with at least this memory (bytes) and with less. Larger decode
+#: batches of its latent modules were launched eagerly, although the table says graph: they take the host's 0.9 to 1.5
+#: ms.
 CAPTURED, CAPTURED_LESS, AMPLE_MEMORY = 512, 256, 160e9
 
 
@@ -59,7 +60,7 @@ class Module:
 
     @classmethod
     def of(cls, row: Row) -> Module:
-        """From a row's cells; InputError says why a row is none."""
+        """Read a module from a row's cells. Raises InputError with the reason for a row that is none."""
         kind, variant = str(row["kind"]), str(row.get("variant", "full"))
         if kind not in KINDS:
             raise InputError(f"sparse attention of kind '{kind}' is not modelled; known: {', '.join(KINDS)}")
@@ -84,11 +85,11 @@ class Module:
         return ((self.q_len, self.context, self.batch),)
 
     def operators(self) -> tuple[Operator, ...]:
-        """Everything, in order."""
+        """All operators, in order."""
         return KINDS[self.kind](self)
 
     def core(self) -> tuple[Indexer | None, SparseAttention]:
-        """What the rows tell: the indexer, where there is one, and the attention."""
+        """The operators whose time the rows give: the indexer, if there is one, and the attention."""
         operators = self.operators()
         indexer = next((op for op in operators if isinstance(op, Indexer)), None)
         return indexer, next(op for op in operators if isinstance(op, SparseAttention))
@@ -97,7 +98,7 @@ class Module:
         return Gemm(self.tokens, n, k, dtype or self.gemm_dtype, batch, name=name)
 
     def norms(self, columns: int) -> MemoryBound:
-        """Reads and writes bf16 rows of so many columns."""
+        """A norm that reads and writes bf16 rows with this number of columns."""
         return MemoryBound("rmsnorm", 4.0 * self.tokens * columns, self.tokens, name="norms", role=Role.NORM)
 
 
@@ -122,14 +123,14 @@ def latent(module: Module) -> tuple[Operator, ...]:
 
 
 def compressed(module: Module) -> tuple[Operator, ...]:
-    """DeepSeek-V4: one latent head of keys that are values too; entries that stand for 4 tokens, of which the best
-    ``topk`` are attended, or for 128, all of them; the latest tokens besides."""
+    """DeepSeek-V4: one latent head of keys that are also values. Entries of 4 tokens, of which the best ``topk`` are
+    attended, or entries of 128 tokens, which are all attended; and the latest tokens."""
     m, operators = module, list[Operator]()
     ratio, width = COMPRESSION[m.kind], m.nope + m.rope
     operators.append(m.product(m.q_lora + width, m.hidden, "down"))
     operators.append(m.norms(m.q_lora + width))
     operators.append(m.product(m.heads * width, m.q_lora, "up"))
-    # A key and a gate a token; entries of four tokens overlap, so that there are two of each.
+    # # One key and one gate per token; entries of four tokens overlap, so there are two of each.
     parts = 4 if ratio == CHOSEN_FROM else 2
     operators.append(m.product(parts * width, m.hidden, "compressor", "bf16"))
     if m.indexed:
@@ -147,24 +148,24 @@ def compressed(module: Module) -> tuple[Operator, ...]:
     return tuple(operators)
 
 
-#: By the table's names of kinds.
+#: The table's name of a kind → its operators.
 KINDS = {"dsa": latent, "csa": compressed, "hca": compressed}
 
 
 def engine(library: str) -> str:
-    """Name and version: which of its kernels a call runs is the engine's choice, by type and heads."""
+    """Name and version of the engine: it chooses the kernels of a call by type and heads."""
     return " ".join(library.split()[:2])
 
 
 def captured(on: Device, row: Row) -> bool:
-    """Whether the engine had a graph for a row that is said to be launched by one."""
+    """Whether the engine had a graph for a row that the table calls graph-launched."""
     if not engine(str(row["library"])).startswith("SGLang") or row["kind"] != "dsa" or row["phase"] != "decode":
         return True
     return count_of(row, "batch") <= (CAPTURED if on.memory_bytes > AMPLE_MEMORY else CAPTURED_LESS)
 
 
 def isolated(on: Device, operator: Operator, library: str | None = None) -> Estimate:
-    """One operator of a module as a hot loop times it; ``library`` chooses the kernels of sparse attention."""
+    """One operator of a module, timed in a hot loop; ``library`` chooses the kernels of sparse attention."""
     if isinstance(operator, Indexer):
         family, shape = indexer_call(operator)
         return on.estimate(family, operator.dtype, library, None, **shape)
@@ -180,14 +181,14 @@ def isolated(on: Device, operator: Operator, library: str | None = None) -> Esti
 
 
 def total(on: Device, operators: tuple[Operator, ...], library: str | None = None) -> Estimate:
-    """All of them, one after the other."""
+    """The sum of operators that run one after the other."""
     parts = [isolated(on, operator, library) for operator in operators]
     return Estimate(*(sum(values) for values in zip(*parts, strict=True)))
 
 
 @each_row
 def predict(row: Row, position: int, answers: RowAnswers) -> None:
-    """Every module that a graph launches; the others wait for their host."""
+    """Predict every module that a graph launches; the others wait for their host."""
     if row["launch"] != "graph":
         raise InputError("launched eagerly: the host decides")
     on, library = device(named_device(row["gpu"])), engine(row["library"])

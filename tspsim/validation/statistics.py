@@ -1,4 +1,4 @@
-"""How far predictions are from what was measured."""
+"""The errors of predictions against measurements."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 def errors(
     measured: NDArray[np.float64], predicted: NDArray[np.float64], low: NDArray[Any], high: NDArray[Any]
 ) -> dict[str, Any]:
-    """The error of rows that have both values.
+    """The errors of rows with both values.
 
     Parameters
     ----------
     measured, predicted, low, high
-        Shape (rows,), one unit. Rows that lack a positive measured or a finite predicted value are not scored.
+        Shape (rows,), one unit. Rows without a positive measured or a finite predicted value are not scored.
 
     Returns
     -------

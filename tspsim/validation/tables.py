@@ -1,4 +1,4 @@
-"""Which tables there are: where they lie in a measurements folder, what is predicted of them, and by what."""
+"""The known tables: their paths in a measurements folder, their predicted columns, and their predictors."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 class MeasuredTable:
     """One table of a measurements folder."""
 
-    #: Relative to the folder.
+    #: Path in the folder.
     path: str
-    #: What is predicted, and the measured value it is compared with.
+    #: Predicted column, and the measured column it is compared with.
     column: str
-    #: Fills in the answers of a frame that has ``counts`` and ``numbers`` as floats and ``texts`` as text.
+    #: Fills in the answers of a frame with ``counts`` and ``numbers`` as floats and ``texts`` as text.
     predict: Predictor
-    #: Columns the predictor cannot do without: whole numbers from one on, numbers from zero on, and words. A row that
-    #: lacks one is skipped with that reason.
+    #: Columns that the predictor needs: whole numbers from one on, numbers from zero on, and words. A row without
+    #: one is skipped with that reason.
     counts: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     texts: tuple[str, ...] = ("gpu",)
-    #: Columns by which errors are reported apart, together and one by one.
+    #: Columns that group errors, together and one by one.
     groups: tuple[tuple[str, ...], ...] = (("gpu",),)
-    #: Columns predicted beside the main one.
+    #: Predicted columns beside the main one.
     further: tuple[str, ...] = ()
-    #: Positions of the rows that are predicted together: all, or, where rows are simulated, no more than share a run.
+    #: Positions of rows that are predicted together: all rows, or, for simulated rows, those that share a run.
     pieces: Callable[[pd.DataFrame], Iterable[Sequence[int]]] = lambda frame: [range(len(frame))]
-    #: What is wrong with a source's rows put right before they are looked at one by one: the frame with columns more,
-    #: and sentences with the rows they are true of.
+    #: Repairs a source's errors before the rows are predicted: a frame with further columns, and sentences with the
+    #: number of their rows.
     mend: Callable[[pd.DataFrame], tuple[pd.DataFrame, dict[str, int]]] | None = None
 
 

@@ -1,4 +1,4 @@
-"""Tables of training runs in which every row is a run with its plan: step times, rates, memory."""
+"""Tables of training runs, one run with its plan per row: step times, rates, memory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NANOTRON = "nanotron"
 
 @each_row
 def predict_nanotron(row: Row, position: int, answers: RowAnswers) -> None:
-    """Tokens/s per GPU of runs that ran, and memory and the verdict of every run."""
+    """Predict tokens/s per GPU of runs that ran, and memory and the verdict of every run."""
     run = nanotron_run(row)
     memory = memory_of(run)
-    # Logged by the first stage at the end of a step, when activations are gone, in GiB: by that unit, and no other,
-    # a replica takes the 20 B a weight that its bf16 and fp32 copies add up to.
+    # # The first stage logs memory at the end of a step, when activations are freed, in GiB: only in this unit does a
+    # replica take the 20 B per weight of its bf16 and fp32 copies.
     answers.also(position, "mem_alloc_gb", memory.state_bytes / 2**30)
     answers.also(position, "predicted_status", "Success" if memory.fits else "OOM")
     if not math.isfinite(number_of(row["tokens_per_s_per_gpu"])):
@@ -38,8 +38,9 @@ def predict_nanotron(row: Row, position: int, answers: RowAnswers) -> None:
     answers.predict(position, per_gpu / step.seconds, per_gpu / step.high, per_gpu / step.low)
 
 
-#: nanotron keeps bf16 weights, fp32 gradients (which are what it sums) and fp32 Adam state, and bf16 gradients in
-#: DDP's buckets: the table's 20 B a weight. With ZeRO-1 it shows 10 B and 14 more over the replicas: gathered slices.
+#: Bytes per weight: nanotron keeps bf16 weights, fp32 gradients (the accumulated ones), fp32 Adam state, and bf16
+#: gradients in DDP's buckets: the table's 20 B. With ZeRO-1 it shows 10 B and 14 more over the replicas: gathered
+#: slices.
 NANOTRON_OPTIMIZER = {
     0: (("weights", 2.0), ("gradients", 4.0), ("buffers", 2.0), ("state", 12.0)),
     1: (("weights", 2.0), ("gradients", 4.0), ("buffers", 4.0), ("state", 14.0)),
@@ -47,7 +48,7 @@ NANOTRON_OPTIMIZER = {
 
 
 def mended(row: Row) -> bool:
-    """Whether nanotron had its repair of 2024: of its pipeline, and with it of what collectives take the host."""
+    """Whether nanotron had its fix of 2024, which changed its pipeline and the host time of collectives."""
     return str(row.get("after_pp_fix", "True")) != "False"
 
 
@@ -87,10 +88,10 @@ def nanotron_run(row: Row) -> Run:
 
 
 def layers_by_cost(model: Architecture, stages: int) -> tuple[int, ...]:
-    """Layers of each stage as nanotron cuts a model: by the weights of layers and head, the embedding counting nothing.
+    """Layers of each stage in nanotron: a cut by the weights of layers and head, without the embedding.
 
-    A stage takes layers until those up to it reach its share of the whole (nanotron, ``build_model``), but leaves one
-    for every stage after it except the last, where the head may be alone. Empty where there are fewer layers than that.
+    A stage takes layers until all layers so far reach its share of the total (nanotron, ``build_model``). It leaves one
+    for every later stage except the last, where the head may be alone. Empty if there are too few layers.
     """
     query = model.heads * model.head_dim
     layer = 4 * query * model.hidden + 3 * model.ffn * model.hidden
@@ -105,8 +106,8 @@ def layers_by_cost(model: Architecture, stages: int) -> tuple[int, ...]:
 def vtrain_run(row: Row) -> Run:
     """A run of a GPT model on A100 (vTrain).
 
-    Recomputation is not stated. Full is assumed, as Megatron ran such models then (Narayanan et al. 2021, §3.5): with
-    less, every plan of small micro-batches would come out a quarter too fast, and those of large ones right.
+    The table does not state recomputation. Full is assumed, as Megatron ran such models then (Narayanan et al. 2021,
+    §3.5). With less, predictions for small micro-batches would be a quarter too fast, and right for large ones.
     """
     return Run(
         model=gpt("vtrain", count_of(row, "# layers"), count_of(row, "hidden size"), count_of(row, "attention heads")),
@@ -140,9 +141,9 @@ def megatron_run(row: Row) -> Run:
     )
 
 
-#: The table's names → the catalog's.
+#: The table's name of a model → the catalog's.
 MEGATRON_MODELS = {"gpt3-175b": "gpt-3-175b", "turing-530b": "megatron-530b"}
-#: Models of the SimuMax table in the catalog; it cuts their layers.
+#: Models of the SimuMax table in the catalog; the table cuts their layers.
 SIMUMAX_MODELS = {
     "llama3-405b": "llama-3.1-405b",
     "llama3-70b": "llama-3.1-70b",
@@ -151,7 +152,8 @@ SIMUMAX_MODELS = {
 }
 #: Megatron with bf16 weights: fp32 main gradients, master weights and two moments (its distributed optimizer's docs).
 MEGATRON_OPTIMIZER = (("weights", 2.0), ("gradients", 4.0), ("state", 12.0), ("temporaries", 0.0))
-#: Dense layers at the start of a cut DeepSeek: with none or three the measured memory would be missed by a fifth.
+#: Dense layers at the start of a cut DeepSeek: with none or three the prediction would miss the measured memory by a
+#: fifth.
 SIMUMAX_DENSE = 1
 
 
@@ -190,7 +192,7 @@ def simumax_run(row: Row) -> Run:
     )
 
 
-#: Tokens a sequence where a case does not say (SimuMax's benchmark configurations).
+#: Tokens per sequence, for cases that do not state them (SimuMax's benchmark configurations).
 SIMUMAX_SEQUENCE = 4096
 
 
@@ -204,7 +206,7 @@ def gpt(name: str, layers: int, hidden: int, heads: int, vocab: int = 51200) -> 
 
 
 def steps(run_of: Callable[[Row], Run], unit: float, memory: str | None = None) -> Predictor:
-    """Of step times in ``1/unit`` seconds; ``memory`` names a column in GiB."""
+    """A predictor of step times in ``1/unit`` seconds; ``memory`` names a column in GiB."""
 
     @each_row
     def predict(row: Row, position: int, answers: RowAnswers) -> None:

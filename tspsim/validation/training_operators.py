@@ -1,6 +1,6 @@
 """Training kernels as a share of peak: products (one, or a group of equal ones) and attention, at sustained clocks.
 
-The table's source counts attention's FLOPs without halving them for the causal mask, 4·b·s²·heads·d forward and 10
+The source counts attention's FLOPs without halving them for the causal mask, 4·b·s²·heads·d forward and 10
 backward, with d the mean of the query-key and the value width; so does the efficiency predicted here.
 """
 
@@ -21,7 +21,7 @@ SYSTEMS = {"a100_pcie": "a100-80gb", "b200_bf16_ceperm": "b200"}
 
 @each_row
 def predict(row: Row, position: int, answers: RowAnswers) -> None:
-    """Efficiency = FLOPs / (predicted time · the peak the row states)."""
+    """Predict efficiency: FLOPs / (predicted time · the peak in the row)."""
     system = str(row["system"])
     name = SYSTEMS.get(system) or named_device(system)
     operator, flops = shape(str(row["op"]), str(row["shape"]))
@@ -31,7 +31,7 @@ def predict(row: Row, position: int, answers: RowAnswers) -> None:
 
 
 def shape(op: str, text: str) -> tuple[Operator, float]:
-    """The operator of a row, and its FLOPs as the source counts them.
+    """The operator of a row, and its FLOPs by the source's count.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""What a published row of training leaves out, as the framework that ran it would have it by default.
+"""Values that a published training row leaves out, filled with the defaults of its framework.
 
-A benchmark's page often states how many GPUs and sequences there are and not how a replica is divided. What follows
-from the numbers that do stand there is computed: with n GPUs, a global batch of g sequences in t turns (``GA t`` in the
-notes) and m sequences a turn, g/(t·m) replicas have n·t·m/g GPUs each. The rest is the framework's default, or what its
-own recipe of that model says. A row that was completed says so in the outcome's notes.
+A benchmark's page often states the number of GPUs and sequences but not how a replica is divided. Values that follow
+from the stated ones are computed: with n GPUs, a global batch of g sequences in t turns (``GA t`` in the notes) and m
+sequences per turn, g/(t·m) replicas have n·t·m/g GPUs each. The others are the framework's default, or the value in its
+own recipe of the model. The notes of the outcome list completed rows.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from .cells import Row, count_of
 
 #: Keys that a run needs and a row may leave out.
 KEYS = ("tp", "pp", "cp", "mbs", "gbs")
-#: The most ranks that share every product where nobody says how many: those of a node.
+#: The most tensor-parallel ranks to try for rows that do not state them: the GPUs of a node.
 WIDEST = 8
-#: Of ranks that share a replica those that divide its products, at most, the others its sequences; elsewhere all divide
-#: sequences. MLPerf Training 4.1 to 5.1's configurations that are stated: of H200 on two nodes and more TP 2 and 4 with
-#: CP 1 and 2, of GB200 and Instinct TP 1.
+#: The most tensor-parallel ranks of a replica; its other ranks are context-parallel. GPUs not listed use only
+#: context parallelism. From stated configurations of MLPerf Training 4.1 to 5.1: H200 on two nodes and more has TP 2
+#: and 4 with CP 1 and 2, GB200 and Instinct TP 1.
 TENSOR = {"h100": 4, "h200": 4}
 
 
 @dataclass(frozen=True)
 class FrameworkRecipe:
-    """What a framework's own configuration of a model has, where a page shows its results without it."""
+    """Values in a framework's own configuration of a model, for pages that show results without them."""
 
     #: Words of the row's source and of its model.
     source: str
     model: str
     mbs: int
-    #: Sequences of the global batch for every GPU.
-    each: int
-    #: Where it stands.
+    #: Sequences of the global batch per GPU.
+    sequences_per_gpu: int
+    #: Source of the values.
     configuration: str
 
 
@@ -51,13 +51,13 @@ RECIPES = (
 
 
 def completed(row: Row) -> Iterator[tuple[Row, str]]:
-    """The row with every key of a run, and what was taken for those it leaves out; in turn the plans that it may have
-    been, of which the first that fits is meant. A row that states them all is itself, with no words.
+    """The row with every key of a run, and the assumed values in words. Several candidates come in turn, and the first
+    that fits is meant. A row that states all keys is returned as it is, with no words.
 
     Raises
     ------
     InputError
-        What is left out does not follow from anything; the message names the first such key.
+        A missing value does not follow from the others; the message names the first such key.
     """
     values = {key: count_of(row, key) for key in KEYS}
     missing = [key for key in KEYS if not values[key]]
@@ -67,19 +67,19 @@ def completed(row: Row) -> Iterator[tuple[Row, str]]:
     gpus = count_of(row, "n_gpus")
     if not gpus:
         raise InputError("incomplete: n_gpus not stated")
-    for found in _plans(row, values, gpus):
-        words = ", ".join(f"{key} {found[key]}" for key in missing)
-        yield {**row, **{key: str(value) for key, value in found.items()}}, words
+    for plan in _plans(row, values, gpus):
+        words = ", ".join(f"{key} {plan[key]}" for key in missing)
+        yield {**row, **{key: str(value) for key, value in plan.items()}}, words
 
 
 def _plans(row: Row, values: dict[str, int], gpus: int) -> Iterator[dict[str, int]]:
     recipe = _recipe(row)
     pp, gbs, turns = values["pp"] or 1, values["gbs"], _turns(row)
     if recipe is not None and not gbs:
-        gbs = recipe.each * gpus
+        gbs = recipe.sequences_per_gpu * gpus
     mbs = values["mbs"] or (recipe.mbs if recipe is not None else 1)
     if gbs and turns and gbs % turns == 0:
-        # So many sequences are on their way at once: more than there are GPUs stand in one micro-batch.
+        # # The number of sequences at once: if there are more than GPUs, several share a micro-batch.
         together = gbs // turns
         mbs = values["mbs"] or max(1, together // gpus)
         if not (values["tp"] and values["cp"]):
@@ -89,21 +89,21 @@ def _plans(row: Row, values: dict[str, int], gpus: int) -> Iterator[dict[str, in
     widths = (values["tp"],) if values["tp"] else _powers(WIDEST)
     for stages in (pp,) if values["pp"] else _powers(gpus):
         for tp in widths:
-            found = values | {"tp": tp, "pp": stages, "cp": values["cp"] or 1, "mbs": mbs, "gbs": gbs}
-            replica = found["tp"] * found["cp"] * stages
+            plan = values | {"tp": tp, "pp": stages, "cp": values["cp"] or 1, "mbs": mbs, "gbs": gbs}
+            replica = plan["tp"] * plan["cp"] * stages
             if gpus % replica:
                 continue
             sequences = gpus // replica * mbs
             if not gbs and stages == 1:
-                found["gbs"] = sequences  # nothing is accumulated
-            if not found["gbs"]:
+                plan["gbs"] = sequences  # nothing is accumulated
+            if not plan["gbs"]:
                 raise InputError("incomplete: gbs not stated, and the bubble depends on it")
-            if found["gbs"] % sequences == 0:
-                yield found
+            if plan["gbs"] % sequences == 0:
+                yield plan
 
 
 def _shared(values: dict[str, int], pp: int, ranks: int, together: int, most: int) -> dict[str, int]:
-    """``tp`` and ``cp`` of replicas that ``ranks/together`` GPUs share; ``most``: of them the first are ``tp``."""
+    """``tp`` and ``cp`` of replicas that ``ranks/together`` GPUs share; ``most`` is the largest ``tp``."""
     if ranks % (together * pp):
         raise InputError("incomplete: tp not stated, and GPUs and sequences do not tell it")
     shared = ranks // (together * pp)
@@ -116,17 +116,17 @@ def _shared(values: dict[str, int], pp: int, ranks: int, together: int, most: in
 
 def _recipe(row: Row) -> FrameworkRecipe | None:
     source, model = str(row["source_url"]), str(row["model"])
-    return next((each for each in RECIPES if each.source in source and each.model in model), None)
+    return next((recipe for recipe in RECIPES if recipe.source in source and recipe.model in model), None)
 
 
 def _turns(row: Row) -> int:
-    """Micro-batches of a replica's step, by the notes; 0: they do not say.
+    """Micro-batches of a replica's step, from the notes; 0 if they do not say.
 
     >>> _turns({"notes": "10 ok runs; GA 2; config not matched"}), _turns({"notes": ""})
     (2, 0)
     """
-    found = re.search(r"\bGA (\d+)\b", str(row.get("notes", "")))
-    return int(found.group(1)) if found else 0
+    match = re.search(r"\bGA (\d+)\b", str(row.get("notes", "")))
+    return int(match.group(1)) if match else 0
 
 
 def _powers(most: int) -> tuple[int, ...]:

@@ -9,12 +9,12 @@ from ...traffic.kind import Kind
 
 
 class Autoscaler(Kind):
-    """A rule from load to replicas; the service's ``min`` and ``max`` bound whatever it says."""
+    """A rule from load to replicas; the service's ``min`` and ``max`` bound the result."""
 
     registry: ClassVar[Registry[Any]] = Registry("kind of autoscaler", "tspsim.autoscalers")
 
     def wanted(self, rate: float, replicas: int) -> int:
-        """Replicas for ``rate`` requests/s, of a service that has ``replicas``."""
+        """Replicas for ``rate`` requests/s, where the service has ``replicas``."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""The same number of replicas whatever the load is."""
+"""The same number of replicas under any load."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .base import Autoscaler
 
 
 class FixedReplicas(Autoscaler):
-    """Always as many."""
+    """A constant number of replicas."""
 
     name = "fixed"
     of: PositiveNumber = Field(description="replicas")

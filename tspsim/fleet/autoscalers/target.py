@@ -1,4 +1,4 @@
-"""So many requests/s a replica, as Kubernetes scales."""
+"""A target of requests/s per replica, as Kubernetes scales."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from .base import Autoscaler
 
 
 class Target(Autoscaler):
-    """The horizontal pod autoscaler of Kubernetes on requests/s: replicas times what one has over what it should have,
-    rounded up; nothing is done within the tolerance (its documentation, "Algorithm details")."""
+    """The horizontal pod autoscaler of Kubernetes on requests/s: replicas times actual over target load, rounded up;
+    within the tolerance nothing changes (its documentation, "Algorithm details")."""
 
     name = "target"
     rate: Rate = Field(description="requests/s that a replica should have")
-    tolerance: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="ratio to the target that is let be")
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.1, description="relative deviation from the target without scaling"
+    )
 
     def wanted(self, rate: float, replicas: int) -> int:
         if replicas and abs(rate / (replicas * self.rate) - 1.0) <= self.tolerance:

@@ -16,12 +16,12 @@ Span = Annotated[float, Quantity("s", positive=True, examples=("6 h", "2 days"))
 
 
 class Durations(Kind):
-    """Seconds that jobs need at full speed."""
+    """Durations of jobs at full speed, in seconds."""
 
     registry: ClassVar[Registry[Any]] = Registry("kind of duration", "tspsim.durations")
 
     def draw(self, random: np.random.Generator, count: int) -> Floats:
-        """Seconds of ``count`` jobs, each positive: an array (count,), whose chance is ``random``'s alone."""
+        """Seconds of ``count`` jobs, each positive: an array (count,). Only ``random`` may add chance."""
         raise NotImplementedError
 
 
@@ -29,5 +29,5 @@ Durations.registry.of = type[Durations]
 
 
 def shorthand(value: Any) -> Mapping[str, Any] | None:
-    """A bare span is the same for all."""
+    """A bare span is a fixed duration."""
     return {"kind": "fixed", "of": value} if isinstance(value, str | int | float) else None

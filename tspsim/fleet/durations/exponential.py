@@ -1,4 +1,4 @@
-"""Durations without memory: those of the queues of textbooks."""
+"""Durations without memory, as in textbook queues."""
 
 from __future__ import annotations
 

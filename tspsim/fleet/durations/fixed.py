@@ -11,7 +11,7 @@ from .base import Durations, Span
 
 
 class FixedDuration(Durations):
-    """Every job runs as long."""
+    """Every job runs equally long."""
 
     name = "fixed"
     of: Span = Field(description="of every job")

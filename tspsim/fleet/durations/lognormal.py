@@ -1,4 +1,4 @@
-"""Log-normal durations: many short jobs, few that run for weeks, as logs of GPU clusters have them."""
+"""Log-normal durations: many short jobs and few that run for weeks, as in logs of GPU clusters."""
 
 from __future__ import annotations
 

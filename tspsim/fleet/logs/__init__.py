@@ -1,4 +1,4 @@
-"""Logs of jobs that have run: one registered form a file, told by a file's first lines."""
+"""Logs of finished jobs: one registered form per file, recognized by a file's first lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import LOG_FORMS, Log, LogForm, Logged
 
 __all__ = ["LOG_FORMS", "Log", "LogForm", "Logged", "philly", "read", "sacct", "swf", "table"]
 
-#: Lines that a form is told by.
+#: Lines from which a form is recognized.
 HEAD = 200
 
 
@@ -22,15 +22,15 @@ def read(path: Path, log: Log) -> Iterator[Logged]:
     Raises
     ------
     InputError
-        It cannot be read, no form knows it, a column is missing, or a row is wrong: file, row, column, what is allowed.
+        It cannot be read, has no known form, lacks a column, or has a wrong row: file, row, column, what is allowed.
     """
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             head = [line.rstrip("\r\n") for line in islice(file, HEAD)]
-            form = next((each for each in LOG_FORMS.values() if head and each.reads(head)), None)
+            form = next((candidate for candidate in LOG_FORMS.values() if head and candidate.reads(head)), None)
             if form is None:
-                forms = ", ".join(each.summary for each in LOG_FORMS.values())
-                raise InputError(f"row 1: is no log of jobs that is known: {forms}", file=shorten(path, 200))
+                forms = ", ".join(known_form.summary for known_form in LOG_FORMS.values())
+                raise InputError(f"row 1: is no known form of a job log: {forms}", file=shorten(path, 200))
             file.seek(0)
             yield from form.rows((line.rstrip("\r\n") for line in file), log)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Logs of jobs that have run: the family of their forms.
+"""Logs of finished jobs: the family of their forms.
 
-A form is told by a file's first lines, so that a scenario names the file alone.
+A file's first lines identify its form, so a scenario names only the file.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Logged:
     row
         Line of the file, from 1.
     submit_s
-        Seconds since any origin that the file has.
+        Seconds since the file's own origin.
     runs_s
-        How long it ran.
+        Seconds that it ran.
     gpus
-        In all; 0 where the log counts nodes alone.
+        GPUs in all; 0 where the log has only nodes.
     nodes
-        0 where the log counts GPUs alone.
+        Nodes; 0 where the log has only GPUs.
     limit_s
-        What its user asked for; None where the log does not say.
+        Time limit requested by its user; None where the log has none.
     """
 
     row: int
@@ -48,7 +48,7 @@ class Logged:
 
 
 class LogForm(Protocol):
-    """How a log is written."""
+    """The form of a log."""
 
     @property
     def name(self) -> str: ...
@@ -57,30 +57,30 @@ class LogForm(Protocol):
     def summary(self) -> str: ...
 
     def reads(self, head: Sequence[str]) -> bool:
-        """Whether a file that begins with these lines is one."""
+        """Whether a file that begins with these lines has this form."""
 
     def rows(self, lines: Iterator[str], log: Log) -> Iterator[Logged]:
-        """Its jobs; ``log`` takes what is left out and makes errors."""
+        """The jobs of a file; ``log`` counts skipped rows and makes errors."""
 
 
 LOG_FORMS: Registry[LogForm] = Registry("form of a log of jobs", "tspsim.job_logs", LogForm)
 
 
 class Log:
-    """A log under way: where its reader is, and what was left out and why."""
+    """A log during reading: its path, and the skipped rows by reason."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.left_out: dict[str, int] = {}
 
     def leave_out(self, why: str) -> None:
-        """Count a row that is no job to run."""
+        """Counts a skipped row."""
         self.left_out[why] = self.left_out.get(why, 0) + 1
 
     def wrong(self, row: int, column: str, value: object, allowed: str) -> InputError:
-        """One line with file, row, column, and what is allowed."""
-        told = f"row {row}, column {column}: {shorten(value)!r} is not {allowed}"
-        return InputError(told, file=shorten(self.path, 200))
+        """An error with file, row, column, and what is allowed."""
+        problem = f"row {row}, column {column}: {shorten(value)!r} is not {allowed}"
+        return InputError(problem, file=shorten(self.path, 200))
 
     def number(self, row: int, column: str, text: str, minimum: float = 0.0) -> float:
         """A number of a cell, at least ``minimum``; raises InputError."""
@@ -100,7 +100,7 @@ class Log:
         return int(value)
 
     def moment(self, row: int, column: str, text: str) -> float:
-        """Seconds of a time, as a number or in ISO 8601; without a zone it is UTC; raises InputError."""
+        """Seconds of a time: a number, or ISO 8601 (UTC without a zone); raises InputError."""
         try:
             value = float(text)
         except ValueError:
@@ -110,13 +110,13 @@ class Log:
                 return value
             raise self.wrong(row, column, text, "a time: seconds, or such as 2023-05-17T08:30:00")
         try:
-            told = datetime.fromisoformat(text.strip())
+            time = datetime.fromisoformat(text.strip())
         except ValueError:
             raise self.wrong(row, column, text, "a time: seconds, or such as 2023-05-17T08:30:00") from None
-        return (told if told.tzinfo is not None else told.replace(tzinfo=UTC)).timestamp()
+        return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
 
     def span(self, row: int, start: tuple[str, float], end: tuple[str, float]) -> float:
-        """Seconds between two times; raises InputError where they go back."""
+        """Seconds between two times. Raises InputError where they go back."""
         if end[1] < start[1]:
             raise InputError(
                 f"row {row}, column {end[0]}: lies {start[1] - end[1]:g} s before {start[0]}; times do not go back",

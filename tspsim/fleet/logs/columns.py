@@ -1,4 +1,4 @@
-"""Rows with named columns: what the logs of GPU clusters have in common."""
+"""Rows with named columns, as in most logs of GPU clusters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ...base.errors import InputError, shorten
 from .base import Log
 
-#: What a column may be called, by what it says; the first that a file has counts.
+#: Names of columns by meaning; the first that a file has counts.
 NAMES: dict[str, tuple[str, ...]] = {
     "name": ("job_id", "jobid", "job", "id", "name"),
     "user": ("user", "user_id"),
@@ -24,46 +24,45 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 
 
-#: What stands where a time is not known.
+#: Texts for an unknown time.
 UNKNOWN = ("", "Unknown", "None")
 
 
 @dataclass
 class LogColumns:
-    """The columns of one file by what they say; those that are needed are there."""
+    """The columns of one file by meaning; required ones exist."""
 
     names: Mapping[str, str]
     at: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, header: Sequence[str], log: Log, known: Mapping[str, Sequence[str]]) -> LogColumns:
-        """Of a header; raises InputError where a column is missing, or named twice."""
+    def of(cls, header: Sequence[str], log: Log, names: Mapping[str, Sequence[str]]) -> LogColumns:
+        """Columns of a header. Raises InputError where one is missing, or named twice."""
         lower = [cell.strip().lower() for cell in header]
         twice = next((cell for cell in lower if cell and lower.count(cell) > 1), None)
         if twice is not None:
             raise InputError(f"row 1, column {shorten(twice)}: stands there twice", file=shorten(log.path, 200))
-        at, names = {}, {}
-        for what, words in known.items():
+        at, headers = {}, {}
+        for what, words in names.items():
             word = next((word for word in words if word in lower), None)
             if word is not None:
-                at[what], names[what] = lower.index(word), header[lower.index(word)].strip()
-        return cls(names, at)
+                at[what], headers[what] = lower.index(word), header[lower.index(word)].strip()
+        return cls(headers, at)
 
-    def need(self, log: Log, what: str, *others: str, known: Mapping[str, Sequence[str]]) -> None:
-        """One of these columns; raises InputError."""
-        if not any(each in self.at for each in (what, *others)):
-            words = " or ".join(known[what])
-            beside = "".join(f", or {' or '.join(known[each])}" for each in others)
+    def need(self, log: Log, what: str, *others: str, names: Mapping[str, Sequence[str]]) -> None:
+        """Requires one of these columns; raises InputError."""
+        if not any(option in self.at for option in (what, *others)):
+            words = " or ".join(names[what])
+            beside = "".join(f", or {' or '.join(names[option])}" for option in others)
             raise InputError(f"row 1: no column says {what}; name one {words}{beside}", file=shorten(log.path, 200))
 
     def cell(self, cells: Sequence[str], what: str) -> str:
-        """What a row says; empty where there is no such column."""
+        """A cell of a row; empty where there is no such column."""
         return cells[self.at[what]].strip() if what in self.at else ""
 
 
 def in_order(row: int, cells: Sequence[str], columns: LogColumns, log: Log) -> None:
-    """Raises InputError where a row that ran starts before it was submitted or ends before it started, as far as its
-    columns say when."""
+    """Checks that a row is submitted, starts and ends in this order, as far as its columns say; raises InputError."""
     last: tuple[str, float] | None = None
     for what in ("submit", "start", "end"):
         text = columns.cell(cells, what)
@@ -77,7 +76,7 @@ def in_order(row: int, cells: Sequence[str], columns: LogColumns, log: Log) -> N
 
 
 def cells_of(lines: Iterator[str], log: Log, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """(row, cells) of every line, the header first; raises InputError where a row has more or fewer than the header."""
+    """(row, cells) of every line, the header first. Raises InputError where lengths differ."""
     reader = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE if separator == "|" else csv.QUOTE_MINIMAL)
     wide = 0
     for cells in reader:
@@ -85,6 +84,6 @@ def cells_of(lines: Iterator[str], log: Log, separator: str) -> Iterator[tuple[i
             continue
         wide = wide or len(cells)
         if len(cells) != wide:
-            told = f"row {reader.line_num}: {len(cells)} columns, and row 1 has {wide}"
-            raise InputError(told, file=shorten(log.path, 200))
+            problem = f"row {reader.line_num}: {len(cells)} columns, and row 1 has {wide}"
+            raise InputError(problem, file=shorten(log.path, 200))
         yield reader.line_num, cells

@@ -1,4 +1,4 @@
-"""Microsoft's Philly trace: JSON, an object a job with its attempts on nodes."""
+"""Microsoft's Philly trace: JSON, one object per job with its attempts on nodes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Philly:
         try:
             jobs = json.loads("\n".join(lines))
         except json.JSONDecodeError as error:
-            told = f"row {error.lineno}, column {error.colno}: is no JSON: {error.msg}"
-            raise InputError(told, file=shorten(log.path, 200)) from None
+            problem = f"row {error.lineno}, column {error.colno}: is no JSON: {error.msg}"
+            raise InputError(problem, file=shorten(log.path, 200)) from None
         for row, job in enumerate(jobs, 1):
             if not isinstance(job, dict):
                 raise log.wrong(row, "job", job, "an object with jobid, submitted_time and attempts")
@@ -69,7 +69,7 @@ class Philly:
         return str(attempt.get(key) or "")
 
     def _need(self, entry: Any, key: str, of: type, row: int, log: Log) -> Any:
-        """A value of an entry; raises InputError where it is missing, or something else."""
+        """A value of an entry. Raises InputError where it is missing, or has another type."""
         value = entry.get(key) if isinstance(entry, Mapping) else None
         if not isinstance(value, of):
             raise log.wrong(row, key, value, "a list" if of is list else "a time, such as 2017-10-07 01:12:09")

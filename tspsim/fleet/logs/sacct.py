@@ -1,4 +1,4 @@
-"""What Slurm's ``sacct --parsable2`` prints."""
+"""Output of Slurm's ``sacct --parsable2``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from .base import LOG_FORMS, Log, Logged
 from .columns import UNKNOWN, LogColumns, cells_of, in_order
 
-#: Fields of sacct by what they say.
+#: Fields of sacct by meaning.
 FIELDS: dict[str, tuple[str, ...]] = {
     "name": ("jobidraw", "jobid"),
     "user": ("user", "uid"),
@@ -28,7 +28,7 @@ _ELAPSED = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)(?:\.[0-9]+
 
 
 class Sacct:
-    """Fields with ``|`` between them under a header, such as ``sacct -a -X --parsable2 --noconvert
+    """Fields separated by ``|`` under a header, such as ``sacct -a -X --parsable2 --noconvert
     --format=JobIDRaw,User,Partition,Submit,Start,End,ElapsedRaw,TimelimitRaw,NNodes,AllocTRES``. Steps (``123.batch``)
     are parts of their jobs and left out."""
 
@@ -42,10 +42,10 @@ class Sacct:
     def rows(self, lines: Iterator[str], log: Log) -> Iterator[Logged]:
         table = cells_of(lines, log, "|")
         columns = LogColumns.of(next(table)[1], log, FIELDS)
-        columns.need(log, "name", known=FIELDS)
-        columns.need(log, "submit", known=FIELDS)
-        columns.need(log, "runs", "elapsed", "end", known=FIELDS)
-        columns.need(log, "tres", "nodes", known=FIELDS)
+        columns.need(log, "name", names=FIELDS)
+        columns.need(log, "submit", names=FIELDS)
+        columns.need(log, "runs", "elapsed", "end", names=FIELDS)
+        columns.need(log, "tres", "nodes", names=FIELDS)
         for row, cells in table:
             name = columns.cell(cells, "name")
             if "." in name:
@@ -87,7 +87,7 @@ class Sacct:
             return log.number(row, columns.names["runs"], text) if text not in UNKNOWN else 0.0
         if "elapsed" in columns.at:
             return _seconds(row, columns.names["elapsed"], columns.cell(cells, "elapsed"), log)
-        columns.need(log, "start", known=FIELDS)
+        columns.need(log, "start", names=FIELDS)
         ends = [(columns.names[what], columns.cell(cells, what)) for what in ("start", "end")]
         if any(text in UNKNOWN for _, text in ends):
             return 0.0
@@ -96,11 +96,11 @@ class Sacct:
 
 
 def _seconds(row: int, column: str, text: str, log: Log) -> float:
-    """Of a span as Slurm prints it; raises InputError."""
-    found = _ELAPSED.fullmatch(text)
-    if found is None:
+    """Seconds of a span as Slurm prints it; raises InputError."""
+    match = _ELAPSED.fullmatch(text)
+    if match is None:
         raise log.wrong(row, column, text, "[days-]hours:minutes:seconds")
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 

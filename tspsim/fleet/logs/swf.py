@@ -12,7 +12,7 @@ FIELDS = 18
 
 
 class StandardWorkloadFormat:
-    """Eighteen numbers a line, −1 for what is not known; comments begin with ``;``. Where the header has ``MaxNodes``
+    """Eighteen numbers per line, −1 for unknown ones; comments begin with ``;``. Where the header has ``MaxNodes``
     and ``MaxProcs``, processors are counted as nodes; otherwise a processor is a GPU.
 
     References
@@ -32,16 +32,16 @@ class StandardWorkloadFormat:
         header: dict[str, int] = {}
         for row, line in enumerate(lines, 1):
             if line.startswith(";"):
-                found = re.match(r";\s*(MaxNodes|MaxProcs):\s*([0-9]+)", line)
-                if found:
-                    header[found[1]] = int(found[2])
+                match = re.match(r";\s*(MaxNodes|MaxProcs):\s*([0-9]+)", line)
+                if match:
+                    header[match[1]] = int(match[2])
                 continue
             cells = line.split()
             if not cells:
                 continue
             if len(cells) < FIELDS:
-                told = f"row {row}: {len(cells)} columns; the Standard Workload Format has {FIELDS}"
-                raise InputError(told, file=shorten(log.path, 200))
+                problem = f"row {row}: {len(cells)} columns; the Standard Workload Format has {FIELDS}"
+                raise InputError(problem, file=shorten(log.path, 200))
             submit_s = log.number(row, "2 (submit)", cells[1])
             runs_s = log.number(row, "4 (run time)", cells[3], -1.0)
             processors = [
@@ -52,8 +52,10 @@ class StandardWorkloadFormat:
                 log.leave_out("never ran")
                 continue
             asked_s = log.number(row, "9 (time asked)", cells[8], -1.0)
-            each = header["MaxProcs"] // header["MaxNodes"] if header.get("MaxNodes") and "MaxProcs" in header else 0
-            nodes = -(-wide // each) if each else 0
+            per_node = (
+                header["MaxProcs"] // header["MaxNodes"] if header.get("MaxNodes") and "MaxProcs" in header else 0
+            )
+            nodes = -(-wide // per_node) if per_node else 0
             limit_s = asked_s if asked_s > 0.0 else None
             yield Logged(row, cells[0], f"user {cells[11]}", "", submit_s, runs_s, 0 if nodes else wide, nodes, limit_s)
 

@@ -1,4 +1,4 @@
-"""CSV with named columns, as the traces of Acme and Helios come."""
+"""CSV with named columns, such as the traces of Acme and Helios."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from .base import LOG_FORMS, Log, Logged
 from .columns import NAMES, LogColumns, cells_of, in_order
 
-#: Columns by which a file is told whose header does not say when jobs were submitted.
+#: Known columns from which a file is recognized that lacks the time of submission.
 SAID = 3
 
 
 class NamedColumns:
-    """Columns by their usual names (:data:`~tspsim.fleet.logs.columns.NAMES`): when it was submitted; how long it ran,
-    or start and end; GPUs or nodes. Rows without GPUs and such that never ran are counted and left out.
+    """Columns by their usual names (:data:`~tspsim.fleet.logs.columns.NAMES`): time of submission; duration,
+    or start and end; GPUs or nodes. Rows without GPUs, or that never ran, are counted and left out.
 
     References
     ----------
@@ -26,17 +26,17 @@ class NamedColumns:
     def reads(self, head: Sequence[str]) -> bool:
         lower = {cell.strip().lower() for cell in head[0].split(",")} if head else set()
         said = [what for what, words in NAMES.items() if not lower.isdisjoint(words)]
-        # With as many of the others the missing one is what is told.
+        # With enough other columns the missing one is the error to report.
         return "," in head[0] and ("submit" in said or len(said) >= SAID)
 
     def rows(self, lines: Iterator[str], log: Log) -> Iterator[Logged]:
         table = cells_of(lines, log, ",")
         columns = LogColumns.of(next(table)[1], log, NAMES)
-        columns.need(log, "submit", known=NAMES)
-        columns.need(log, "runs", "end", known=NAMES)
+        columns.need(log, "submit", names=NAMES)
+        columns.need(log, "runs", "end", names=NAMES)
         if "runs" not in columns.at:
-            columns.need(log, "start", known=NAMES)
-        columns.need(log, "gpus", "nodes", known=NAMES)
+            columns.need(log, "start", names=NAMES)
+        columns.need(log, "gpus", "nodes", names=NAMES)
         for row, cells in table:
             submit_s = log.moment(row, columns.names["submit"], columns.cell(cells, "submit"))
             gpus, nodes = (
@@ -65,7 +65,7 @@ class NamedColumns:
             )
 
     def _runs_s(self, row: int, cells: Sequence[str], columns: LogColumns, log: Log) -> float:
-        """How long a row ran; 0 where it never did."""
+        """Seconds that a row ran; 0 where it never did."""
         if "runs" in columns.at:
             text = columns.cell(cells, "runs")
             return log.number(row, columns.names["runs"], text) if text else 0.0

@@ -12,7 +12,7 @@ from .base import Placement
 
 
 class Random(Placement):
-    """Drawn from all empty nodes, every one with the same chance."""
+    """Drawn uniformly from all empty nodes."""
 
     name = "random"
 

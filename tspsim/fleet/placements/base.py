@@ -1,6 +1,6 @@
 """Which nodes a job gets: the family of placements.
 
-A placement is asked after a scheduler has said how many nodes; it never decides whether a job starts.
+A placement is called after a scheduler has chosen the number of nodes; it never decides whether a job starts.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from ..nodes import Nodes
 
 
 class Placement(Kind):
-    """Chooses nodes. Its fields are keys that a scenario may state beside its kind."""
+    """Chooses nodes. Its fields are keys that a scenario may state beside ``kind``."""
 
     registry: ClassVar[Registry[Any]] = Registry("placement", "tspsim.placements")
 
     def choose(self, nodes: Nodes, count: int, random: np.random.Generator) -> Sequence[int]:
-        """``count`` different empty nodes, of which there are enough (``nodes.empty``); whose chance is ``random``'s
-        alone."""
+        """``count`` different empty nodes; there are enough (``nodes.empty``). Only ``random`` may add chance."""
         raise NotImplementedError
 
     def choose_part(self, nodes: Nodes, gpus: int, random: np.random.Generator) -> int:
-        """The node whose ``gpus`` GPUs a small job gets: by default the fullest in use that has them, else an empty
-        one."""
+        """The node for a small job of ``gpus`` GPUs: by default the fullest that fits, else an empty one."""
         shared = nodes.tightest(gpus)
         return shared if shared is not None else next(iter(self.choose(nodes, 1, random)))
 
@@ -41,7 +39,7 @@ def shorthand(value: Any) -> Mapping[str, Any] | None:
 
 
 def roomiest_first(nodes: Nodes, count: int) -> list[int]:
-    """Whole leaves, those with most empty nodes first (the lower number of equals): as few leaves as can be."""
+    """Nodes of whole leaves, the emptiest leaves first (of equals the lower number): as few leaves as possible."""
     chosen: list[int] = []
     for leaf in sorted(range(len(nodes.empty)), key=lambda leaf: (-len(nodes.empty[leaf]), leaf)):
         chosen += nodes.empty[leaf][: count - len(chosen)]

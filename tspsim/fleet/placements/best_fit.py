@@ -1,4 +1,4 @@
-"""The leaf where least would be left."""
+"""The leaf with the least left over."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .base import Placement
 
 
 class BestFit(Placement):
-    """On the leaf with the fewest empty nodes that suffice; a wider job fills the roomiest leaves, and its rest goes
-    where it fits best."""
+    """On the leaf with the fewest empty nodes that suffice. A wider job fills the emptiest leaves first, and its rest
+    goes where it fits best."""
 
     name = "best_fit"
 

@@ -1,4 +1,4 @@
-"""As few leaf switches as can be, the first that has room."""
+"""As few leaf switches as possible, the first that has room."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Placement, roomiest_first
 
 
 class Packed(Placement):
-    """On the first leaf with room for all, otherwise on the roomiest leaves."""
+    """On the first leaf with room for all, otherwise on the emptiest leaves."""
 
     name = "packed"
 

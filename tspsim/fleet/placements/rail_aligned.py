@@ -1,4 +1,4 @@
-"""Blocks that begin where a power of two of nodes begins: rings of a rail then end inside a leaf."""
+"""Blocks that begin at a multiple of a power of two of nodes, so that rings of a rail end inside a leaf."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .base import Placement, roomiest_first
 
 class RailAligned(Placement):
     """Consecutive nodes of one leaf that begin at a multiple of the job's size (rounded up to a power of two), as the
-    rails of neighbouring nodes share switches; a job wider than a leaf takes whole leaves first. Where no such block is
-    empty, as few leaves as can be."""
+    rails of neighbouring nodes share switches. A job wider than a leaf takes whole leaves first. Without such an empty
+    block, as few leaves as possible."""
 
     name = "rail_aligned"
 

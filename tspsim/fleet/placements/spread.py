@@ -1,4 +1,4 @@
-"""Over as many leaf switches as can be."""
+"""Over as many leaf switches as possible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Placement
 
 
 class SpreadOverLeaves(Placement):
-    """A node of every leaf in turn, the roomiest leaves first."""
+    """A node of every leaf in turn, the emptiest leaves first."""
 
     name = "spread"
 

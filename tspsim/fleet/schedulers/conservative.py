@@ -1,4 +1,4 @@
-"""Conservative backfill: nobody is delayed by a job that was submitted later."""
+"""Conservative backfill: no job is delayed by one that was submitted later."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from bisect import bisect_left
 from collections.abc import Callable
 from math import inf
 
-from ..desk import JobDispatcher
+from ..dispatcher import JobDispatcher
 from .base import JobScheduler, start_in_order
 
 
 class Conservative(JobScheduler):
-    """Every job that waits has a reservation; a job goes before others where that delays no reservation.
+    """Every waiting job has a reservation; a job overtakes others where that delays no reservation.
 
-    Reservations are made anew, in order, whenever something changes, so that an early end moves all of them up. A job
-    on part of a node counts as one node in them.
+    Reservations are recomputed in order whenever something changes, so that an early end moves all of them up. A job on
+    part of a node counts as one node.
 
     References
     ----------
@@ -31,32 +31,32 @@ class Conservative(JobScheduler):
         return "first come, first served with conservative backfill"
 
 
-def dispatch(desk: JobDispatcher) -> None:
-    start_in_order(desk)
-    if len(desk.queue) < 2 or not (desk.free or desk.nodes.parts):
+def dispatch(dispatcher: JobDispatcher) -> None:
+    start_in_order(dispatcher)
+    if len(dispatcher.queue) < 2 or not (dispatcher.free or dispatcher.nodes.parts):
         return
-    profile = Profile(desk)
-    for job in list(desk.queue):
+    profile = Profile(dispatcher)
+    for job in list(dispatcher.queue):
         begin_s = profile.reserve(job.nodes, job.limit_s)
-        if begin_s <= desk.now_s and desk.fits(job):
-            desk.start(job)
-        if not profile.free[0] and not desk.nodes.parts:
+        if begin_s <= dispatcher.now_s and dispatcher.fits(job):
+            dispatcher.start(job)
+        if not profile.free[0] and not dispatcher.nodes.parts:
             return
 
 
 class Profile:
-    """Nodes that are expected to be free over time: ``free[i]`` of them from ``at_s[i]`` on."""
+    """Nodes that are expected to be free over time: ``free[i]`` nodes from ``at_s[i]`` on."""
 
-    def __init__(self, desk: JobDispatcher) -> None:
-        self.at_s, self.free = [desk.now_s], [desk.free]
-        for end_s, nodes in desk.releases():
+    def __init__(self, dispatcher: JobDispatcher) -> None:
+        self.at_s, self.free = [dispatcher.now_s], [dispatcher.free]
+        for end_s, nodes in dispatcher.releases():
             if end_s > self.at_s[-1]:
                 self.at_s.append(end_s)
                 self.free.append(self.free[-1])
             self.free[-1] += nodes
 
     def reserve(self, nodes: int, for_s: float) -> float:
-        """The earliest time from which so many nodes are free for so long; they are taken then."""
+        """Reserves the earliest time from which ``nodes`` nodes are free for ``for_s``."""
         at_s, free = self.at_s, self.free
         first, position = 0, 0
         while position < len(at_s):
@@ -74,7 +74,7 @@ class Profile:
         return begin_s
 
     def _split(self, at_s: float) -> int:
-        """The position that begins at a time, made where there is none."""
+        """The position that begins at a time; created where there is none."""
         position = bisect_left(self.at_s, at_s)
         if position == len(self.at_s) or self.at_s[position] != at_s:
             self.at_s.insert(position, at_s)

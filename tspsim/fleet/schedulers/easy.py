@@ -1,4 +1,4 @@
-"""EASY backfill: others may go before the head of the queue if that does not delay it."""
+"""EASY backfill: jobs may overtake the head of the queue if that does not delay it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..desk import JobDispatcher
+from ..dispatcher import JobDispatcher
 from ..jobs import FleetJob
 from .base import JobScheduler, start_in_order
 
 
 class Easy(JobScheduler):
-    """First come, first served; behind a head that does not fit jobs start that end before it is expected to, or that
-    take nodes which it will not need.
+    """First come, first served. Behind a head that does not fit, jobs start that end before its expected start, or that
+    use nodes it will not need.
 
     References
     ----------
@@ -24,10 +24,10 @@ class Easy(JobScheduler):
     starvation_free = True
 
     def open(self) -> Callable[[JobDispatcher], None]:
-        def dispatch(desk: JobDispatcher) -> None:
-            start_in_order(desk)
-            if len(desk.queue) > 1:
-                backfill_behind(desk, desk.queue[0])
+        def dispatch(dispatcher: JobDispatcher) -> None:
+            start_in_order(dispatcher)
+            if len(dispatcher.queue) > 1:
+                backfill_behind(dispatcher, dispatcher.queue[0])
 
         return dispatch
 
@@ -35,45 +35,45 @@ class Easy(JobScheduler):
         return "first come, first served with EASY backfill"
 
 
-def backfill_behind(desk: JobDispatcher, head: FleetJob) -> list[FleetJob]:
-    """Start what fits and does not delay ``head``, which waits and does not fit; returns what was started."""
-    queue, position, started = desk.queue, 0, []
-    if not desk.free and not desk.nodes.parts:
+def backfill_behind(dispatcher: JobDispatcher, head: FleetJob) -> list[FleetJob]:
+    """Starts jobs that fit and do not delay ``head``, which waits and does not fit; returns the started jobs."""
+    queue, position, started = dispatcher.queue, 0, []
+    if not dispatcher.free and not dispatcher.nodes.parts:
         return []
-    shadow_s, extra = desk.reservation(head)
+    shadow_s, extra = dispatcher.reservation(head)
     while position < len(queue):
-        room = desk.nodes.gpus if desk.free else max(desk.nodes.parts.values(), default=0)
+        room = dispatcher.nodes.gpus if dispatcher.free else max(dispatcher.nodes.parts.values(), default=0)
         if not room:
             break
         nodes, limit_s, gpus = queue.nodes[position:], queue.limit_s[position:], queue.gpus[position:]
         small = gpus > 0
-        fits = np.where(small, gpus <= room, nodes <= desk.free)
-        # Small jobs are looked at one by one: a node that is shared longer anyway is nobody's loss.
-        may = fits & (small | (desk.now_s + limit_s <= shadow_s) | (nodes <= extra))
+        fits = np.where(small, gpus <= room, nodes <= dispatcher.free)
+        # Small jobs are checked one by one: a node that stays shared anyway costs the head nothing.
+        may = fits & (small | (dispatcher.now_s + limit_s <= shadow_s) | (nodes <= extra))
         first = int(np.argmax(may))
         if not may[first]:
             break
         position += first
         job = queue[position]
-        taken = _taken(desk, job, head, shadow_s)
-        if job is head or taken > extra or not desk.fits(job):
+        taken = _taken(dispatcher, job, head, shadow_s)
+        if job is head or taken > extra or not dispatcher.fits(job):
             position += 1
             continue
         extra -= taken
-        desk.start(job)
+        dispatcher.start(job)
         started.append(job)
     return started
 
 
-def _taken(desk: JobDispatcher, job: FleetJob, head: FleetJob, shadow_s: float) -> int:
-    """Nodes that a job would still have when the head of the queue is expected to start."""
-    if desk.now_s + job.limit_s <= shadow_s:
+def _taken(dispatcher: JobDispatcher, job: FleetJob, head: FleetJob, shadow_s: float) -> int:
+    """Nodes that a job would still hold at the expected start of the head."""
+    if dispatcher.now_s + job.limit_s <= shadow_s:
         return 0
     if not job.gpus:
         return job.nodes
-    # The head may wait for that very node if it is small too.
-    shared = None if head.gpus else desk.nodes.tightest(job.gpus)
-    return 0 if shared is not None and desk.holds_until(shared) > shadow_s else 1
+    # A small head may wait for that very node.
+    shared = None if head.gpus else dispatcher.nodes.tightest(job.gpus)
+    return 0 if shared is not None and dispatcher.holds_until(shared) > shadow_s else 1
 
 
 JobScheduler.registry.register(Easy)

@@ -1,29 +1,29 @@
-"""Jobs that can run on several numbers of nodes start on as many as there are."""
+"""Jobs with several sizes start on as many nodes as are free."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..desk import JobDispatcher
+from ..dispatcher import JobDispatcher
 from ..jobs import FleetJob
 from .base import JobScheduler
 
 
 class Elastic(JobScheduler):
-    """First come, first served; a job of several sizes starts at the largest that is free, and while others wait behind
-    it at the smallest on which it does most work a GPU. A job keeps its size until it ends or fails."""
+    """First come, first served. A job with several sizes starts at the largest that is free; while others wait behind
+    it, at the smallest with the most work per GPU. It keeps its size until it ends or fails."""
 
     name = "elastic"
     starvation_free = True
 
     def open(self) -> Callable[[JobDispatcher], None]:
-        def dispatch(desk: JobDispatcher) -> None:
-            while desk.queue:
-                job = desk.queue[0]
-                fitting = [size for size in range(len(job.sizes)) if desk.fits(job, size)]
+        def dispatch(dispatcher: JobDispatcher) -> None:
+            while dispatcher.queue:
+                job = dispatcher.queue[0]
+                fitting = [size for size in range(len(job.sizes)) if dispatcher.fits(job, size)]
                 if not fitting:
                     return
-                desk.start(job, best(job, fitting, crowded=len(desk.queue) > 1))
+                dispatcher.start(job, best(job, fitting, crowded=len(dispatcher.queue) > 1))
 
         return dispatch
 
@@ -32,7 +32,7 @@ class Elastic(JobScheduler):
 
 
 def best(job: FleetJob, fitting: list[int], *, crowded: bool) -> int:
-    """The size that ends first, or while others wait the one that takes fewest node-seconds."""
+    """The size that ends first; while others wait, the one with fewest node-seconds."""
 
     def cost(size: int) -> tuple[float, float]:
         node_s = job.work_s[size] * job.sizes[size]

@@ -1,4 +1,4 @@
-"""Fair share: who has used least goes first."""
+"""Fair share: the user who has used least goes first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from ..desk import JobDispatcher
+from ..dispatcher import JobDispatcher
 from ..durations.base import Span
 from ..jobs import FleetJob
 from .base import JobScheduler
@@ -15,9 +15,9 @@ from .easy import backfill_behind
 
 
 class FairShare(JobScheduler):
-    """Of all users who wait the one goes first whose jobs have used least, in GPU-hours that count half after
-    ``half_life``; jobs of one user in order of submission. Behind the first job that does not fit others go as in EASY
-    backfill. What starts is charged with what it is expected to use, so that a burst is no advantage.
+    """The user whose jobs have used the fewest GPU-hours goes first; usage counts half after ``half_life``. Jobs of one
+    user go in order of submission. Behind the first job that does not fit, others start as in EASY backfill. A started
+    job is charged with its expected use, so that a burst is no advantage.
 
     References
     ----------
@@ -26,7 +26,7 @@ class FairShare(JobScheduler):
 
     name = "fair_share"
     starvation_free = True
-    half_life: Span = Field(7 * 86_400.0, description="after which use counts half")
+    half_life: Span = Field(7 * 86_400.0, description="time after which use counts half")
 
     def open(self) -> Callable[[JobDispatcher], None]:
         used: dict[str, float] = {}
@@ -40,25 +40,27 @@ class FairShare(JobScheduler):
                 used[user] *= factor
             last_s = now_s
 
-        def charge(desk: JobDispatcher, job: FleetJob) -> None:
+        def charge(dispatcher: JobDispatcher, job: FleetJob) -> None:
             if job.number not in charged:
                 charged.add(job.number)
-                wide = job.gpus_at(job.nodes, desk.nodes.gpus)
+                wide = job.gpus_at(job.nodes, dispatcher.nodes.gpus)
                 used[job.user] = used.get(job.user, 0.0) + wide * job.limit_s
 
-        def dispatch(desk: JobDispatcher) -> None:
-            decayed(desk.now_s)
-            while desk.queue:
+        def dispatch(dispatcher: JobDispatcher) -> None:
+            decayed(dispatcher.now_s)
+            while dispatcher.queue:
                 first: dict[str, FleetJob] = {}
-                for job in desk.queue:
+                for job in dispatcher.queue:
                     first.setdefault(job.user, job)
-                job = min(first.values(), key=lambda each: (used.get(each.user, 0.0), each.submit_s, each.number))
-                if not desk.fits(job):
-                    for other in backfill_behind(desk, job):
-                        charge(desk, other)
+                job = min(
+                    first.values(), key=lambda waiting: (used.get(waiting.user, 0.0), waiting.submit_s, waiting.number)
+                )
+                if not dispatcher.fits(job):
+                    for other in backfill_behind(dispatcher, job):
+                        charge(dispatcher, other)
                     return
-                desk.start(job)
-                charge(desk, job)
+                dispatcher.start(job)
+                charge(dispatcher, job)
 
         return dispatch
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..desk import JobDispatcher
+from ..dispatcher import JobDispatcher
 from .base import JobScheduler, start_in_order
 
 
 class FirstCome(JobScheduler):
-    """Jobs start in the order in which they were submitted; one that does not fit holds up all behind it."""
+    """Jobs start in order of submission; one that does not fit holds up all behind it."""
 
     name = "fcfs"
     starvation_free = True

@@ -1,4 +1,4 @@
-"""Priority with preemption: what is more important stops what may be stopped."""
+"""Priority with preemption: important jobs stop preemptible ones."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 from pydantic import Field, StrictBool
 
-from ..desk import JobDispatcher, Running
+from ..dispatcher import JobDispatcher, Running
 from ..jobs import FleetJob
 from .base import JobScheduler
 
 
 class Priority(JobScheduler):
-    """Jobs start by priority, equals in order of submission. One that does not fit stops preemptible jobs of lower
-    priority, the lowest and latest first, if that makes room; otherwise it holds up all of its priority, and of those
-    below it only preemptible ones start, which it can stop again."""
+    """Jobs start by priority, equals in order of submission. A job that does not fit stops preemptible jobs of lower
+    priority, the lowest and latest first, if that makes room. Otherwise it holds up all jobs of its priority; of those
+    below only preemptible ones start, which it can stop again."""
 
     name = "priority"
     preempt: StrictBool = Field(True, description="whether jobs are stopped at all")
@@ -26,56 +26,61 @@ class Priority(JobScheduler):
     def open(self) -> Callable[[JobDispatcher], None]:
         return self._dispatch
 
-    def _dispatch(self, desk: JobDispatcher) -> None:
+    def _dispatch(self, dispatcher: JobDispatcher) -> None:
         held: int | None = None
         position = 0
-        while position < len(desk.queue):
-            job = desk.queue[position]
+        while position < len(dispatcher.queue):
+            job = dispatcher.queue[position]
             if held is not None and (job.priority >= held or not job.preemptible or not self.preempt):
                 position += 1
                 continue
-            if desk.fits(job) or (self.preempt and self._makes_room(desk, job)):
-                # Those that were stopped stand behind it.
-                desk.start(job)
+            if dispatcher.fits(job) or (self.preempt and self._makes_room(dispatcher, job)):
+                # Stopped jobs wait behind it.
+                dispatcher.start(job)
                 continue
             held = job.priority if held is None else held
-            if not self.preempt or (desk.free == 0 and not self._below(desk, held)):
+            if not self.preempt or (dispatcher.free == 0 and not self._below(dispatcher, held)):
                 return
             position += 1
 
-    def _below(self, desk: JobDispatcher, priority: int) -> bool:
-        """Whether anything runs that a job of lower priority than this could stop."""
-        return any(each.job.preemptible and each.job.priority < priority for each in desk.running.values())
+    def _below(self, dispatcher: JobDispatcher, priority: int) -> bool:
+        """Whether a job of this priority could stop any running job."""
+        return any(
+            running.job.preemptible and running.job.priority < priority for running in dispatcher.running.values()
+        )
 
-    def _makes_room(self, desk: JobDispatcher, job: FleetJob) -> bool:
-        """Stop as little as makes room for a job, or nothing."""
-        lower = [each for each in desk.running.values() if each.job.preemptible and each.job.priority < job.priority]
-        lower.sort(key=lambda each: (each.job.priority, -each.began_s, -each.job.number))
-        chosen = chosen_part(desk, job, lower) if job.gpus else chosen_whole(desk, job, lower)
-        for each in chosen:
-            desk.stop(each)
-        return bool(chosen) and desk.fits(job)
+    def _makes_room(self, dispatcher: JobDispatcher, job: FleetJob) -> bool:
+        """Stops as few jobs as make room for a job, or none."""
+        lower = [
+            running
+            for running in dispatcher.running.values()
+            if running.job.preemptible and running.job.priority < job.priority
+        ]
+        lower.sort(key=lambda running: (running.job.priority, -running.began_s, -running.job.number))
+        chosen = chosen_part(dispatcher, job, lower) if job.gpus else chosen_whole(dispatcher, job, lower)
+        for running in chosen:
+            dispatcher.stop(running)
+        return bool(chosen) and dispatcher.fits(job)
 
     def in_words(self) -> str:
         stops = ", which stop preemptible ones of lower priority" if self.preempt else ""
         return f"by priority{stops}"
 
 
-def chosen_whole(desk: JobDispatcher, job: FleetJob, lower: list[Running]) -> list[Running]:
-    """Running jobs, in their order, after which as many nodes are empty as a job needs; none where they do not
-    suffice."""
-    free, chosen = desk.free, []
-    left = {node: desk.nodes.gpus - gpus for node, gpus in desk.nodes.parts.items()}
-    for each in lower:
-        if each.job.gpus:
-            node = each.nodes[0]
-            left[node] -= each.job.gpus
+def chosen_whole(dispatcher: JobDispatcher, job: FleetJob, lower: list[Running]) -> list[Running]:
+    """Running jobs to stop, in order, so that a job's nodes are empty; none where they do not suffice."""
+    free, chosen = dispatcher.free, []
+    left = {node: dispatcher.nodes.gpus - gpus for node, gpus in dispatcher.nodes.parts.items()}
+    for running in lower:
+        if running.job.gpus:
+            node = running.nodes[0]
+            left[node] -= running.job.gpus
             free += left[node] == 0
         else:
-            free += len(each.nodes)
-        chosen.append(each)
+            free += len(running.nodes)
+        chosen.append(running)
         if free >= job.nodes:
-            # Whoever is not needed after all goes on, the most important first.
+            # Jobs that need not stop after all go on, the most important first.
             for earlier in chosen[::-1]:
                 if not earlier.job.gpus and free - len(earlier.nodes) >= job.nodes:
                     chosen.remove(earlier)
@@ -84,16 +89,16 @@ def chosen_whole(desk: JobDispatcher, job: FleetJob, lower: list[Running]) -> li
     return []
 
 
-def chosen_part(desk: JobDispatcher, job: FleetJob, lower: list[Running]) -> list[Running]:
-    """Running jobs after which one node has as many free GPUs as a job needs."""
-    free = dict(desk.nodes.parts)
+def chosen_part(dispatcher: JobDispatcher, job: FleetJob, lower: list[Running]) -> list[Running]:
+    """Running jobs to stop so that one node has a small job's GPUs."""
+    free = dict(dispatcher.nodes.parts)
     beside: dict[int, list[Running]] = {}
-    for each in lower:
-        if not each.job.gpus:
-            return [each]
-        node = each.nodes[0]
-        free[node] = free.get(node, 0) + each.job.gpus
-        beside.setdefault(node, []).append(each)
+    for running in lower:
+        if not running.job.gpus:
+            return [running]
+        node = running.nodes[0]
+        free[node] = free.get(node, 0) + running.job.gpus
+        beside.setdefault(node, []).append(running)
         if free[node] >= job.gpus:
             return beside[node]
     return []

@@ -30,8 +30,12 @@ from ...steps.batch import dealt
 from ..builder import ProgramBuilder
 from ..context_share import ContextShare
 from ..draft import DRAFTS
+<<<<<<< HEAD
 from ..feature import FEATURES, Feature
 from ..job import Job
+=======
+from ..drafting import drafter_of
+>>>>>>> main
 from ..ledger import Buffer, Lifetime
 from ..option import Option
 from ..pipeline import Chunk, Refusal
@@ -173,7 +177,7 @@ def check(job: Job) -> Refusal:
     plan, count = job.plan, size(job.plan)
     if not count:
         return (TURNS, f"needs {DRAFT_REPLICAS}: replicas that draft") if TURNS in plan.options else None
-    if job.drafter is None:
+    if drafter_of(job) is None:
         if job.drafts is not None and DRAFTS.get(job.drafts.draft).whole:  # the draft model's own passes
             return None
         return DRAFT_REPLICAS, "is of sequences that verify what a draft model of its own makes (`draft: model`)"
@@ -193,10 +197,11 @@ def check(job: Job) -> Refusal:
 
 def notes(job: Job) -> Iterator[str]:
     """Which replicas do what."""
-    if size(job.plan) and job.drafter is not None:
+    drafter = drafter_of(job) if size(job.plan) else None
+    if drafter is not None:
         first, last = verifying(job.plan), job.plan.dp - 1
         who = f"replica {first} drafts" if first == last else f"replicas {first} to {last} draft"
-        problem = f"{who} with {job.drafter.model.name} for the others (`{DRAFT_REPLICAS}`)"
+        problem = f"{who} with {drafter.model.name} for the others (`{DRAFT_REPLICAS}`)"
         yield problem + (", one half of the sequences while the other is verified" if turns(job.plan) > 1 else "")
 
 

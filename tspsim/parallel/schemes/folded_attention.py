@@ -119,7 +119,7 @@ def attention_part_backward(builder: ProgramBuilder, job: Job, layer: LayerShard
     if layer.down_weights:
         needed = early or ([] if kept else gather_attention_whole(builder, job, layer, last))
         d_down = [gradient for product in layer.down_projections(tokens) for gradient in gradients(product)]
-        last = [builder.compute("latents backward", *d_down, after=needed)]
+        last = [builder.compute("latents backward", *layer.latent_norms(tokens, backward=True), *d_down, after=needed)]
     load = folded_weights.attention(job, group)
     trained = groups * load.trained_in_shard + load.trained_in_whole
     if work.adapters is not None:

@@ -24,11 +24,19 @@ from ..builder import ProgramBuilder
 from ..choice import Choice
 from ..context import method_of
 from ..context.method import refused
+<<<<<<< HEAD
 from ..decode.sharing import exchange_buffers, exchanged_bytes
 from ..expert_rows import tokens_leave
 from ..experts import expert, expert_serving
 from ..experts.fused import Cut
 from ..feature import features_of
+=======
+from ..decode import draft_pool, expert_pool, host_attention, host_caches
+from ..decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
+from ..drafting import drafter_of
+from ..experts import expert, expert_fused, expert_serving, fused
+from ..experts.fused import TRANSPORT, Cut, copied
+>>>>>>> main
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..lengths import DEALS, OFFLOAD_FROM
@@ -137,7 +145,8 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
         return [*normed, *summed]
     own = residual_tokens(job)
     down = [gradient for product in layer.down_projections(own) for gradient in builder.gradients(product)]
-    return [builder.compute("norm backward", *down, *norm_backward(job, layer, own), after=summed)]
+    latents = layer.latent_norms(own, backward=True)
+    return [builder.compute("norm backward", *latents, *down, *norm_backward(job, layer, own), after=summed)]
 
 
 def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[int]:
@@ -310,8 +319,25 @@ def buffers(job: Job) -> Iterator[Buffer]:
         yield Buffer("workspace", late, Lifetime.LAYER)
     if job.token_shards > 1 or not job.step.serves:
         yield from method_of(job.plan).buffers(job)
+<<<<<<< HEAD
     if job.step.serves and (context(job.plan).ranks > 1 or prefilled(job.rows)):
         yield from exchange_buffers(job)
+=======
+    yield from exchange_buffers(job)
+    if host_caches.share(job.plan):
+        layers = [job.layer(job.plan.tp, block) for block in dict.fromkeys(job.model.blocks)]
+        yield from host_caches.buffers(job, layers, job.plan.tp)
+    if expert_pool.size(job.plan):
+        chunks = job.chunks(0)
+        yield from expert_pool.buffers(job, served.weight_bytes(job, 1, chunks) + served.cache_bytes(job, chunks))
+    drafter = drafter_of(job) if draft_pool.size(job.plan) else None
+    if drafter is not None:
+        chunks, shards = job.chunks(0), scheme_of(job.plan).residency.weight_shards(job)
+        kept = served.weight_bytes(job, shards, chunks) + served.cache_bytes(job, chunks)
+        whole, more = served.whole_model(drafter), draft_pool.verifying(job.plan) / draft_pool.size(job.plan)
+        drafted = served.weight_bytes(drafter, shards, whole) + more * served.cache_bytes(drafter, whole)
+        yield from draft_pool.kept_beyond(job, kept, drafted)
+>>>>>>> main
 
 
 #: Keys of steps whose sequences differ in length.

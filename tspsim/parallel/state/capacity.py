@@ -1,7 +1,7 @@
 """How much cache a serving plan has room for, under its engine's rule of memory: tokens, sessions, longest context.
 
 A GPU of every pipeline stage keeps its weights, the activations of the largest pass that the engine admits, graphs and
-a runtime; the engine's rule (:class:`~tspsim.parallel.serving_engine.MemoryRule`) says how much of the rest holds
+a runtime; the engine's rule (:class:`~tspsim.parallel.engine_memory.MemoryRule`) says how much of the rest holds
 caches. A sequence takes whole blocks of tokens on every one of the ranks that its cache is divided over, and what it
 keeps whatever its length. The stage that holds least decides.
 
@@ -20,11 +20,12 @@ from ...model.attention import CacheUse
 from ...steps import PREFILL_STEP, Load, Streams
 from ...steps.batch import dealt
 from ..context_share import ContextShare
+from ..engine_memory import Budget
 from ..job import Job
 from ..ledger import peak
 from ..pipeline import Chunk
 from ..scheme import scheme_of
-from ..serving_engine import Budget, ServingEngine
+from ..serving_engine import ServingEngine
 from ..unpacked import UNPACKED
 from . import served
 from .memory import declared

@@ -147,7 +147,8 @@ def fullest(job: Job) -> Job:
 
 
 def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Hashable]:
-    """Layers of each kind, once a micro-batch, whose activations a stage keeps when they are most."""
+    """Layers of each kind, once a micro-batch, whose activations a stage keeps when they are most: of a forward beside
+    a backward one layer, which comes before that backward's layer goes."""
     chunks = [kept_kinds(job, [chunk]) for chunk in job.chunks(stage)]
     parts = {
         kind: kept_activations(job.making(kind.again), compute_shards, kind.block) * (not kind.away)
@@ -160,6 +161,8 @@ def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Hasha
     for kinds, micro_batches in zip(chunks, most, strict=True):
         for kind, count in kinds.items():
             layers[kind] += count * micro_batches
+    if job.plan.hiding.micro_batches and layers and not job.order.both_ways:
+        layers[max(parts, key=parts.__getitem__)] += 1
     return layers
 
 

@@ -17,6 +17,7 @@ from ...model.formats import WeightClass
 from ...model.serving import ServingLayer
 from ...operators import AbsorbProduct, Gemm, Operator
 from ...steps.batch import dealt
+from ..drafting import drafter_of
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Chunk
@@ -53,16 +54,16 @@ def weight_bytes(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> float
     total += tables * model.vocab * model.hidden / weight_shards * formats.weight_bytes(WeightClass.EMBEDDING)
     if any(chunk.has_head for chunk in chunks) and job.draft_layers:
         total += model.join_parameters * formats.weight_bytes(WeightClass.ATTENTION)
-    if drafts_beside(job, chunks):
-        assert job.drafter is not None
-        total += weight_bytes(job.drafter, weight_shards, whole_model(job.drafter))
+    drafter = drafter_beside(job, chunks)
+    if drafter is not None:
+        total += weight_bytes(drafter, weight_shards, whole_model(drafter))
     return total
 
 
-def drafts_beside(job: Job, chunks: Sequence[Chunk]) -> bool:
-    """Whether a draft model stands on the GPUs of some chunks."""
-    here = DRAFT_REPLICAS not in job.plan.options
-    return here and job.drafter is not None and any(chunk.has_head for chunk in chunks)
+def drafter_beside(job: Job, chunks: Sequence[Chunk]) -> Job | None:
+    """The draft model that stands on the GPUs of some chunks."""
+    here = DRAFT_REPLICAS not in job.plan.options and any(chunk.has_head for chunk in chunks)
+    return drafter_of(job) if here else None
 
 
 def whole_model(job: Job) -> tuple[Chunk, ...]:
@@ -131,9 +132,9 @@ def cache_uses(job: Job, chunks: Sequence[Chunk]) -> Counter[CacheUse]:
     for block, layers in job.blocks(chunks).items():
         use = model.attention_of(block).cache(model, block, formats.cache, formats.state)
         uses[replace(use, sequence_bytes=states * use.sequence_bytes) if use.sequence_bytes else use] += layers
-    if drafts_beside(job, chunks):
-        assert job.drafter is not None
-        uses += cache_uses(job.drafter, whole_model(job.drafter))
+    drafter = drafter_beside(job, chunks)
+    if drafter is not None:
+        uses += cache_uses(drafter, whole_model(drafter))
     return uses
 
 

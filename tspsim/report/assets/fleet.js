@@ -1,13 +1,13 @@
 "use strict";
-/* Who had which nodes: a window of time is chosen by dragging or by buttons, and of more rectangles than can be drawn at
-   once those are drawn that are largest in it. */
+/* The figure of nodes over time. Dragging or buttons choose a window of time. Of more rectangles than can be drawn at
+   once, the largest in the window are drawn. */
 (() => {
   const plot = document.getElementById("figure-nodes");
   const bar = document.getElementById("nodes-window");
   if (!plot || !bar) return;
   const spells = report.data.spells;
   const whole = Number(bar.dataset.whole);
-  let ranges = null; /* of both axes, once somebody chose */
+  let ranges = null; /* of both axes, once the reader chose a window */
   let listening = false;
 
   const ordered = (range) => (range[0] < range[1] ? range : [range[1], range[0]]);

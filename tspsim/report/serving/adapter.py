@@ -134,8 +134,10 @@ def preemptions_of(run: ServingRun, order: Ints) -> Preemptions | None:
     order
         Number of the request at each place.
     """
-    lost = [np.concatenate([np.array(log.put_back[part]) for log in run.logs]) for part in range(3)] if run.logs else []
-    if not lost or not len(lost[0]):
+    if not run.logs:
+        return None
+    lost = [np.concatenate([np.array(log.preemptions[part]) for log in run.logs]) for part in range(3)]
+    if not len(lost[0]):
         return None
     places = np.empty(len(order), dtype=np.int64)
     places[order] = np.arange(len(order))

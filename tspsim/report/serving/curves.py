@@ -10,7 +10,7 @@ import numpy as np
 
 from tspsim.base.units import compact, digits
 from tspsim.report.figures import LEGEND, QUIET, beside, plan_colour, plan_line, value_axis
-from tspsim.report.fronts import FrontLine
+from tspsim.report.fronts import front_line
 from tspsim.report.numbers import label, seconds
 from tspsim.studies.front import front_of
 
@@ -42,7 +42,7 @@ class ServingFigure:
 
     title: str
     value: Callable[[LoadRun], float]
-    told: Callable[[float], str]
+    words: Callable[[float], str]
     of: str = ""
     limit: str = ""
     measured: Callable[[Published], float] | None = None
@@ -121,7 +121,7 @@ def present(view: ServingView) -> list[ServingFigure]:
 
 def cells(view: ServingView, run: LoadRun) -> list[str]:
     values = [(measure, measure.value(run)) for measure in present(view)]
-    return [view.load_in_words(run.load), *("–" if np.isnan(v) else measure.told(v) for measure, v in values)]
+    return [view.load_in_words(run.load), *("–" if np.isnan(v) else measure.words(v) for measure, v in values)]
 
 
 def front(view: ServingView) -> dict[str, Any] | None:
@@ -152,7 +152,7 @@ def front(view: ServingView) -> dict[str, Any] | None:
         return None
     best = sorted(front_of(points, lambda point: point))
     if len(view.served) > 1:
-        traces.append(FrontLine("no plan is faster and cheaper", best, "vh").trace())
+        traces.append(front_line("no plan is faster and cheaper", best, "vh"))
     traces += crosses(view, lambda point: point.per_user, lambda point: point.per_gpu)
     layout = {
         "height": 440, "hovermode": "closest", "margin": {"r": 36},
@@ -193,7 +193,7 @@ def curve(view: ServingView, measure: ServingFigure) -> dict[str, Any] | None:
                 place,
                 [(load, value) for load, value, _ in finite],
                 [
-                    f"<b>{label(served.name)}</b><br>{view.load_in_words(load)}<br>{measure.told(value)}"
+                    f"<b>{label(served.name)}</b><br>{view.load_in_words(load)}<br>{measure.words(value)}"
                     for load, value, _ in finite
                 ],
                 marker={"size": 7},
@@ -213,7 +213,7 @@ def curve(view: ServingView, measure: ServingFigure) -> dict[str, Any] | None:
             "automargin": True, "fixedrange": True, "zeroline": False,
             **({"tickvals": ticks, "ticktext": [f"{tick:,.4g}" for tick in ticks]} if len(ticks) <= 10 else {}),
         },
-        "yaxis": value_axis(measure.title, tickformat="~s" if measure.told is compact else "", **_log(measure)),
+        "yaxis": value_axis(measure.title, tickformat="~s" if measure.words is compact else "", **_log(measure)),
         "showlegend": True, "legend": LEGEND,
     }  # fmt: skip
     if limit is not None:

@@ -261,7 +261,7 @@ def cache(
         room = float(sum(room or 0.0 for room in rooms))
         # A capacity far above the use would flatten the picture.
         if room < 4.0 * float(used.max(initial=0.0)):
-            traces.append(line("room of the caches", np.full(len(used), room), across, axis, QUIET, dash="dash"))
+            traces.append(line("capacity of the caches", np.full(len(used), room), across, axis, QUIET, dash="dash"))
     return traces
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,14 +34,6 @@ line is flat the engine reads prompts alone.", "Request") }}
 """
 
 
-@dataclass(frozen=True)
-class RequestLife:
-    """A notable request of a run, ``place`` among the run's requests."""
-
-    words: str
-    place: int
-
-
 def build(view: ServingView) -> dict[str, Any] | None:
     """Lives of every plan, under its highest load with requests; of the best plan more of them, and in sentences."""
     choices: list[dict[str, Any]] = []
@@ -53,19 +44,19 @@ def build(view: ServingView) -> dict[str, Any] | None:
             continue
         notable = lives(run.requests)
         where = f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
-        shown = notable[:2] if choices else notable
-        choices += [{"label": f"{where}: {life.words}", **drawn(run, life.place)} for life in shown]
+        shown = list(notable.items())[: 2 if choices else None]
+        choices += [{"label": f"{where}: {words}", **drawn(run, place)} for words, place in shown]
         stories = stories or [
-            (f"{life.words[:1].upper()}{life.words[1:]}:", sentence(run, life.place)) for life in notable
+            (f"{words[:1].upper()}{words[1:]}:", sentence(run, place)) for words, place in notable.items()
         ]
     return {"figures": {"lives": {"choices": choices}}, "stories": stories} if choices else None
 
 
-def lives(requests: Requests) -> list[RequestLife]:
-    """The median request, the longest wait, the slowest tokens, and the most preemptions."""
+def lives(requests: Requests) -> dict[str, int]:
+    """Notable requests in words, and their places: the median, the longest wait, the slowest tokens, …"""
     ended = np.flatnonzero(requests.ended)
     order = ended[np.argsort(requests.e2e_s[ended], kind="stable")]
-    notable = [RequestLife("one like most" if len(ended) > 1 else "the only one", int(order[(len(order) - 1) // 2]))]
+    notable = {"a typical request" if len(ended) > 1 else "the only request": int(order[(len(order) - 1) // 2])}
     tpot = np.nan_to_num(requests.tpot_s[ended], nan=0.0)
     extremes = (
         ("the longest wait", int(ended[np.argmax(requests.ttft_s[ended])]), True),
@@ -74,8 +65,8 @@ def lives(requests: Requests) -> list[RequestLife]:
          bool(requests.preemptions[ended].max() > 0)),
     )  # fmt: skip
     for words, place, said in extremes:
-        if said and all(place != life.place for life in notable):
-            notable.append(RequestLife(words, place))
+        if said and place not in notable.values():
+            notable[words] = place
     return notable
 
 

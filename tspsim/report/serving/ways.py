@@ -26,7 +26,7 @@ COLUMNS = ("from", "to", "caches", "GB each", "GB in all", "on the way, mean", "
 
 def build(view: ServingView) -> dict[str, Any] | None:
     """One line per plan under its best load, and one row for each of its ways; None without transfers."""
-    moved = [(served, served.best, sent) for served in view.ranked if (sent := known(served.best)) is not None]
+    moved = [(served, served.best, sent) for served in view.ranked if (sent := transfers_of(served.best)) is not None]
     if not moved:
         return None
     unit_s, unit = time_unit(max(float(np.max(sent.exposed_s)) for *_, sent in moved))  # type: ignore[arg-type]
@@ -41,7 +41,7 @@ def build(view: ServingView) -> dict[str, Any] | None:
     return {"figures": {"serving-ways": {"data": traces, "layout": layout}}, "columns": COLUMNS, "rows": rows}
 
 
-def known(run: LoadRun) -> Transfers | None:
+def transfers_of(run: LoadRun) -> Transfers | None:
     """A run's transfers, where their sizes are known."""
     sent = run.transfers
     return sent if sent is not None and sent.size_bytes is not None and len(sent.request) else None

@@ -1,4 +1,4 @@
-"""What the axes of a sweep do to its measure, in numbers and in sentences.
+"""The effect of every axis of a sweep on a measure, in numbers and in sentences.
 
 An axis' effect is measured between rows that differ by it alone. With measure m(v, o) at value v, others at o,
 
@@ -19,17 +19,17 @@ from tspsim.step.cells import Cell
 
 from .view import PLAN, Measure, SweepAxis, SweepRow, SweepView
 
-#: What differs by less is called the same.
+#: Two values count as equal where they differ by less than this ratio.
 SAME = 1.005
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What one axis does.
+    """The effect of one axis.
 
-    ``ends`` is the measure at the last value over that at the first; ``reach`` the largest over the smallest;
-    ``monotone`` whether it rises, or falls, all the way wherever the others stand; ``best`` the value that leads most
-    often, ``leads`` times of ``places``, and ``level`` all that lead as often.
+    ``ends`` is the measure at the last value over that at the first. ``reach`` is the largest over the smallest.
+    ``monotone`` says whether the measure only rises, or only falls, wherever the other axes stand. ``best`` is the
+    value that leads most often, ``leads`` times of ``places``; ``level`` are all values that lead as often.
     """
 
     axis: SweepAxis
@@ -43,23 +43,23 @@ class Effect:
 
     @property
     def often(self) -> str:
-        """Where ``best`` does not lead everywhere, how often it does, in words."""
+        """How often ``best`` leads, in words; empty where it leads everywhere."""
         if self.leads == self.places:
             return ""
-        if len(self.level) > 1:  # nobody leads most often
+        if len(self.level) > 1:  # no value leads alone
             return f" as often ({self.leads:,} of {self.places:,} times each)"
         return f" most often ({self.leads:,} of {self.places:,} times)"
 
 
 def effects(view: SweepView, measure: Measure) -> list[Effect]:
-    """Of every axis and of the plans, the one that moves most first."""
+    """The effects of all axes and of the plans, the largest first."""
     axes = [*view.axes, *([view.plans] if len(view.plans.values) > 1 else [])]
-    found = [effect for axis in axes if (effect := effect_of(view, axis, measure)) is not None]
-    return sorted(found, key=lambda effect: -effect.reach)
+    found_effects = [effect for axis in axes if (effect := effect_of(view, axis, measure)) is not None]
+    return sorted(found_effects, key=lambda effect: -effect.reach)
 
 
 def effect_of(view: SweepView, axis: SweepAxis, measure: Measure) -> Effect | None:
-    """Of one axis; None where no two of its values ran beside each other."""
+    """The effect of one axis; None where no two of its values ran with the same other coordinates."""
     order = {value: place for place, value in enumerate(axis.values)}
     hidden = {together.path for together in view.together} | {axis.path}
     groups: dict[tuple[tuple[str, Cell], ...], list[tuple[int, float]]] = {}
@@ -85,25 +85,27 @@ def effect_of(view: SweepView, axis: SweepAxis, measure: Measure) -> Effect | No
 
 
 def _mean(ratios: Sequence[float]) -> float:
-    """Geometric."""
+    """The geometric mean."""
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def headline(view: SweepView, measure: Measure) -> tuple[str, str]:
-    """What moves the measure most, and how; and what the others do, in a few words.
+    """The largest effect on the measure as a clause; and the other effects in a few words.
 
     Examples: *tokens/s rises 3.1 times from 1 to 8 nodes*, *… peaks at 64Ki tokens of sequence*.
     """
-    told = effects(view, measure)
-    if not told:
+    ordered = effects(view, measure)
+    if not ordered:
         best = best_row(view, measure)
         assert best is not None
         return f"{_name(measure)}: {measure.words(best.numbers[measure.column])}", view.point_words(best)
-    first = in_words(told[0], measure)
-    if len(told) == 1:
+    first = in_words(ordered[0], measure)
+    if len(ordered) == 1:
         return first, ""
-    others = [f"{_named(effect.axis)} {times(effect.reach)}" for effect in told[1:5] if effect.reach >= SAME]
-    return first, "; ".join([f"{_named(told[0].axis)} moves it most", *([_listed(others)] if others else [])])
+    others = [f"{_named(effect.axis)} {times(effect.reach)}" for effect in ordered[1:5] if effect.reach >= SAME]
+    return first, "; ".join(
+        [f"{_named(ordered[0].axis)} has the largest effect", *([_listed(others)] if others else [])]
+    )
 
 
 def in_words(effect: Effect, measure: Measure) -> str:
@@ -121,15 +123,15 @@ def in_words(effect: Effect, measure: Measure) -> str:
         what, worst = ("peaks", "least") if measure.more else ("is lowest", "most")
         ends = f"{axis.words(first)} and {axis.words(last)}"
         *others, leader = effect.level or (effect.best,)
-        told = f"{name} {what}{effect.often} at {_listed([*map(axis.words, others), axis.counted(leader)])}"
-        return f"{told}, {times(effect.reach)} its {worst} between {ends}"
+        clause = f"{name} {what}{effect.often} at {_listed([*map(axis.words, others), axis.counted(leader)])}"
+        return f"{clause}, {times(effect.reach)} its {worst} between {ends}"
     verb, ratio = ("rises", effect.ends) if effect.ends >= 1.0 else ("falls", 1.0 / effect.ends)
-    told = f"{name} {verb} {times(ratio)} from {axis.words(first)} to {axis.counted(last)}"
-    return told if effect.monotone else f"{told}, not all the way"
+    clause = f"{name} {verb} {times(ratio)} from {axis.words(first)} to {axis.counted(last)}"
+    return clause if effect.monotone else f"{clause}, but not at every step"
 
 
 def sentences(view: SweepView, measure: Measure) -> Iterator[str]:
-    """The other effects, the best point, who leads where, and what was refused."""
+    """The other effects, the best point, the leading plans along each axis, and the count of refused rows."""
     for effect in effects(view, measure)[1:]:
         yield _sentence(in_words(effect, measure))
     best = best_row(view, measure)
@@ -138,23 +140,23 @@ def sentences(view: SweepView, measure: Measure) -> Iterator[str]:
         if measure.column == "tokens_per_s" and "tokens_per_s_low" in best.numbers:
             low, high = best.numbers["tokens_per_s_low"], best.numbers["tokens_per_s_high"]
             spread = f" (likely {compact(low)} to {compact(high)})"
-        told = measure.words(best.numbers[measure.column])
-        yield f"Best: {told} {measure.name}{spread} at {view.point_words(best)}."
+        number = measure.words(best.numbers[measure.column])
+        yield f"Best: {number} {measure.name}{spread} at {view.point_words(best)}."
     yield from leaders(view, measure)
     if view.refused:
         rows = f"{len(view.refused):,} of {len(view.rows):,} rows are refused"
-        yield f"{rows}; the section below says why, and gaps in the figures are theirs."
+        yield f"{rows}. They are gaps in the figures; the section below gives their reasons."
 
 
 def best_row(view: SweepView, measure: Measure) -> SweepRow | None:
-    """The row with the best of a measure."""
-    known = [row for row in view.ran if measure.column in row.numbers]
+    """The row with the best value of a measure."""
+    ran = [row for row in view.ran if measure.column in row.numbers]
     pick = max if measure.more else min
-    return pick(known, key=lambda row: row.numbers[measure.column]) if known else None
+    return pick(ran, key=lambda row: row.numbers[measure.column]) if ran else None
 
 
 def leaders(view: SweepView, measure: Measure) -> Iterator[str]:
-    """Which plan leads up to which value, of each numeric axis along which that changes (the best of all else)."""
+    """Which plan leads at which values, for each numeric axis along which the leading plan changes."""
     if len(view.plans.values) < 2:
         return
     pick = max if measure.more else min
@@ -168,29 +170,32 @@ def leaders(view: SweepView, measure: Measure) -> Iterator[str]:
                 firsts.append((value, pick(there, key=lambda row: row.numbers[measure.column]).plan))
         runs = [(name, [value for value, _ in group]) for name, group in groupby(firsts, key=lambda pair: pair[1])]
         if len(runs) > 1 and len(runs) <= 4:
-            told = [
+            parts = [
                 f"{name} at {axis.words(values[0])}" + (f" to {axis.words(values[-1])}" if len(values) > 1 else "")
                 for name, values in runs
             ]
-            yield f"Along {_named(axis)} lead: {', '.join(told)}."
+            yield f"Leading plans along {_named(axis)}: {', '.join(parts)}."
 
 
 @dataclass(frozen=True)
 class ScalingLine:
-    """Tokens/s/GPU of a line over that of its smallest machine: ``points`` are (GPUs, efficiency, tokens/s)."""
+    """Tokens/s/GPU relative to the line's smallest machine: ``points`` are (GPUs, efficiency, tokens/s)."""
 
     name: str
     points: tuple[tuple[float, float, float], ...]
 
     @property
     def loss(self) -> float:
-        """What is lost at the largest machine, as a share."""
+        """The share that is lost at the largest machine."""
         return 1.0 - self.points[-1][1]
 
 
 def scaling(view: SweepView) -> tuple[str, list[ScalingLine]]:
-    """``weak`` (the work of a GPU stays) or ``strong`` (that of a step stays), and its lines; empty where machines of
-    several sizes did neither."""
+    """The kind of scaling and its lines.
+
+    ``weak``: the work of one GPU stays the same. ``strong``: the work of one step stays the same. Empty where several
+    machine sizes kept neither.
+    """
     sizes: dict[tuple[tuple[str, Cell], ...], dict[float, SweepRow]] = {}
     grows = [axis.path for axis in view.axes if axis.path.rpartition(".")[2] in ("nodes", "cluster")]
     hidden = {*grows, *(axis.path for axis in view.together)}
@@ -205,11 +210,13 @@ def scaling(view: SweepView) -> tuple[str, list[ScalingLine]]:
         steps = [row.numbers.get("tokens_per_step", 0.0) for row in ordered]
         if len(ordered) < 2:
             continue
-        each = [step / row.numbers["gpus"] for step, row in zip(steps, ordered, strict=True)]
-        kinds.add("weak" if _alike(each) else "strong" if _alike(steps) else "")
+        per_gpu = [step / row.numbers["gpus"] for step, row in zip(steps, ordered, strict=True)]
+        kinds.add("weak" if _alike(per_gpu) else "strong" if _alike(steps) else "")
         first = ordered[0].numbers["tokens_per_s_per_gpu"]
-        told = dict(key)
-        name = ", ".join([str(told[PLAN]), *(f"{_named(axis)} {axis.words(told[axis.path])}" for axis in shown)])
+        coordinates = dict(key)
+        name = ", ".join(
+            [str(coordinates[PLAN]), *(f"{_named(axis)} {axis.words(coordinates[axis.path])}" for axis in shown)]
+        )
         points = tuple(
             (row.numbers["gpus"], row.numbers["tokens_per_s_per_gpu"] / first, row.numbers["tokens_per_s"])
             for row in ordered
@@ -220,16 +227,16 @@ def scaling(view: SweepView) -> tuple[str, list[ScalingLine]]:
 
 
 def loss_in_words(lines: Sequence[ScalingLine]) -> str:
-    """What is lost at the largest machine, the least and the most."""
+    """The smallest and the largest loss at the largest machine, in words."""
     ordered = sorted(lines, key=lambda line: line.loss)
-    told = [
+    losses = [
         f"{line.name} {_lost(line.loss)} at {line.points[-1][0]:,.0f} GPUs"
         for line in (ordered if len(ordered) <= 2 else (ordered[0], ordered[-1]))
     ]
     first = f"Against {ordered[0].points[0][0]:,.0f} GPUs"
     if max(abs(line.loss) for line in lines) < 0.0005:
         return f"{first} nothing is lost at {ordered[0].points[-1][0]:,.0f} GPUs."
-    return f"{first} {', '.join(told)}."
+    return f"{first} {', '.join(losses)}."
 
 
 def _lost(loss: float) -> str:
@@ -241,7 +248,7 @@ def _alike(values: Sequence[float]) -> bool:
 
 
 def times(ratio: float) -> str:
-    """A ratio as often as it is.
+    """A ratio in words.
 
     >>> times(3.14), times(1.024), times(120.0)
     ('3.1 times', '1.02 times', '120 times')

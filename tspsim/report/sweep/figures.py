@@ -1,4 +1,4 @@
-"""Pictures of a sweep as plotly dicts: lines over an axis, a heat map of two, parallel coordinates of more, scaling."""
+"""Figures of a sweep as plotly dicts: lines over one axis, a heat map of two, parallel coordinates of more, scaling."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tspsim.report.numbers import label
 from .effects import Effect, ScalingLine, times
 from .view import PLAN, Measure, SweepAxis, SweepRow, SweepView
 
-#: Lines of one figure, and of parallel coordinates; more are not told apart.
+#: Most lines of one figure, and of parallel coordinates; a reader cannot tell more apart.
 MOST_LINES, MOST_STRANDS = 10, 400
-#: Light to dark, for what is little and what is much; readable on white and on black.
+#: From light to dark, for small to large values; readable on white and on black.
 SHADES = ("#9fb4c4", "#6f9fc4", "#3f86bd", "#d9a441", "#d55e00")
 SCALE = [[0.0, "#f2e9d8"], [0.5, "#6f9fc4"], [1.0, "#0b3c66"]]
 
 
 def axis_layout(axis: SweepAxis) -> dict[str, Any]:
-    """An axis of a figure: numbers on a line, a logarithmic one where they lie far apart, names side by side."""
+    """An axis of a figure: numbers on a line (logarithmic where they lie far apart), names side by side."""
     common = {"title": {"text": label(axis.title, 60), "standoff": 8}, "automargin": True, "fixedrange": True}
     texts = [label(axis.words(value), 24) for value in axis.values]
     if not axis.numeric:
@@ -34,7 +34,7 @@ def axis_layout(axis: SweepAxis) -> dict[str, Any]:
 
 
 def place(axis: SweepAxis, row: SweepRow) -> float:
-    """Where a row lies on an axis."""
+    """The position of a row on an axis."""
     value = row.coordinates[axis.path]
     return float(value) if axis.numeric and isinstance(value, int | float) else float(axis.values.index(value))
 
@@ -42,7 +42,7 @@ def place(axis: SweepAxis, row: SweepRow) -> float:
 def lines(
     view: SweepView, axis: SweepAxis, measure: Measure, among: Sequence[SweepRow] | None = None
 ) -> dict[str, Any]:
-    """A measure over one axis, a line a plan (and a value of the other axes); refused points are gaps."""
+    """A measure over one axis, one line for each plan and value of the other axes; refused points are gaps."""
     others = [other for other in (*view.axes, view.plans) if other is not axis]
     groups: dict[str, list[SweepRow]] = {}
     for row in view.rows if among is None else among:
@@ -55,13 +55,13 @@ def lines(
     best = {name: _best(view, rows, measure) for name, rows in groups.items()}
     kept = sorted(groups, key=lambda name: -best[name])[:MOST_LINES]
     traces: list[dict[str, Any]] = []
-    for number, name in enumerate(each for each in groups if each in kept):
+    for number, name in enumerate(group for group in groups if group in kept):
         ordered = sorted(groups[name], key=lambda row: place(axis, row))
         values = [view.value(row, measure) for row in ordered]
         traces.append(
             {
                 "type": "scatter",
-                "mode": "lines+markers" if axis.numeric else "markers",  # between names lies nothing
+                "mode": "lines+markers" if axis.numeric else "markers",  # nothing lies between names
                 "name": label(name, 40),
                 "x": [place(axis, row) for row in ordered],
                 "y": [None if math.isnan(value) else value for value in values],
@@ -72,8 +72,10 @@ def lines(
                 "hoverinfo": "text",
             }
         )
-    known = [y for trace in traces for y in trace["y"] if y is not None and y > 0]
-    wide = {"type": "log", "rangemode": "normal", "dtick": 1} if known and max(known) >= 20 * min(known) else {}
+    positive = [y for trace in traces for y in trace["y"] if y is not None and y > 0]
+    wide = (
+        {"type": "log", "rangemode": "normal", "dtick": 1} if positive and max(positive) >= 20 * min(positive) else {}
+    )
     layout = {
         "height": 430,
         "xaxis": axis_layout(axis),
@@ -85,17 +87,17 @@ def lines(
 
 
 def left_out(view: SweepView, axis: SweepAxis) -> int:
-    """Lines that a figure of lines has no room for."""
+    """Number of lines that the figure of lines leaves out."""
     others = [other.path for other in (*view.axes, view.plans) if other is not axis]
     return max(0, len({tuple(row.coordinates[path] for path in others) for row in view.rows}) - MOST_LINES)
 
 
 def heat(view: SweepView, plan: str | None, measure: Measure) -> dict[str, Any]:
-    """A measure over two axes, of one plan or (None) of the best of all; refused cells are crossed."""
+    """A measure over two axes, of one plan or (None) of the best plan of each cell; refused cells are crossed."""
     across, up = view.axes[:2]
     if across.numeric < up.numeric or (across.numeric == up.numeric and len(up.values) > len(across.values)):
         across, up = up, across
-    found: dict[tuple[Cell2, Cell2], SweepRow] = {}
+    ran_rows: dict[tuple[Cell2, Cell2], SweepRow] = {}
     refused: dict[tuple[Cell2, Cell2], SweepRow] = {}
     for row in view.rows:
         if plan is not None and row.plan != plan:
@@ -104,11 +106,11 @@ def heat(view: SweepView, plan: str | None, measure: Measure) -> dict[str, Any]:
         value = row.numbers.get(measure.column)
         if value is None:
             refused.setdefault(key, row)
-        elif key not in found or (value > found[key].numbers[measure.column]) == measure.more:
-            found[key] = row
+        elif key not in ran_rows or (value > ran_rows[key].numbers[measure.column]) == measure.more:
+            ran_rows[key] = row
     z, hover, words = [], [], []
     for y in up.values:
-        rows = [(found.get((x, y)), refused.get((x, y))) for x in across.values]
+        rows = [(ran_rows.get((x, y)), refused.get((x, y))) for x in across.values]
         z.append([None if ran is None else view.value(ran, measure) for ran, _ in rows])
         hover.append([_hover(view, shown, measure) if (shown := ran or lost) else "" for ran, lost in rows])
         words.append(["×" if ran is None else measure.words(ran.numbers[measure.column]) for ran, _ in rows])
@@ -135,7 +137,7 @@ def heat(view: SweepView, plan: str | None, measure: Measure) -> dict[str, Any]:
         "y": [y for _, y in crossed],
         "text": ["×"] * len(crossed),
         "textfont": {"color": "THEME", "size": 15},
-        "hovertext": [hover[y][x] or "not asked" for x, y in crossed],
+        "hovertext": [hover[y][x] or "not in the sweep" for x, y in crossed],
         "hoverinfo": "text",
         "showlegend": False,
     }
@@ -149,7 +151,7 @@ def heat(view: SweepView, plan: str | None, measure: Measure) -> dict[str, Any]:
     return {"data": [trace, *([crosses] if crossed else [])], "layout": layout}
 
 
-#: A cell of a table, as coordinates are.
+#: The value of a coordinate.
 Cell2 = int | float | bool | str | None
 
 
@@ -167,15 +169,17 @@ def _named_axis(axis: SweepAxis) -> dict[str, Any]:
 
 
 def strands(view: SweepView, measure: Measure) -> dict[str, Any]:
-    """Parallel coordinates: a line a row through all axes and the measure, darker the better it is.
+    """Parallel coordinates: one line per row through all axes and the measure; a darker line is better.
 
-    They are lines of an ordinary figure, for plotly's own need a compiler that the page's policy forbids.
+    They are lines of an ordinary figure: plotly's own need a compiler that the page's security policy forbids.
     """
     axes = [axis for axis in (*view.axes, view.plans) if len(axis.values) > 1]
-    known = sorted((row for row in view.ran if measure.column in row.numbers), key=lambda row: view.value(row, measure))
-    known = known if measure.more else known[::-1]
-    shown = _thinned(known)
-    values = [view.value(row, measure) for row in known]
+    ordered = sorted(
+        (row for row in view.ran if measure.column in row.numbers), key=lambda row: view.value(row, measure)
+    )
+    ordered = ordered if measure.more else ordered[::-1]
+    shown = _thinned(ordered)
+    values = [view.value(row, measure) for row in ordered]
     low, high = min(values), max(values)
     traces: list[dict[str, Any]] = []
     for shade, colour in enumerate(SHADES):
@@ -212,7 +216,7 @@ def strands(view: SweepView, measure: Measure) -> dict[str, Any]:
             "tickvals": list(range(len(titles))),
             "ticktext": [label(title, 26) for title in titles],
             "range": [-0.35, len(titles) - 0.5],
-            "title": {"text": "what was swept, then what came of it", "standoff": 8},
+            "title": {"text": "swept values, then the measure", "standoff": 8},
             "automargin": True,
             "fixedrange": True,
             "showgrid": True,
@@ -225,21 +229,21 @@ def strands(view: SweepView, measure: Measure) -> dict[str, Any]:
     return {"data": traces, "layout": layout}
 
 
-def _thinned(known: list[SweepRow]) -> list[SweepRow]:
-    """Not more than are told apart: evenly chosen from the worst to the best, both ends kept."""
-    if len(known) <= MOST_STRANDS:
-        return known
-    step = (len(known) - 1) / (MOST_STRANDS - 1)
-    return [known[round(number * step)] for number in range(MOST_STRANDS)]
+def _thinned(ordered: list[SweepRow]) -> list[SweepRow]:
+    """As many rows as a reader can tell apart: evenly chosen from the worst to the best, both ends kept."""
+    if len(ordered) <= MOST_STRANDS:
+        return ordered
+    step = (len(ordered) - 1) / (MOST_STRANDS - 1)
+    return [ordered[round(number * step)] for number in range(MOST_STRANDS)]
 
 
 def _height(axis: SweepAxis, value: Cell2) -> float:
-    """Where on its upright a value stands, in [0, 1]: evenly, as swept."""
+    """The height of a value on its vertical axis, in [0, 1]; values are evenly spaced in the order of the sweep."""
     return axis.values.index(value) / (len(axis.values) - 1) if value in axis.values else math.nan
 
 
 def _ticks(axes: Sequence[SweepAxis], measure: Measure, low: float, high: float) -> dict[str, Any]:
-    """The words beside the uprights."""
+    """The labels beside the vertical axes."""
     x, y, text = [], [], []
     for number, axis in enumerate(axes):
         step = max(1, math.ceil(len(axis.values) / 8))
@@ -266,11 +270,13 @@ def _ticks(axes: Sequence[SweepAxis], measure: Measure, low: float, high: float)
     }
 
 
-def reach(told: Sequence[Effect], measure: Measure) -> dict[str, Any]:
-    """How far each axis moves the measure, a bar each."""
-    names = [effect.axis.title for effect in told]
-    texts = [f"<b>{label(name)}</b><br>{times(effect.reach)}" for name, effect in zip(names, told, strict=True)]
-    trace = bars("moves", [effect.reach for effect in told], plan_colour(0), texts, text=[times(e.reach) for e in told])
+def reach(effects: Sequence[Effect], measure: Measure) -> dict[str, Any]:
+    """The reach of each axis, a bar each."""
+    names = [effect.axis.title for effect in effects]
+    texts = [f"<b>{label(name)}</b><br>{times(effect.reach)}" for name, effect in zip(names, effects, strict=True)]
+    trace = bars(
+        "moves", [effect.reach for effect in effects], plan_colour(0), texts, text=[times(e.reach) for e in effects]
+    )
     layout = {
         "height": 90 + 40 * len(names),
         "bargap": 0.4,
@@ -281,9 +287,9 @@ def reach(told: Sequence[Effect], measure: Measure) -> dict[str, Any]:
     return {"data": [trace], "layout": layout}
 
 
-def efficiency(found: Sequence[ScalingLine]) -> dict[str, Any]:
-    """Tokens/s/GPU over that of the smallest machine; the axis is cut to what is lost."""
-    shown = sorted(found, key=lambda line: line.loss)[:MOST_LINES]
+def efficiency(lines: Sequence[ScalingLine]) -> dict[str, Any]:
+    """Tokens/s/GPU over that of the smallest machine; the axis begins at the largest loss."""
+    shown = sorted(lines, key=lambda line: line.loss)[:MOST_LINES]
     every = [
         (
             label(line.name, 40),
@@ -310,19 +316,19 @@ def _best(view: SweepView, rows: Sequence[SweepRow], measure: Measure) -> float:
 
 
 def _hover(view: SweepView, row: SweepRow, measure: Measure) -> str:
-    """What pointing at a row tells."""
-    told = [f"<b>{label(row.plan)}</b>"] if row.plan else []
-    told += [
+    """The text beside the pointer at a row."""
+    parts = [f"<b>{label(row.plan)}</b>"] if row.plan else []
+    parts += [
         f"{label(axis.name)} {label(axis.words(row.coordinates[axis.path]))}" for axis in (*view.axes, *view.together)
     ]
     if row.error:
-        return "<br>".join([*told, f"refused: {label(row.error, 120)}"])
+        return "<br>".join([*parts, f"refused: {label(row.error, 120)}"])
     if measure.column in row.numbers:
-        told.append(f"{measure.words(row.numbers[measure.column])} {label(measure.name)}")
-    return "<br>".join(told)
+        parts.append(f"{measure.words(row.numbers[measure.column])} {label(measure.name)}")
+    return "<br>".join(parts)
 
 
 def choices(view: SweepView, draw: Any) -> Iterator[dict[str, Any]]:
-    """A figure a measure."""
+    """One figure for each measure."""
     for measure in view.measures:
         yield {"label": measure.title, **draw(measure)}

@@ -1,4 +1,4 @@
-"""The page of a sweep over a fleet: what moves use, waits and cost, every point, what was refused and why."""
+"""The page of a sweep over a fleet: effects on use, waits and cost, every point, and the refused points' reasons."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tspsim.studies.table import Table
 from .page import ANSWER, MOST_REFUSED, MOST_ROWS, REFUSED, Part, answer, pictures
 from .view import PLAN, Measure, SweepRow, SweepView
 
-#: What pages show of a fleet; the first leads.
+#: Measures of the pages of fleets; the first leads.
 MEASURES = (
     Measure("productive", "work that lasts, % of GPU-hours", percent, scale=100.0),
-    Measure("allocated", "jobs have, % of GPU-hours", percent, scale=100.0),
+    Measure("allocated", "held by jobs, % of GPU-hours", percent, scale=100.0),
     Measure("p95_wait_s", "95 % of jobs wait up to, s", seconds, more=False),
     Measure("p50_wait_s", "half of jobs wait up to, s", seconds, more=False),
     Measure("mean_wait_s", "mean wait, s", seconds, more=False),
-    Measure("horizon_s", "time that was looked at, s", seconds, more=False),
+    Measure("horizon_s", "simulated time, s", seconds, more=False),
     Measure("done", "jobs done", compact),
     Measure("restarts", "restarts", compact, more=False),
     Measure("cost_usd", "cost, USD", lambda value: f"${value:,.0f}", more=False),
     Measure("energy_kwh", "energy, kWh", compact, more=False),
 )
 LOST = "lost_"
-#: Columns of the table of every point, beside the swept paths.
+#: Columns of the table of every point, after the swept paths.
 SHOWN = ("done", "allocated", "productive", "p50_wait_s", "p95_wait_s", "restarts", "cost_usd", "energy_kwh")
 
 POINTS = """
@@ -44,7 +44,7 @@ POINTS = """
 
 
 class FleetView(SweepView):
-    """A table of fleets as the page reads it: one answer a point."""
+    """A table of fleets as the page reads it: one answer per point."""
 
     BEST: ClassVar[str] = ""
     MARK: ClassVar[str] = "Point at a mark for its number."
@@ -69,11 +69,11 @@ class FleetView(SweepView):
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Those that rows have, then GPU-hours that were lost anywhere."""
-        found = {name for row in self.ran for name in row.numbers}
-        lost = [name for name in found if name.startswith(LOST) and any(row.numbers.get(name) for row in self.ran)]
+        """The measures that rows have, then the kinds of lost GPU-hours that occurred."""
+        names = {name for row in self.ran for name in row.numbers}
+        lost = [name for name in names if name.startswith(LOST) and any(row.numbers.get(name) for row in self.ran)]
         return (
-            *(measure for measure in MEASURES if measure.column in found),
+            *(measure for measure in MEASURES if measure.column in names),
             *(
                 Measure(name, f"lost: {words(name.removeprefix(LOST).removesuffix('_gpu_hours'))}, GPU-hours", compact,
                         more=False)
@@ -83,7 +83,7 @@ class FleetView(SweepView):
 
 
 def page(table: Table, title: str = "", description: str = "", plotly_js: str = "inline") -> str:
-    """The whole page; parameters as of :func:`tspsim.report.sweep.page`."""
+    """The whole page; the parameters are those of :func:`tspsim.report.sweep.page`."""
     view = FleetView(table, title or "sweep", description)
     drawn: dict[str, Any] = {}
     parts = list(_parts(view, drawn))
@@ -114,11 +114,11 @@ def _parts(view: FleetView, drawn: dict[str, Any]) -> Iterator[Part]:
         yield "refused", "Refused", REFUSED, {"lead": lead, "columns": columns, "table": table}
     swept = [(path, [", ".join(axis.words(value) for value in axis.values[:40])]) for path in view.paths
              for axis in [view.axis(path)]]  # fmt: skip
-    yield "assumptions", "What was swept", SIDES, {"names": ["values"], "table": swept, "defaults": []}
+    yield "assumptions", "Swept values", SIDES, {"names": ["values"], "table": swept, "defaults": []}
 
 
 def _points(view: FleetView) -> dict[str, Any]:
-    """A row a point that ran, in the order of the sweep."""
+    """One row per point that ran, in the order of the sweep."""
     axes = [view.axis(path) for path in view.paths]
     shown = [measure for column in SHOWN for measure in view.measures if measure.column == column]
     rows = [

@@ -1,4 +1,4 @@
-"""The sweep as one offline page: what moves what, the curves, every point ranked, what was refused and why."""
+"""The sweep as one offline page: effects of the axes, curves, every point ranked, and the refused rows' reasons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .view import Measure, SweepView
 #: A part of the page: key, heading, template, values.
 Part = tuple[str, str, str, dict[str, Any]]
 
-#: Rows of the ranking and of what was refused; the table's file has all.
+#: Most rows of the ranking and of the refused rows; the table's file has all.
 MOST_ROWS, MOST_REFUSED = 500, 200
 
 #: A longer ranking is folded.
@@ -88,14 +88,14 @@ def _parts(view: SweepView, drawn: dict[str, Any]) -> Iterator[Part]:
         yield "ranking-section", "Every point", TABLE if len(view.ran) > MOST_OPEN else RANKING, _ranking(view)
     if view.refused:
         yield "refused", "Refused", REFUSED, _refused(view)
-    yield "assumptions", "What was swept", SIDES, _swept(view)
+    yield "assumptions", "Swept values", SIDES, _swept(view)
 
 
 def answer(view: SweepView) -> dict[str, Any]:
     """The headline and the sentences below it."""
     axes = [*view.axes, *view.together]
-    told = " · ".join(f"{axis.name} ({len(axis.values)})" for axis in axes) or "one point"
-    kicker = f"Sweep over {told}{', stepping together' if view.together else ''} · {view.counted}"
+    axis_names = " · ".join(f"{axis.name} ({len(axis.values)})" for axis in axes) or "one point"
+    kicker = f"Sweep over {axis_names}{', stepping together' if view.together else ''} · {view.counted}"
     values = {"kicker": kicker, "title": view.title, "description": view.description}
     if not view.measures:
         return values | {
@@ -104,25 +104,25 @@ def answer(view: SweepView) -> dict[str, Any]:
             "sentences": [],
         }
     leading = view.measures[0]
-    found = list(sentences(view, leading))
+    texts = list(sentences(view, leading))
     _, lines = scaling(view)
     if lines:
-        found.append(loss_in_words(lines))
+        texts.append(loss_in_words(lines))
     first, others = headline(view, leading)
-    return values | {"headline": first, "spread": others, "sentences": found}
+    return values | {"headline": first, "spread": others, "sentences": texts}
 
 
 def pictures(view: SweepView, drawn: dict[str, Any]) -> Iterator[Part]:
-    """Its figures; ``drawn`` takes them."""
+    """The parts with figures; ``drawn`` takes the figures."""
     leading = view.measures[0]
     axes, several = view.axes, [axis for axis in (*view.axes, view.plans) if len(axis.values) > 1]
     if len(axes) >= 1 and len(axes) <= 2:
-        axis = max(axes, key=lambda each: (each.numeric, len(each.values)))
+        axis = max(axes, key=lambda one_axis: (one_axis.numeric, len(one_axis.values)))
         drawn["lines"] = {"choices": list(figures.choices(view, lambda measure: figures.lines(view, axis, measure)))}
         left = figures.left_out(view, axis)
-        told = [f"{left} more lines lie below these; the table below has them."] if left else []
+        thinned_note = [f"{left} more lines lie below these; the table below has them."] if left else []
         caption = f"Over {axis.name}; a gap is a refused run. {view.MARK}"
-        yield "lines", "Lines", FIGURE, {"key": "lines", "caption": caption, "sentences": told, "wide": False}
+        yield "lines", "Lines", FIGURE, {"key": "lines", "caption": caption, "sentences": thinned_note, "wide": False}
     if len(axes) == 2:
         drawn["heat"] = {"choices": list(_heats(view))}
         whose = f"The {view.BEST} of every cell, and each plan alone; " if view.BEST else ""
@@ -130,17 +130,24 @@ def pictures(view: SweepView, drawn: dict[str, Any]) -> Iterator[Part]:
         yield "heat", "Heat map", FIGURE, {"key": "heat", "caption": caption, "sentences": [], "wide": False}
     if len(axes) > 2 or (len(several) > 2 and len(axes) > 1):
         drawn["strands"] = {"choices": list(figures.choices(view, lambda measure: figures.strands(view, measure)))}
-        told = []
+        thinned_note = []
         if len(view.ran) > figures.MOST_STRANDS:
-            told = [f"{figures.MOST_STRANDS} of {len(view.ran):,} rows are drawn, evenly from the worst to the best."]
+            thinned_note = [
+                f"{figures.MOST_STRANDS} of {len(view.ran):,} rows are drawn, evenly from the worst to the best."
+            ]
         caption = "A line is a row that ran; it passes every axis at its value and ends at what it reached."
-        values = {"key": "strands", "caption": caption, "sentences": told, "wide": True, "short": "Parallel"}
+        values = {"key": "strands", "caption": caption, "sentences": thinned_note, "wide": True, "short": "Parallel"}
         yield "parallel", "Parallel coordinates", FIGURE, values
-    told_effects = effects(view, leading)
-    if len(told_effects) > 1:
-        drawn["reach"] = figures.reach(told_effects, leading)
+    axis_effects = effects(view, leading)
+    if len(axis_effects) > 1:
+        drawn["reach"] = figures.reach(axis_effects, leading)
         caption = "Geometric mean over all rows that differ by this axis alone."
-        yield "reach", "What moves it", FIGURE, {"key": "reach", "caption": caption, "sentences": [], "wide": False}
+        yield (
+            "reach",
+            "Effect of each axis",
+            FIGURE,
+            {"key": "reach", "caption": caption, "sentences": [], "wide": False},
+        )
     kind, lines = scaling(view)
     if lines:
         drawn["efficiency"] = figures.efficiency(lines)
@@ -151,7 +158,7 @@ def pictures(view: SweepView, drawn: dict[str, Any]) -> Iterator[Part]:
 
 
 def _heats(view: SweepView) -> Iterator[dict[str, Any]]:
-    """The leading measure of the best plan and of every plan, then other measures of the best."""
+    """The leading measure of the best plan and of every plan, then the other measures of the best plan."""
     names: list[str | None] = [None]
     if len(view.plans.values) > 1:
         names += [str(name) for name in view.plans.values[:8]]
@@ -166,7 +173,7 @@ def _heats(view: SweepView) -> Iterator[dict[str, Any]]:
 
 
 def _ranking(view: SweepView) -> dict[str, Any]:
-    """All rows of the best points."""
+    """The rows that ran, ranked."""
     places = {row.point: view.place_words(row) or view.title for row in view.rows}
     every = rows(
         replace(result, scenario={**result.scenario, "name": name})
@@ -180,7 +187,7 @@ def _ranking(view: SweepView) -> dict[str, Any]:
 
 
 def _refused(view: SweepView) -> dict[str, Any]:
-    """Every refused row with its reason."""
+    """The refused rows with their reasons."""
     axes = [*view.axes, *view.together]
     shown = view.refused[:MOST_REFUSED]
     left = len(view.refused) - len(shown)
@@ -190,7 +197,7 @@ def _refused(view: SweepView) -> dict[str, Any]:
 
 
 def _swept(view: SweepView) -> dict[str, Any]:
-    """Paths and their values."""
+    """The swept paths and their values."""
     table = [
         (path, [", ".join(axis.words(value) for value in axis.values[:40]) + (" …" if len(axis.values) > 40 else "")])
         for path in view.paths

@@ -15,9 +15,9 @@ from tspsim.studies.table import Table
 
 from ...base.memo import once
 
-#: What counts of paths count, where the path's last word does not say it.
+#: The noun after a path's number, where the path's last word does not say it.
 COUNTED = {"sequence": "tokens", "context": "tokens", "chunk": "tokens", "tokens": "tokens"}
-#: The coordinate that plans are.
+#: The name of the plans' coordinate.
 PLAN = "plan"
 
 
@@ -25,7 +25,7 @@ PLAN = "plan"
 class SweepAxis:
     """One coordinate: a swept path, or the plans.
 
-    ``values`` stand in the order in which they were swept; ``numeric`` ones lie on a line, others side by side.
+    ``values`` keep the order of the sweep. Values of a ``numeric`` axis lie on a line, other values side by side.
     """
 
     path: str
@@ -41,12 +41,12 @@ class SweepAxis:
 
     @property
     def of_plan(self) -> str:
-        """The plan whose key it is; empty of other paths."""
+        """The plan whose key the path is; empty for other paths."""
         parts = self.path.split(".")
         return parts[1] if parts[0] == "plans" and len(parts) > 2 else ""
 
     def counted(self, value: Cell) -> str:
-        """A value with what it counts.
+        """A value with the noun it counts.
 
         >>> SweepAxis("workload.sequence", "sequence, tokens", (), True).counted(4096)
         '4Ki tokens of sequence'
@@ -60,12 +60,12 @@ class SweepAxis:
 
     @property
     def geometric(self) -> bool:
-        """Whether numbers lie better on a logarithmic line: rising, none at zero, and far apart."""
+        """Whether a logarithmic line suits the numbers: all positive, and far apart."""
         numbers = [float(value) for value in self.values if isinstance(value, int | float)]
         return self.numeric and min(numbers) > 0 and max(numbers) >= 8 * min(numbers)
 
     def words(self, value: Cell) -> str:
-        """A value as ticks and sentences have it.
+        """A value in the words of ticks and sentences.
 
         >>> SweepAxis("workload.sequence", "sequence, tokens", (32768,), True).words(32768)
         '32Ki'
@@ -82,19 +82,19 @@ class SweepAxis:
                 while int(value) % 1024**power:
                     power -= 1
                 return f"{int(value) // 1024**power:,}{'KMG'[power - 1]}i"
-            told = f"{value:,.4g}" if abs(value) < 1e5 else compact(float(value))
-            return told if self.unit in ("", si_unit("bytes")) else f"{told} {self.unit}"
+            text = f"{value:,.4g}" if abs(value) < 1e5 else compact(float(value))
+            return text if self.unit in ("", si_unit("bytes")) else f"{text} {self.unit}"
         return str(value)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of every row: the table's column, its heading with the unit, what values look like in words."""
+    """One number of every row: the table's column, its heading with the unit, and a function that writes values."""
 
     column: str
     title: str
     words: Callable[[float], str]
-    #: Times what is drawn, of the column's number.
+    #: The drawn number is the column's number times this.
     scale: float = 1.0
     #: Whether more is better.
     more: bool = True
@@ -105,7 +105,7 @@ class Measure:
         return self.title.partition(",")[0]
 
 
-#: Those that rows may have, the one that leads first; dollars follow, a column a price basis.
+#: Measures that rows may have, the leading one first; dollars follow, one column per price basis.
 MEASURES = (
     Measure("goodput_requests_per_s", "requests/s within the bounds", digits),
     Measure("tokens_per_s", "tokens/s", compact),
@@ -124,7 +124,7 @@ DOLLARS = ("usd_per_million_tokens_", "usd_per_million_output_tokens_")
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One plan at one point: its coordinates by path, and its numbers by column; ``error`` of a refused one."""
+    """One plan at one point: coordinates by path, and numbers by column; ``error`` is why the row is refused."""
 
     coordinates: dict[str, Cell]
     numbers: dict[str, float]
@@ -144,9 +144,9 @@ class SweepView:
     title: str
     description: str = ""
     rows: tuple[SweepRow, ...] = field(init=False)
-    #: What answers a point best, as captions name it; empty where a point has one answer.
+    #: The name of a point's best answer in captions; empty where a point has one answer.
     BEST: ClassVar[str] = "best plan"
-    #: What pointing at a mark shows beside its number.
+    #: What the pointer at a mark shows beside the number.
     MARK: ClassVar[str] = "Point at a mark for its plan."
 
     def __post_init__(self) -> None:
@@ -170,15 +170,15 @@ class SweepView:
 
     @once
     def paths(self) -> tuple[str, ...]:
-        """Swept paths that are coordinates of their own: plans by name stand beside them anyway."""
+        """Swept paths that are coordinates; the plans, swept by name, are a coordinate anyway."""
         return tuple(path for path in self.table.swept if path != "plans")
 
     @property
     def counted(self) -> str:
         """How many points, plans and rows there are, and how many ran."""
         points, plans = len({row.point for row in self.rows}), len(self.plans.values)
-        told = f"{points:,} points, {plans} plan{'s' * (plans != 1)}"
-        return f"{told}, {len(self.ran):,} of {len(self.rows):,} rows ran"
+        counts = f"{points:,} points, {plans} plan{'s' * (plans != 1)}"
+        return f"{counts}, {len(self.ran):,} of {len(self.rows):,} rows ran"
 
     @property
     def ran(self) -> tuple[SweepRow, ...]:
@@ -190,7 +190,7 @@ class SweepView:
 
     @once
     def axes(self) -> tuple[SweepAxis, ...]:
-        """Swept paths with more than one value, in the order of the command; of those that step together the first."""
+        """Swept paths with more than one value, in the order of the command; of paths that step together the first."""
         every = [self.axis(path) for path in self.paths]
         several = [axis for axis in every if len(axis.values) > 1]
         return tuple(several[:1] if self.table.zipped else several)
@@ -220,7 +220,7 @@ class SweepView:
         return SweepAxis(path, f"{name}, {unit or counted}" if unit or counted else name, values, numeric, unit)
 
     def _name(self, path: str) -> str:
-        """The last word of a path, with the plan it is of, and the whole path where two end alike."""
+        """The last word of a path and its plan; the whole path where two paths end alike."""
         parts = path.split(".")
         last = Counter(other.rpartition(".")[2] for other in self.paths)
         name = parts[-1].replace("_", " ")
@@ -230,18 +230,18 @@ class SweepView:
 
     @once
     def measures(self) -> tuple[Measure, ...]:
-        """Those that rows have and that differ; the first leads."""
-        found = {name for row in self.ran for name in row.numbers}
-        known = [measure for measure in MEASURES if measure.column in found]
-        known += [
+        """The measures that rows have; the first leads."""
+        names = {name for row in self.ran for name in row.numbers}
+        measures = [measure for measure in MEASURES if measure.column in names]
+        measures += [
             Measure(name, f"$/M tokens, {name.rpartition('_')[2]}", lambda value: f"${digits(value)}", more=False)
-            for name in sorted(found)
+            for name in sorted(names)
             if name.startswith(DOLLARS)
         ]
-        return tuple(known)
+        return tuple(measures)
 
     def value(self, row: SweepRow, measure: Measure) -> float:
-        """What is drawn; not a number where the row has none."""
+        """The number a figure draws; not a number where the row has none."""
         return row.numbers.get(measure.column, math.nan) * measure.scale
 
     def place_words(self, row: SweepRow) -> str:

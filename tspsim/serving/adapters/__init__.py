@@ -1,5 +1,5 @@
-"""The oracle in the words of other people's schedulers and simulators, a file each.
+"""The oracle behind the interfaces of other schedulers and simulators, one file each.
 
-Nothing of theirs is imported: each file says which version its words were read from, and takes or gives objects that
-have the same attributes.
+Nothing of theirs is imported: each file names the version of its interface, and takes or returns objects with the same
+attributes.
 """

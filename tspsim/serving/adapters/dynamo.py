@@ -1,6 +1,6 @@
 """NVIDIA Dynamo's mocker and planner: its performance model as arrays of an NPZ file.
 
-Read from ai-dynamo/dynamo (2026), ``lib/mocker``, ``perf_model.rs``: ``prefill_isl``, ``prefill_ttft_ms``, asked for
+Read from ai-dynamo/dynamo (2026), ``lib/mocker``, ``perf_model.rs``: ``prefill_isl``, ``prefill_ttft_ms``, by
 all new tokens of a step; ``decode_active_kv_tokens``, ``decode_context_length`` and ``decode_itl`` (rows by the former,
 columns by the latter), asked for all tokens in the cache and their mean a sequence. It interpolates between them, and
 adds the two where a step has both.
@@ -33,7 +33,7 @@ def arrays(
     tokens
         Most prompt tokens of a step.
     points
-        Of each axis, in equal ratios.
+        Points per axis, in equal ratios.
 
     Raises
     ------
@@ -43,8 +43,8 @@ def arrays(
     >>> import tspsim
     >>> oracle = tspsim.predict({"name": "d", "cluster": "mi300x-8", "workload": {"model": "qwen3-8b", "pass": "decode",
     ...     "stack": "vllm", "batch": 1, "context": 1}, "plans": [{"name": "TP1", "tp": 1}]})
-    >>> found = arrays(oracle, context=4096, sequences=64, tokens=8192, points=4)
-    >>> found["decode_itl"].shape, bool((np.diff(found["prefill_ttft_ms"]) > 0).all())
+    >>> profile = arrays(oracle, context=4096, sequences=64, tokens=8192, points=4)
+    >>> profile["decode_itl"].shape, bool((np.diff(profile["prefill_ttft_ms"]) > 0).all())
     ((4, 4), True)
     """
     for name, value in (("context", context), ("sequences", sequences), ("tokens", tokens), ("points", points)):
@@ -58,11 +58,11 @@ def arrays(
         for column, mean in enumerate(contexts.tolist()):
             count = max(1, min(sequences, round(total / mean)))
             itl[row, column] = oracle(
-                [(oracle.queries, each, often) for each, often in spread(max(total, count), count)]
+                [(oracle.query_len, tokens_before, often) for tokens_before, often in spread(max(total, count), count)]
             )
     return {
         "prefill_isl": prompts.astype(np.float64),
-        "prefill_ttft_ms": 1e3 * np.array([float(oracle([(each, 0, 1)])) for each in prompts.tolist()]),
+        "prefill_ttft_ms": 1e3 * np.array([float(oracle([(prompt, 0, 1)])) for prompt in prompts.tolist()]),
         "decode_active_kv_tokens": held.astype(np.float64),
         "decode_context_length": contexts.astype(np.float64),
         "decode_itl": 1e3 * itl,
@@ -71,13 +71,13 @@ def arrays(
 
 def write(oracle: Oracle, path: Path | str, *, context: int, sequences: int, tokens: int, points: int = 24) -> None:
     """Write the arrays for ``python -m dynamo.mocker --planner-profile-data FILE``, whole or not at all."""
-    found = arrays(oracle, context=context, sequences=sequences, tokens=tokens, points=points)
+    profile = arrays(oracle, context=context, sequences=sequences, tokens=tokens, points=points)
     with replacing(Path(path)) as temporary, temporary.open("wb") as file:
-        np.savez(file, allow_pickle=False, **found)
+        np.savez(file, allow_pickle=False, **profile)
 
 
 class Callback:
-    """What the mocker asks of AIConfigurator, answered by an oracle: milliseconds of a step.
+    """The step times that the mocker asks of AIConfigurator, answered by an oracle in milliseconds.
 
     Read from the trait ``AicCallback`` of the same file.
     """
@@ -86,12 +86,13 @@ class Callback:
         self._oracle = oracle
 
     def predict_prefill(self, batch_size: int, effective_isl: int, prefix: int) -> float:
-        """Of ``batch_size`` prompts with so many new tokens behind ``prefix`` in the cache."""
+        """Milliseconds of ``batch_size`` prompts with ``effective_isl`` new tokens after ``prefix`` tokens in the
+        cache."""
         return 1e3 * float(self._oracle([(effective_isl, prefix, batch_size)]))
 
     def predict_decode(self, batch_size: int, isl: int, osl: int) -> float:
-        """Of ``batch_size`` sequences half way through ``osl`` tokens behind ``isl``."""
-        return 1e3 * float(self._oracle([(self._oracle.queries, isl + osl // 2, batch_size)]))
+        """Milliseconds of ``batch_size`` sequences half way through ``osl`` tokens after ``isl``."""
+        return 1e3 * float(self._oracle([(self._oracle.query_len, isl + osl // 2, batch_size)]))
 
 
 def _steps(first: int, last: int, points: int) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Requests of a batch as the rows that an oracle takes."""
+"""Requests of a batch as rows of an oracle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..oracle import Row
 
 
 def rows_of(requests: Iterable[tuple[int, int]]) -> list[Row]:
-    """(query tokens, tokens in the cache before, how many such) from requests of (query tokens, tokens before).
+    """(query tokens, tokens in the cache before, count) from requests of (query tokens, tokens before).
 
     >>> rows_of([(1, 900), (512, 0), (1, 900)])
     [(1, 900, 2), (512, 0, 1)]
@@ -18,7 +18,7 @@ def rows_of(requests: Iterable[tuple[int, int]]) -> list[Row]:
 
 
 def spread(total: int, count: int) -> list[tuple[int, int]]:
-    """``count`` whole numbers of the sum ``total``, as equal as can be: each with how often.
+    """``count`` whole numbers of the sum ``total``, as equal as possible: each with its count.
 
     >>> spread(10, 4), spread(8, 4)
     ([(2, 2), (3, 2)], [(2, 4)])

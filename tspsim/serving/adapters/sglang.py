@@ -25,32 +25,32 @@ FEATURES = (
 
 
 class SGLangTimePredictor:
-    """Stands where SGLang's simulator has an ``InferTimePredictor``."""
+    """Replaces SGLang's ``InferTimePredictor`` in its simulator."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
 
     def predict_infer_time(self, batch: Any) -> float:
-        """Seconds of a ``ScheduleBatch``; none of an empty one."""
+        """Seconds of a ``ScheduleBatch``; zero for an empty one."""
         rows = rows_of((request.extend_length, request.past_kv_length) for request in batch.reqs)
         return float(self._oracle(rows)) if rows else 0.0
 
     def get_metrics(self) -> dict[str, Any]:
-        """Nothing is counted."""
+        """Empty: nothing is counted."""
         return {}
 
     def reset_metrics(self) -> None:
-        """Nothing is counted."""
+        """Does nothing: nothing is counted."""
 
 
-#: The name that a simulator imports.
+#: The name that the simulator imports.
 TimePredictor = SGLangTimePredictor
 
 
 class Regressor:
-    """A model with ``predict``, as scikit-learn's have; made of a scenario, so that it can be kept in a file.
+    """A model with ``predict`` as in scikit-learn, built from a scenario so that it can be pickled.
 
-    A batch's features do not say every request: the longest piece is taken as it is, what is left is shared evenly.
+    The features do not describe every request: the longest piece is exact, the rest is split evenly.
     """
 
     def __init__(self, scenario: Mapping[str, Any] | str, plan: str | None = None, drafts: int = 0) -> None:
@@ -65,7 +65,7 @@ class Regressor:
         if self._oracle is None:
             scenario, plan, drafts = self._asked
             self._oracle = predict(scenario, plan, drafts=drafts)
-        return [float(self._oracle(_rows(each))) for each in batches]
+        return [float(self._oracle(_rows(features))) for features in batches]
 
 
 def write(scenario: Mapping[str, Any] | str, path: Path | str, plan: str | None = None, *, drafts: int = 0) -> None:
@@ -83,11 +83,11 @@ def write(scenario: Mapping[str, Any] | str, path: Path | str, plan: str | None 
 
 
 def _rows(features: Sequence[float]) -> list[Row]:
-    told = dict(zip(FEATURES, features, strict=True))
-    count, queries, before = (int(told[name]) for name in ("batch_size", "sum_extend", "sum_past"))
-    if told["is_decode"]:
+    values = dict(zip(FEATURES, features, strict=True))
+    count, queries, before = (int(values[name]) for name in ("batch_size", "sum_extend", "sum_past"))
+    if values["is_decode"]:
         return [(1, context, often) for context, often in spread(before, count)]
-    longest = int(told["max_extend"])
+    longest = int(values["max_extend"])
     rows = [(longest, before // count)]
     if count > 1:
         others = [query for query, often in spread(queries - longest, count - 1) for _ in range(often)]

@@ -13,16 +13,16 @@ from .rows import rows_of
 
 
 class TensorRTTimePredictor:
-    """Stands where TensorRT-LLM has an ``InferTimePredictor``."""
+    """Replaces TensorRT-LLM's ``InferTimePredictor``."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
 
     def predict(self, batch: Any) -> float:
-        """Seconds of a ``SimBatch``; none of an empty one."""
+        """Seconds of a ``SimBatch``; zero for an empty one."""
         rows = rows_of((request.input_length, request.past_kv_length) for request in batch.requests)
         return float(self._oracle(rows)) if rows else 0.0
 
 
-#: The name that a simulator imports.
+#: The name that the simulator imports.
 TimePredictor = TensorRTTimePredictor

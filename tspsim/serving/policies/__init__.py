@@ -9,5 +9,5 @@ from .base import POLICIES, Policy, ReplicaGroup
 
 __all__ = ["POLICIES", "Policy", "ReplicaGroup"]
 
-for _each in (_vllm.VLLM, _sglang.SGLANG, _trtllm.TRTLLM, _atom.ATOM, _static.STATIC):
-    POLICIES.register(_each)
+for _policy in (_vllm.VLLM, _sglang.SGLANG, _trtllm.TRTLLM, _atom.ATOM, _static.STATIC):
+    POLICIES.register(_policy)

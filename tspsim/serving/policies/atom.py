@@ -11,12 +11,12 @@ import sys
 from pydantic import Field, NonNegativeInt, PositiveInt, StrictBool
 
 from ...scenario.section import Section
-from ..lane import Lane, StepPlan
+from ..rank_scheduler import RankScheduler, StepPlan
 from ..sequence import Sequence
 from ..settings import Settings
 from .base import Policy, RunGroups
 
-#: A piece of a prompt that is not its last has a multiple of so many tokens, or of a block if that is more.
+#: A chunk that is not a prompt's last has a multiple of this number of tokens, or of a block if that is more.
 ALIGNED = 64
 
 
@@ -31,15 +31,15 @@ class AtomOptions(Section):
     block_size: PositiveInt = Field(16, description="tokens of a block of the cache")
 
 
-class AtomLane(Lane):
-    """A step computes prompts, those begun before first, or else all that decode go on by a token; a request takes
-    blocks for its whole prompt when it is admitted, and one without a block later takes it from the last."""
+class AtomScheduler(RankScheduler):
+    """A step computes prompts, begun ones first; otherwise all decode by one token. A request takes blocks for its
+    whole prompt at admission; one without a block later preempts the last."""
 
     def __init__(self, settings: Settings) -> None:
         options = settings.options
         assert isinstance(options, AtomOptions)
-        super().__init__(settings, remembers=options.enable_prefix_caching, in_turn=True)
-        self._budget, self._seats = options.max_num_batched_tokens, options.max_num_seqs
+        super().__init__(settings, enable_prefix_caching=options.enable_prefix_caching, in_turn=True)
+        self._budget, self._max_num_seqs = options.max_num_batched_tokens, options.max_num_seqs
         self._most = options.long_prefill_token_threshold or sys.maxsize
         self._chunked = options.enable_chunked_prefill
         self._unit = max(self.block, ALIGNED)
@@ -59,7 +59,12 @@ class AtomLane(Lane):
                 return
             left -= tokens
             plan.chunks.append((sequence, tokens))
-        while self.waiting and left > 0 and len(self.running) < self._seats and len(plan.chunks) < self._seats:
+        while (
+            self.waiting
+            and left > 0
+            and len(self.running) < self._max_num_seqs
+            and len(plan.chunks) < self._max_num_seqs
+        ):
             sequence = self.waiting[0]
             match = self.find(sequence)
             if self.blocks_to(sequence, sequence.target, match) > self.pool.free:
@@ -74,7 +79,7 @@ class AtomLane(Lane):
             plan.chunks.append((sequence, tokens))
 
     def _piece(self, rest: int, left: int) -> int:
-        """Tokens of a prompt in a step; a prompt that is not cut may be more than the budget if it is alone."""
+        """Tokens of a prompt in a step; a lone prompt that is not chunked may exceed the budget."""
         if not self._chunked:
             return rest
         tokens = min(rest, self._most)
@@ -83,13 +88,13 @@ class AtomLane(Lane):
         return left // self._unit * self._unit or left
 
     def _decode(self, plan: StepPlan) -> None:
-        fitting = self._budget // self.queries - len(plan.chunks)
+        fitting = self._budget // self.query_len - len(plan.chunks)
         short = self.decoders.blocks() > self.pool.free
         self.decode(plan, self._one_by_one(plan, fitting) if short or self.decoders.count > fitting else [])
 
     def _one_by_one(self, plan: StepPlan, fitting: int) -> list[Sequence]:
-        """All that decode go on in order, while blocks last: those for which they do not."""
-        order = [each for each in self.running.values() if each.decoding]
+        """All decoding sequences advance in order while blocks last; returns those for which they do not."""
+        order = [sequence for sequence in self.running.values() if sequence.decoding]
         free, index = self.pool.free, 0
         while index < min(len(order), fitting):
             blocks = self.decoders.blocks_of(order[index])
@@ -107,7 +112,7 @@ class AtomLane(Lane):
 ATOM = Policy(
     "atom",
     AtomOptions,
-    AtomLane,
+    AtomScheduler,
     "block_size",
     "max_num_batched_tokens",
     "max_num_seqs",

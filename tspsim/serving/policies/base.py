@@ -1,4 +1,4 @@
-"""What a scheduler of an engine is to everybody else."""
+"""The interface of an engine's scheduling policy."""
 
 from __future__ import annotations
 
@@ -9,45 +9,46 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...base.errors import InputError
 from ...base.registry import Registry
 from ...scenario.section import Section
-from ..lane import Lane, StepPlan
+from ..rank_scheduler import RankScheduler, StepPlan
 from ..requests import Request
 from ..settings import Settings
 
 if TYPE_CHECKING:
-    from ...parallel.serving_engine import EngineLimits, ServingEngine
+    from ...parallel.engine_memory import EngineLimits
+    from ...parallel.serving_engine import ServingEngine
 
 
 class ReplicaGroup:
-    """Attention replicas of one engine, which step together."""
+    """The attention replicas of one engine, which step together."""
 
-    def __init__(self, settings: Settings, lane: type[Lane], count: int) -> None:
-        #: Of the engine.
+    def __init__(self, settings: Settings, scheduler: type[RankScheduler], count: int) -> None:
+        #: Settings of the engine.
         self.settings = settings
-        #: One an attention replica; mostly one.
-        self.lanes = tuple(lane(settings) for _ in range(count))
+        #: One scheduler per attention replica; mostly one.
+        self.schedulers = tuple(scheduler(settings) for _ in range(count))
 
-    def deal(self, request: Request) -> Lane:
-        """Who serves a request: the replica with fewest, the first of equals."""
-        return min(self.lanes, key=lambda lane: lane.present)
+    def assign(self, request: Request) -> RankScheduler:
+        """The scheduler for a request: of the replica with fewest requests, the first of equals."""
+        return min(self.schedulers, key=lambda scheduler: scheduler.present)
 
     def schedule(self) -> list[StepPlan]:
-        """What each does in the next step."""
-        if len(self.lanes) == 1:
-            return [self.lanes[0].schedule()]
-        return [lane.schedule() for lane in self.lanes]
+        """The plan of each for the next step."""
+        if len(self.schedulers) == 1:
+            return [self.schedulers[0].schedule()]
+        return [scheduler.schedule() for scheduler in self.schedulers]
 
 
 class GroupsInStep(ReplicaGroup):
-    """Engines, each with attention replicas of its own, that begin every step together."""
+    """Engines with attention replicas of their own that begin every step together."""
 
     def __init__(self, groups: Sequence[ReplicaGroup]) -> None:
         self.settings = groups[0].settings
         self.groups = tuple(groups)
-        self.lanes = tuple(lane for group in groups for lane in group.lanes)
+        self.schedulers = tuple(scheduler for group in groups for scheduler in group.schedulers)
 
-    def deal(self, request: Request) -> Lane:
-        fewest = min(self.groups, key=lambda group: sum(lane.present for lane in group.lanes))
-        return fewest.deal(request)
+    def assign(self, request: Request) -> RankScheduler:
+        fewest = min(self.groups, key=lambda group: sum(scheduler.present for scheduler in group.schedulers))
+        return fewest.assign(request)
 
     def schedule(self) -> list[StepPlan]:
         return [plan for group in self.groups for plan in group.schedule()]
@@ -64,40 +65,40 @@ class RunGroups(NamedTuple):
 
 @dataclass(frozen=True)
 class Policy:
-    """How an engine schedules.
+    """The scheduling policy of an engine.
 
     Attributes
     ----------
     name
-        As scenarios write it.
+        Its name in scenarios.
     options
         Its options by their real names, with their defaults.
-    lane
-        Queues of one attention replica, and what its next step does.
+    scheduler
+        Scheduler class of one attention replica.
     block_option
-        Which option says how many tokens a block of the cache has.
+        Option for the tokens of a block of the cache.
     token_option, sequence_option
-        And how many tokens a step has at most, and how many requests run at once; empty: none does.
+        Options for the tokens of a step, and for the requests at once; empty: none.
     chunk_option
-        Which option says whether a prompt may be computed in several steps; empty: its tokens of a step do, or none.
+        Option for chunked prefill; empty: none.
     group
-        Several replicas that step together.
+        Class of replicas that step together.
     switch
-        Which option says whether equal beginnings are shared, and its value where they are not.
+        Option for prefix caching, and its value for off.
     shares_tokens
-        Several attention replicas share the tokens of a step, each having its part; otherwise each has all of them.
+        Whether attention replicas divide the tokens of a step; otherwise each has all of them.
     groups
-        How the project's validation groups published runs of it.
+        Groups of the project's validation that published runs with this scheduler belong to.
     in_batches
-        Requests run in batches that begin and end together, whatever of them has ended.
+        Whether requests run in batches that begin and end together, even if some of them have ended.
     token_each
-        No more requests run at once than a step has tokens: as many where nobody states fewer, and a larger number is
+        Whether requests at once are limited to the tokens of a step: that is the default, and a larger number is
         refused.
     """
 
     name: str
     options: type[Section]
-    lane: type[Lane]
+    scheduler: type[RankScheduler]
     block_option: str
     token_option: str = ""
     sequence_option: str = ""
@@ -110,40 +111,40 @@ class Policy:
     token_each: bool = field(default=False, kw_only=True)
 
     def schedules(self, engine: ServingEngine) -> bool:
-        """Whether it is the scheduler that an engine has of itself."""
+        """Whether it is the engine's own scheduler."""
         return engine.scheduler.name == self.name
 
     def own_options(self, engine: ServingEngine) -> dict[str, Any]:
-        """Options that an engine sets otherwise than the defaults; none where its scheduler is another."""
+        """Options that an engine sets otherwise than the defaults; none if its scheduler is another."""
         return dict(engine.scheduler.options) if self.schedules(engine) else {}
 
     def usual_options(self, engine: ServingEngine, memory_bytes: float) -> dict[str, Any]:
-        """The same, and an engine's limits on GPUs of so much memory: what it takes where nobody states anything."""
+        """The engine's own options and its limits on GPUs with this memory: the defaults of a deployment."""
         limits = engine.limits_on(memory_bytes) if self.schedules(engine) else None
         if limits is None:
             return self.own_options(engine)
         stated = {self.token_option: limits.tokens, self.sequence_option: limits.sequences}
-        # What is none by default an engine finds by itself, of every attention replica.
+        # Options without a default are found by the engine for each attention replica.
         fields = self.options.model_fields
         usual = {name: value for name, value in stated.items() if name and fields[name].default is not None}
         return self.own_options(engine) | usual
 
-    def remembers(self, options: Section) -> bool:
-        """Whether equal beginnings are shared."""
+    def caches_prefixes(self, options: Section) -> bool:
+        """Whether prefix caching is on."""
         return self.switch is not None and getattr(options, self.switch[0]) != self.switch[1]
 
     def block_of(self, options: Mapping[str, Any]) -> int | None:
-        """Tokens of a block by its options, as stated; None: they say nothing of it."""
+        """Tokens of a block by its options as stated; None: not stated."""
         stated = options.get(self.block_option)
         return stated if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0 else None
 
     def of_replica(self, option: str, value: Any, replicas: int) -> Any:
-        """What one of so many attention replicas that step together runs by, where a user states ``value`` of the
-        engine; most engines mean one replica."""
+        """The value for one of ``replicas`` attention replicas, where a user states ``value`` for the engine; mostly
+        the same."""
         return value
 
     def settings_of(self, settings: Settings, replicas: int) -> Settings:
-        """An engine's settings as one of its attention replicas goes by them."""
+        """An engine's settings for one of its attention replicas."""
         options = {name: self.of_replica(name, value, replicas) for name, value in settings.options}
         if options == dict(settings.options):
             return settings
@@ -151,18 +152,18 @@ class Policy:
         return Settings(own, settings.kv_tokens, settings.block_tokens, settings.speculation, settings.states)
 
     def step_tokens(self, options: Mapping[str, Any]) -> int | None:
-        """Tokens that a step has at most by its options, as stated; None: they say nothing of it."""
+        """Token budget of a step by its options as stated; None: not stated."""
         stated = options.get(self.token_option)
         return stated if isinstance(stated, int) and stated > 0 else None
 
     def limited(self, limits: EngineLimits, tokens: int | None, sequences: int | None) -> EngineLimits:
-        """An engine's limits with the tokens of a step and the requests at once that somebody states."""
+        """An engine's limits with stated tokens per step and requests at once."""
         tokens = tokens or limits.tokens
         usual = min(limits.sequences, tokens) if self.token_each else limits.sequences
         return replace(limits, tokens=tokens, sequences=sequences or usual)
 
     def check(self, settings: Settings, request: Request) -> None:
-        """Whether a request can ever be served; raises InputError with why not."""
+        """Checks that a request can be served at all; raises InputError with the reason."""
         capacity, block = settings.capacity_blocks, settings.block_tokens
         most = settings.most_tokens(request)
         live = 0 if settings.states is None else settings.states.live

@@ -1,36 +1,36 @@
-"""One budget of tokens a step: those that run first, in order of admission, then those that wait, in order of arrival.
+"""One token budget per step: first for running requests in order of admission, then for waiting ones in order of
+arrival.
 
-This is how engines batch whose steps mix prompts and decodes (Yu et al. 2022, Orca; Agrawal et al. 2024, Sarathi-Serve,
-arXiv:2403.02310): the steps of vLLM and TensorRT-LLM differ from each other in who is admitted and what is kept free.
+Engines whose steps mix prompts and decodes batch this way (Yu et al. 2022, Orca; Agrawal et al. 2024, Sarathi-Serve,
+arXiv:2403.02310). vLLM and TensorRT-LLM differ in admission and in reserved memory.
 """
 
 from __future__ import annotations
 
 from ..blocks import Match
-from ..lane import Lane, StepPlan
+from ..rank_scheduler import RankScheduler, StepPlan
 from ..sequence import Sequence
 
 
-class BudgetLane(Lane):
-    """Every running request goes on by a token, or by as much of its prompt as the budget allows; one without a block
-    takes it from the last; then, if none was preempted, waiting ones are admitted up to the first that has no room.
-    """
+class BudgetScheduler(RankScheduler):
+    """Every running request advances by one token, or by a chunk of its prompt within the budget; one without a block
+    preempts the last. Then, without preemption, waiting requests are admitted up to the first that does not fit."""
 
     #: Tokens of a step.
     budget = 8192
     #: Requests that run at once.
-    seats = 256
+    max_num_seqs = 256
     #: Tokens of a prompt in a step.
     most = 8192
     #: Whether a prompt may be computed in several steps.
     chunked = True
-    #: Tokens that a piece of a prompt, but for the last, is a multiple of.
+    #: A chunk that is not a prompt's last has a multiple of this number of tokens.
     unit = 1
-    #: Prompts stand still in the next step.
+    #: Whether prompts pause in the next step.
     still = False
 
     def has_room(self, sequence: Sequence, tokens: int, match: Match) -> bool:
-        """Whether a waiting sequence may be admitted, of which ``tokens`` are in the cache after its first step."""
+        """Whether a waiting sequence fits, with ``tokens`` in the cache after its first step."""
         raise NotImplementedError
 
     def schedule(self) -> StepPlan:
@@ -43,7 +43,7 @@ class BudgetLane(Lane):
         return plan
 
     def _piece(self, sequence: Sequence, computed: int, budget: int) -> int:
-        """Tokens of a prompt in a step, of which ``computed`` are in the cache already."""
+        """Tokens of a prompt in a step, with ``computed`` in the cache already."""
         if self.still:
             return 0
         rest = sequence.target - computed
@@ -53,9 +53,9 @@ class BudgetLane(Lane):
         return tokens if self.chunked or tokens == rest else 0
 
     def _all_go_on(self, plan: StepPlan) -> int | None:
-        """All that run go on, if the budget and the blocks last for all: what is left of the budget; else None."""
+        """All running requests advance, if budget and blocks last: returns the rest of the budget; else None."""
         decoders = self.decoders
-        budget = self.budget - decoders.count * self.queries
+        budget = self.budget - decoders.count * self.query_len
         blocks = decoders.blocks() if decoders.limited else 0
         if self.prefilling:
             if budget < 0 or not self._decoders_come_first():
@@ -74,7 +74,7 @@ class BudgetLane(Lane):
         return budget
 
     def _decoders_come_first(self) -> bool:
-        """Whether nothing that decodes was admitted behind a prompt that is not computed."""
+        """Whether no decoding sequence was admitted after an incomplete prompt."""
         left = len(self.prefilling)
         for sequence in reversed(self.running.values()):
             if left == 0:
@@ -85,13 +85,13 @@ class BudgetLane(Lane):
         return True
 
     def _one_by_one(self, plan: StepPlan) -> int:
-        """All that run go on in order, while budget and blocks last: what is left of the budget."""
+        """Running requests advance in order while budget and blocks last: returns the rest of the budget."""
         order = [sequence for sequence in self.running.values() if not sequence.ended]
         budget, free, index = self.budget, self.pool.free, 0
         while index < len(order) and budget > 0:
             sequence = order[index]
             if sequence.decoding:
-                tokens, blocks = self.queries, self.decoders.blocks_of(sequence)
+                tokens, blocks = self.query_len, self.decoders.blocks_of(sequence)
             else:
                 tokens = self._piece(sequence, sequence.computed, budget)
                 blocks = self.blocks_to(sequence, sequence.computed + tokens) if tokens else 0
@@ -109,7 +109,7 @@ class BudgetLane(Lane):
         return max(0, budget)
 
     def _preempt_last(self, order: list[Sequence]) -> int:
-        """The last of those that run is preempted: blocks that it frees."""
+        """Preempts the last running sequence; returns the blocks that it frees."""
         before = self.pool.used
         self.preempt(order.pop())
         return before - self.pool.used
@@ -120,12 +120,12 @@ class BudgetLane(Lane):
         self.decode(plan, stalled)
 
     def _hold(self, sequence: Sequence, tokens: int) -> None:
-        """It is computed up to there in the step that is planned."""
+        """A planned step computes the sequence up to ``tokens``."""
         self.hold(sequence, tokens)
 
     def _admit(self, plan: StepPlan, budget: int) -> None:
-        """Waiting requests, while there are budget, seats and blocks."""
-        while self.waiting and budget > 0 and len(self.running) < self.seats:
+        """Admits waiting requests while there are budget, places and blocks."""
+        while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
             sequence = self.waiting[0]
             match = self.find(sequence)
             computed = self.computed_by(sequence, match)
@@ -133,7 +133,7 @@ class BudgetLane(Lane):
             if tokens == 0:
                 break
             if not self.has_room(sequence, computed + tokens, match):
-                # What a step takes may be forgotten of its beginning: its first piece then ends earlier, and may fit.
+                # A step may evict part of its cached prefix: its first chunk then ends earlier, and may fit.
                 plan.again = plan.again and not (match.idle and computed + tokens < sequence.target)
                 break
             self.admit(sequence, match)

@@ -1,4 +1,4 @@
-"""SGLang: prompts first, decodes stand still meanwhile; a radix cache; admission by a guess of what outputs will need.
+"""SGLang: prompts first, decodes pause meanwhile; a radix cache; admission by an estimate of future outputs.
 
 Source: sgl-project/sglang, python/sglang/srt/managers/scheduler.py, schedule_policy.py (PrefillAdder, read at 00550cd;
 at 0.5.23 where ends are ignored: line 787, since 0.5.22, and without a radix cache 1241, in all), schedule_batch.py
@@ -18,35 +18,35 @@ from ...base.errors import InputError
 from ...base.strict import OneOf
 from ...scenario.section import Section
 from ..blocks import Match
-from ..lane import Lane, StepPlan
+from ..rank_scheduler import RankScheduler, StepPlan
 from ..requests import Request
 from ..sequence import Sequence
 from ..settings import Settings
 from .base import Policy, ReplicaGroup, RunGroups
 
-#: Outputs that admission reckons with at most for a request (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION).
+#: Most outputs per request in admission's estimate (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION).
 CLIP = 4096
-#: Share of outputs to come that admission keeps room for at first, its least as a share of that, and decode steps from
-#: one to the other (SGLANG_INIT_NEW_TOKEN_RATIO, ..._MIN_NEW_TOKEN_RATIO_FACTOR, ..._NEW_TOKEN_RATIO_DECAY_STEPS).
+#: Share of future outputs reserved at admission: its initial value, its least value relative to that, and decode steps
+#: between them (SGLANG_INIT_NEW_TOKEN_RATIO, ..._MIN_NEW_TOKEN_RATIO_FACTOR, ..._NEW_TOKEN_RATIO_DECAY_STEPS).
 FIRST_RATIO, LEAST_RATIO, DECAY_STEPS = 0.7, 0.14, 600
-#: Steps that must have room after a retraction (SGLANG_RETRACT_DECODE_STEPS).
+#: Steps that must fit after a retraction (SGLANG_RETRACT_DECODE_STEPS).
 ROOM_STEPS = 20
-#: Tokens of every request that admission leaves free where ends are ignored (IGNORE_EOS_RESERVE_TOKENS).
+#: Tokens per request that admission leaves free where ends are ignored (IGNORE_EOS_RESERVE_TOKENS).
 RESERVED = 1
-#: With more that wait, they are not sorted by what the cache has of them.
+#: With more waiting requests they are not sorted by cached prefix.
 MOST_SORTED = 128
 
 
-#: Requests that run at once in an attention replica where nobody states how many: the least that the engine takes
-#: whatever its cache holds (model_executor/pool_configurator.py).
+#: Requests at once in an attention replica where none are stated: the engine's least number for any cache
+#: (model_executor/pool_configurator.py).
 USUAL_REQUESTS = 2048
 #: Factor on schedule_conservativeness where attention replicas step together (server_args.py:1497 at 0.5.6,
 #: arg_groups/parallel_hook.py:318 at 0.5.23).
 REPLICAS_DARE = 0.3
 
 
-#: Attention backend → tokens of its pages, where it does not take any (arg_groups/overrides.py:1145 to 1198 and 1295 of
-#: 0.5.23, which has cutlass_mla and its pages of 128 no more).
+#: Attention backend → tokens of its pages, where it requires a size (arg_groups/overrides.py:1145 to 1198 and 1295 of
+#: 0.5.23, which no longer has cutlass_mla with pages of 128).
 PAGES = {
     "flashmla": 64, "trtllm_mla": 64, "cutedsl_mla": 64, "trtllm_mha": 64, "hpc_ops": 64,
     "fa4": 128, "dsa": 64, "dsv4": 256, "fa3": 1, "flashinfer": 1, "triton": 1, "aiter": 1,
@@ -57,7 +57,7 @@ class SglangOptions(Section):
     """Options of SGLang by their real names."""
 
     chunked_prefill_size: int = Field(
-        8192, ge=-1, description="tokens of prompts in a step, of all attention replicas; -1: prompts are not cut"
+        8192, ge=-1, description="tokens of prompts in a step, of all attention replicas; -1: no chunked prefill"
     )
     max_prefill_tokens: PositiveInt = Field(16384, description="tokens of prompts in a step, unless one is longer")
     max_running_requests: PositiveInt | None = Field(
@@ -65,52 +65,54 @@ class SglangOptions(Section):
     )
     page_size: PositiveInt = Field(1, description="tokens of a block of the cache")
     attention_backend: Annotated[str, OneOf(lambda: tuple(PAGES))] | None = Field(
-        None, description="which says what pages are; none: as the GPU and the model's attention have it"
+        None, description="sets the page size; none: by GPU and the model's attention"
     )
-    disable_radix_cache: StrictBool = Field(False, description="equal beginnings are computed anew")
+    disable_radix_cache: StrictBool = Field(False, description="no prefix caching")
     schedule_policy: Annotated[str, OneOf(lambda: tuple(ORDERS))] = Field(
         "fcfs", description="lpm: longest prefix in the cache first"
     )
-    schedule_conservativeness: PositiveFloat = Field(1.0, description="factor on the room kept for outputs to come")
-    scheduler_recv_interval: PositiveInt = Field(
-        1, description="decode steps from one look at new requests to the next"
+    schedule_conservativeness: PositiveFloat = Field(
+        1.0, description="factor on the memory reserved for future outputs"
     )
-    enable_mixed_chunk: StrictBool = Field(False, description="decodes go on beside prompts")
+    scheduler_recv_interval: PositiveInt = Field(1, description="decode steps between two looks at new requests")
+    enable_mixed_chunk: StrictBool = Field(False, description="decodes continue beside prompts")
     disable_overlap_schedule: StrictBool = Field(False, description="steps are not planned ahead")
-    load_balance_method: Annotated[str, OneOf(lambda: tuple(DEALS))] = Field(
-        "round_robin", description="how attention replicas get requests"
+    load_balance_method: Annotated[str, OneOf(lambda: tuple(ASSIGNMENTS))] = Field(
+        "round_robin", description="assignment of requests to attention replicas"
     )
 
 
-class SglangLane(Lane):
-    """If requests wait and there is room, the next step computes prompts, one of them cut at the end; otherwise all
-    decode. Room is kept for a share of the outputs to come, which shrinks while all goes well; when the cache is full,
+class SglangScheduler(RankScheduler):
+    """If requests wait and fit, the next step computes prompts, the last of them chunked; otherwise all decode. Memory
+    is reserved for a share of future outputs, which shrinks as long as no retraction happens. When the cache is full,
     requests with fewest outputs are retracted and wait behind all others."""
 
     def __init__(self, settings: Settings) -> None:
         options = settings.options
         assert isinstance(options, SglangOptions)
         overlap = not options.disable_overlap_schedule
-        super().__init__(settings, remembers=not options.disable_radix_cache, overlap=overlap, wastes=overlap)
+        super().__init__(
+            settings, enable_prefix_caching=not options.disable_radix_cache, overlap=overlap, wastes=overlap
+        )
         self._options = options
-        self._seats = options.max_running_requests or USUAL_REQUESTS
+        self._max_num_seqs = options.max_running_requests or USUAL_REQUESTS
         if self.states is not None and self.states.running is not None:
-            self._seats = min(self._seats, self.states.running)
+            self._max_num_seqs = min(self._max_num_seqs, self.states.running)
         self._chunk = options.chunked_prefill_size if options.chunked_prefill_size > 0 else None
         self._interval = options.scheduler_recv_interval
         self._first_ratio = min(1.0, FIRST_RATIO * options.schedule_conservativeness)
         self._least_ratio = self._first_ratio * LEAST_RATIO
         self._ratio, self._decayed = self._first_ratio, 0
-        #: Decode steps since new requests were looked for.
+        #: Decode steps since the last look at new requests.
         self._unseen = 0
-        #: Nobody else has room until one leaves.
+        #: No further request fits until one leaves.
         self._full = False
-        #: Places of those that ended are free from the next decode step on, which leaves them out.
+        #: Places of ended sequences, free from the next decode step without them on.
         self._gone = 0
-        #: That step is the one that is planned, and somebody waits; the last one had prompts of all that run; those
-        #: that end with the step that is over leave at once; the step that is planned reads prompts.
+        #: _left: that step is being planned, and requests wait. _renewed: the last step had prompts of all that run.
+        #: _parts: sequences that ended with the last step leave at once. _reads: the planned step reads prompts.
         self._left = self._renewed = self._parts = self._reads = False
-        #: Requests with more outputs than admission reckons with are here, or were; those that are told to ignore ends.
+        #: _clips: requests exceed CLIP outputs. _fixed: requests ignore ends.
         self._clips = self._fixed = False
 
     # --- arrivals -------------------------------------------------------------------------------------------
@@ -172,19 +174,19 @@ class SglangLane(Lane):
             if decoders.blocks() > self.pool.free:
                 self._retract()
                 plan.again = False
-            # What has ended in the step before may still hold the blocks that are missing.
+            # Sequences that ended in the step before may still hold the missing blocks.
             if decoders.blocks() <= self.pool.free:
                 self.decode(plan)
         return plan
 
     def _idles(self) -> None:
-        """Nothing runs: all is as at the beginning, and everybody is seen."""
+        """Nothing runs: all counters are reset, and all arrivals are seen."""
         self._ratio, self._decayed, self._unseen = self._first_ratio, 0, 0
         self._gone, self._full = 0, False
         self.see()
 
     def _leave_out(self) -> None:
-        """A decode step without those that ended: the next may have others."""
+        """A decode step without ended sequences: the next may admit others."""
         self._gone, self._full = 0, False
         self._left = bool(self.waiting)
 
@@ -194,7 +196,7 @@ class SglangLane(Lane):
         else:
             self._unseen = (self._unseen + steps - 1) % self._interval + 1
             self._decayed += steps if plan.again else 0
-        # What ends with a prompt leaves before the next step, unless that is planned already.
+        # Sequences that end with a prompt leave before the next step, unless that is planned already.
         self._parts = self._reads and (plan.decodes or not self.overlap)
         return super().complete(plan, steps)
 
@@ -202,7 +204,7 @@ class SglangLane(Lane):
         self.remember(sequence, sequence.computed)
 
     def left_behind(self, sequence: Sequence) -> int:
-        """Answers are in its tree only when they have ended."""
+        """The radix tree gets answers only when they have ended."""
         return min(sequence.computed, sequence.target)
 
     def release(self, sequence: Sequence) -> None:
@@ -215,9 +217,9 @@ class SglangLane(Lane):
     # --- prompts --------------------------------------------------------------------------------------------
 
     def _compute_prompts(self, plan: StepPlan) -> None:
-        """The prompt that was cut goes on, then those that wait have their turn while they have room."""
+        """The chunked prompt continues, then waiting requests are admitted while they fit."""
         mixes = self._options.enable_mixed_chunk
-        decodes = (self.decoders.count + self._gone) * self.queries if mixes else 0
+        decodes = (self.decoders.count + self._gone) * self.query_len if mixes else 0
         chunk_left = None if self._chunk is None else self._chunk - decodes
         input_left = self._options.max_prefill_tokens - decodes
         kept = float(decodes) + self._outputs_to_come()
@@ -236,7 +238,7 @@ class SglangLane(Lane):
             kept += self._outputs_of(sequence)
         ORDERS[self._options.schedule_policy](self)
         while self.waiting and (chunk_left is None or chunk_left > 0) and input_left > 0:
-            if len(self.running) + self._gone >= self._seats:
+            if len(self.running) + self._gone >= self._max_num_seqs:
                 self._full = True
                 return
             sequence = self.waiting[0]
@@ -259,24 +261,28 @@ class SglangLane(Lane):
             kept += self._outputs_of(sequence)
 
     def _has_room(self, sequence: Sequence, match: Match, plan: StepPlan, decodes: int, kept: float) -> bool:
-        """Whether a request may be admitted beside ``kept`` tokens of outputs to come."""
+        """Whether a request fits beside ``kept`` tokens of future outputs."""
         free = (self.pool.free - match.idle - self.state_blocks) * self.block
-        # Tokens that came from elsewhere are not computed, but need room.
+        # Transferred tokens are not computed, but need memory.
         room = sequence.target - match.blocks * self.block
         if not (self._fixed and self.prefixes is None):
             return room + self._outputs_of(sequence) < free - kept
         return self._pages(room) <= free - kept and self._lasts(sequence, plan, free - decodes - self._pages(room))
 
     def _lasts(self, sequence: Sequence, plan: StepPlan, free: float) -> bool:
-        """Whether ``free`` tokens last until each of those that run, and this one, has put out all that it may: as one
-        ends, the others go on with what it leaves (add_one_req_ignore_eos)."""
-        decoders, beside = self.decoders, [each for each, _ in plan.chunks]
+        """Whether ``free`` tokens last until every running request, and this one, has put out all outputs: as one ends,
+        the others use its memory (add_one_req_ignore_eos)."""
+        decoders, beside = self.decoders, [member for member, _ in plan.chunks]
         beside.append(sequence)
-        lefts = [each.request.output_tokens - each.made for each in beside]
+        lefts = [member.request.output_tokens - member.emitted for member in beside]
         if free - decoders.tokens_left - sum(lefts) > RESERVED * (decoders.count + len(lefts)):
             return True
-        states = [(left, each.request.prompt_tokens + each.made) for left, each in zip(lefts, beside, strict=True)]
-        states += [(each.end_at - decoders.counter, each.offset + decoders.counter) for each in decoders.sequences()]
+        states = [
+            (left, member.request.prompt_tokens + member.emitted) for left, member in zip(lefts, beside, strict=True)
+        ]
+        states += [
+            (member.end_at - decoders.counter, member.offset + decoders.counter) for member in decoders.sequences()
+        ]
         states.sort()
         for place, (left, occupied) in enumerate(states):
             going = len(states) - place
@@ -294,36 +300,38 @@ class SglangLane(Lane):
         return rest if self._pages(rest) <= tokens else tokens - tokens % self.block
 
     def _pages(self, tokens: int) -> int:
-        """What budgets are charged for."""
+        """Tokens that a budget is charged: whole pages."""
         return -(-tokens // self.block) * self.block
 
     def _outputs_of(self, sequence: Sequence) -> int:
-        return min(sequence.request.output_tokens - sequence.made, CLIP)
+        return min(sequence.request.output_tokens - sequence.emitted, CLIP)
 
     def _outputs_to_come(self) -> float:
-        """Tokens that are kept free for those that decode."""
+        """Tokens reserved for outputs of decoding sequences."""
         decoders = self.decoders
         if self._clips:
-            lefts = [each.end_at - decoders.counter for each in decoders.sequences()]
+            lefts = [member.end_at - decoders.counter for member in decoders.sequences()]
             return self.ratio * sum([min(left, CLIP) for left in lefts])
         return self.ratio * decoders.tokens_left
 
     @property
     def ratio(self) -> float:
-        """Share of the outputs to come that room is kept for (new_token_ratio): all of those that cannot end
-        earlier."""
+        """Share of future outputs to reserve (new_token_ratio): one where requests cannot end earlier."""
         if self._fixed:
             return 1.0
         decay = (self._first_ratio - self._least_ratio) / DECAY_STEPS
         return max(self._least_ratio, self._ratio - decay * self._decayed)
 
     def _retract(self) -> None:
-        """Those with fewest outputs, of them those with the longest prompts, leave until the others have room for some
-        steps; the last of them stays, rather than a prompt that is half computed."""
+        """Retracts by fewest outputs, then longest prompt, until the others fit for some steps. The last decoding
+        request stays; incomplete prompts go instead."""
         decoders = self.decoders
         left = sorted(
             decoders.sequences(),
-            key=lambda each: (each.request.output_tokens - each.end_at + decoders.counter, -each.request.prompt_tokens),
+            key=lambda member: (
+                member.request.output_tokens - member.end_at + decoders.counter,
+                -member.request.prompt_tokens,
+            ),
             reverse=True,
         )
         while len(left) > 1:
@@ -333,35 +341,35 @@ class SglangLane(Lane):
         for sequence in list(self.prefilling.values()):
             if decoders.blocks() > self.pool.free:
                 self.preempt(sequence, at_head=False)
-        outputs = sum([each.request.output_tokens for each in left])
-        made = outputs - decoders.tokens_left
-        self._ratio, self._decayed = min(1.0, (made + ROOM_STEPS * len(left)) / outputs), 0
+        outputs = sum([member.request.output_tokens for member in left])
+        emitted = outputs - decoders.tokens_left
+        self._ratio, self._decayed = min(1.0, (emitted + ROOM_STEPS * len(left)) / outputs), 0
 
 
-def in_order(lane: SglangLane) -> None:
-    """Those that wait have their turn as they came."""
+def in_order(scheduler: SglangScheduler) -> None:
+    """Waiting requests keep their order."""
 
 
-def longest_prefix_first(lane: SglangLane) -> None:
-    """Those of which the cache has most, unless too many wait."""
-    if 1 < len(lane.waiting) <= MOST_SORTED:
-        ordered = sorted(lane.waiting, key=lambda sequence: -lane.find(sequence).blocks)
-        lane.waiting.clear()
-        lane.waiting.extend(ordered)
+def longest_prefix_first(scheduler: SglangScheduler) -> None:
+    """Longest cached prefix first, unless too many wait."""
+    if 1 < len(scheduler.waiting) <= MOST_SORTED:
+        ordered = sorted(scheduler.waiting, key=lambda sequence: -scheduler.find(sequence).blocks)
+        scheduler.waiting.clear()
+        scheduler.waiting.extend(ordered)
 
 
-#: ``schedule_policy`` → puts those that wait in their order.
-ORDERS: dict[str, Callable[[SglangLane], None]] = {"fcfs": in_order, "lpm": longest_prefix_first}
+#: ``schedule_policy`` → sorts waiting requests.
+ORDERS: dict[str, Callable[[SglangScheduler], None]] = {"fcfs": in_order, "lpm": longest_prefix_first}
 
 
 class SglangPolicy(Policy):
     def block_of(self, options: Mapping[str, Any]) -> int | None:
-        """As stated, or the pages of the attention backend."""
+        """As stated, or the attention backend's page size."""
         backend = options.get("attention_backend")
         return super().block_of(options) or (PAGES.get(backend) if isinstance(backend, str) else None)
 
     def of_replica(self, option: str, value: Any, replicas: int) -> Any:
-        """Attention replicas share chunks and places, and keep less room for outputs to come."""
+        """Attention replicas divide chunks and places, and reserve less for future outputs."""
         if replicas == 1 or value is None:
             return value
         if option == "schedule_conservativeness":
@@ -386,34 +394,36 @@ class SglangPolicy(Policy):
             needed = request.prompt_tokens + request.output_tokens + RESERVED
         if blocks is not None and needed >= blocks * settings.block_tokens:
             lengths = f"a prompt of {request.prompt_tokens} tokens and {request.output_tokens} outputs"
-            raise InputError(f"{lengths} are never admitted to {blocks * settings.block_tokens} tokens (kv_tokens)")
+            raise InputError(
+                f"{lengths} are never admitted to a cache of {blocks * settings.block_tokens} tokens (kv_tokens)"
+            )
 
 
 class SglangGroup(ReplicaGroup):
-    """Attention replicas that get requests as ``load_balance_method`` says."""
+    """Attention replicas that get requests by ``load_balance_method``."""
 
-    def __init__(self, settings: Settings, lane: type[Lane], count: int) -> None:
-        super().__init__(settings, lane, count)
+    def __init__(self, settings: Settings, scheduler: type[RankScheduler], count: int) -> None:
+        super().__init__(settings, scheduler, count)
         options = settings.options
         assert isinstance(options, SglangOptions)
-        self._choose = DEALS[options.load_balance_method](self.lanes)
+        self._choose = ASSIGNMENTS[options.load_balance_method](self.schedulers)
 
-    def deal(self, request: Request) -> Lane:
+    def assign(self, request: Request) -> RankScheduler:
         return self._choose()
 
 
-def in_turn(lanes: SequenceOf[Lane]) -> Callable[[], Lane]:
-    """One after the other."""
-    return cycle(lanes).__next__
+def in_turn(schedulers: SequenceOf[RankScheduler]) -> Callable[[], RankScheduler]:
+    """Round robin."""
+    return cycle(schedulers).__next__
 
 
-def with_fewest(lanes: SequenceOf[Lane]) -> Callable[[], Lane]:
-    """That with the fewest requests, the first of equals."""
-    return lambda: min(lanes, key=lambda lane: lane.present)
+def with_fewest(schedulers: SequenceOf[RankScheduler]) -> Callable[[], RankScheduler]:
+    """The scheduler with fewest requests, the first of equals."""
+    return lambda: min(schedulers, key=lambda scheduler: scheduler.present)
 
 
-#: ``load_balance_method`` → which attention replica the next request goes to.
-DEALS: dict[str, Callable[[SequenceOf[Lane]], Callable[[], Lane]]] = {
+#: ``load_balance_method`` → chooses the attention replica of the next request.
+ASSIGNMENTS: dict[str, Callable[[SequenceOf[RankScheduler]], Callable[[], RankScheduler]]] = {
     "round_robin": in_turn,
     "total_requests": with_fewest,
 }
@@ -421,7 +431,7 @@ DEALS: dict[str, Callable[[SequenceOf[Lane]], Callable[[], Lane]]] = {
 SGLANG = SglangPolicy(
     "sglang",
     SglangOptions,
-    SglangLane,
+    SglangScheduler,
     "page_size",
     "chunked_prefill_size",
     "max_running_requests",

@@ -1,8 +1,7 @@
-"""vLLM V1: one budget of tokens a step, preemption by recomputation, a cache of prefixes.
+"""vLLM V1: one token budget per step, preemption by recomputation, a prefix cache.
 
 Source: vllm-project/vllm, vllm/v1/core/sched/scheduler.py, vllm/v1/core/kv_cache_manager.py, vllm/config/scheduler.py
-(read at 00024d3; the long-prefill threshold and its exception, since 0.31.0, at 0.33.0,
-scheduler.py:754 to 769).
+(read at 00024d3; the long-prefill threshold and its exception, since 0.31.0, at 0.33.0, scheduler.py:754 to 769).
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from pydantic import Field, PositiveInt, StrictBool
 from ...base.errors import InputError
 from ...scenario.section import Section
 from ..blocks import Match
-from ..lane import StepPlan
+from ..rank_scheduler import StepPlan
 from ..requests import Request
 from ..sequence import Sequence
 from ..settings import Settings
 from .base import Policy, RunGroups
-from .budget import BudgetLane
+from .budget import BudgetScheduler
 
 
 class VllmOptions(Section):
@@ -27,27 +26,27 @@ class VllmOptions(Section):
     max_num_seqs: PositiveInt = Field(256, description="requests that run at once")
     enable_chunked_prefill: StrictBool = Field(True, description="a prompt may be computed in several steps")
     long_prefill_token_threshold: int = Field(
-        0, ge=0, description="most of a prompt in a step while others are here; 0: no such limit"
+        0, ge=0, description="most tokens of a prompt in a step beside other requests; 0: no limit"
     )
     long_prefill_token_threshold_adaptive: StrictBool = Field(
-        False, description="never less than an equal share of the step's tokens"
+        False, description="at least an equal share of the step's tokens"
     )
-    scheduler_reserve_full_isl: StrictBool = Field(True, description="admit only what has room for its whole prompt")
-    enable_prefix_caching: StrictBool = Field(True, description="blocks of equal beginnings are shared")
-    async_scheduling: StrictBool = Field(False, description="a step is planned while the one before runs")
+    scheduler_reserve_full_isl: StrictBool = Field(True, description="admit only requests whose whole prompt fits")
+    enable_prefix_caching: StrictBool = Field(True, description="blocks of equal prefixes are shared")
+    async_scheduling: StrictBool = Field(False, description="steps are planned while the one before runs")
     block_size: PositiveInt = Field(16, description="tokens of a block of the cache")
 
 
-class VllmLane(BudgetLane):
-    """A waiting request is admitted if there are blocks for its whole prompt, though it takes only those of its first
-    piece. What a step computes can be found by those that are admitted behind it in the same step."""
+class VllmScheduler(BudgetScheduler):
+    """A waiting request is admitted if its whole prompt fits, though it takes only the blocks of its first chunk.
+    Requests admitted later in the same step can reuse what the step computes."""
 
     def __init__(self, settings: Settings) -> None:
         options = settings.options
         assert isinstance(options, VllmOptions)
-        remembers, overlap = options.enable_prefix_caching, options.async_scheduling
-        super().__init__(settings, remembers=remembers, in_turn=True, overlap=overlap)
-        self.budget, self.seats = options.max_num_batched_tokens, options.max_num_seqs
+        enable_prefix_caching, overlap = options.enable_prefix_caching, options.async_scheduling
+        super().__init__(settings, enable_prefix_caching=enable_prefix_caching, in_turn=True, overlap=overlap)
+        self.budget, self.max_num_seqs = options.max_num_batched_tokens, options.max_num_seqs
         self._threshold = options.long_prefill_token_threshold
         self._adaptive = options.long_prefill_token_threshold_adaptive
         self.most = self.budget
@@ -63,15 +62,15 @@ class VllmLane(BudgetLane):
         return super().schedule()
 
     def _most_of_a_prompt(self, eligible: int) -> int:
-        """The threshold keeps tokens for others: a request that is alone has the whole budget."""
+        """The threshold reserves tokens for others: a lone request has the whole budget."""
         if eligible <= 1:
             return self.budget
         return max(self._threshold, self.budget // eligible) if self._adaptive else self._threshold
 
     def _piece(self, sequence: Sequence, computed: int, budget: int) -> int:
-        """States are kept at the end of a step: pieces end at blocks, one of them at the prompt's last, unless a kernel
-        writes the state there from inside, one where others parted from it (_mamba_block_aligned_split); a piece within
-        a block goes as far as it may."""
+        """States are stored at the end of a step: chunks end at blocks; one ends at the prompt's last block, unless a
+        kernel writes the state there from inside, and one where another prompt diverged (_mamba_block_aligned_split). A
+        chunk within a block goes as far as possible."""
         tokens = super()._piece(sequence, computed, budget)
         if not self._splits or self.states is None or tokens == 0:
             return tokens
@@ -88,7 +87,7 @@ class VllmLane(BudgetLane):
         return (junction if computed < junction < end else end) - computed
 
     def has_room(self, sequence: Sequence, tokens: int, match: Match) -> bool:
-        # A state of the step that is planned is not there yet (MambaManager.get_num_blocks_to_allocate).
+        # A state of the step being planned is not stored yet (MambaManager.get_num_blocks_to_allocate).
         if match.fresh:
             return False
         return self.blocks_to(sequence, sequence.target if self._whole else tokens, match) <= self.pool.free
@@ -103,7 +102,7 @@ class VllmPolicy(Policy):
         super().check(settings, request)
         options = settings.options
         assert isinstance(options, VllmOptions)
-        # Computed anew, a request is as long as its prompt and all outputs but the last.
+        # Recomputed after a preemption, a request has its prompt and all outputs but the last.
         again = 0 if settings.kv_tokens is None else request.output_tokens - 1
         longest = request.prompt_tokens + again
         if not options.enable_chunked_prefill and longest > options.max_num_batched_tokens:
@@ -114,7 +113,7 @@ class VllmPolicy(Policy):
 VLLM = VllmPolicy(
     "vllm",
     VllmOptions,
-    VllmLane,
+    VllmScheduler,
     "block_size",
     "max_num_batched_tokens",
     "max_num_seqs",

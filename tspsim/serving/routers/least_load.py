@@ -1,4 +1,4 @@
-"""To the replica that has least to do."""
+"""The replica with the least load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""To the replica that has most of the prompt in its cache, as long as the loads are about even."""
+"""The replica with the most cached prefix, as long as loads are about even."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .router import ROUTERS, Backend, Route
 
 @dataclass(frozen=True)
 class PrefixAware:
-    """Follows the cache-aware policy of SGLang's router.
+    """SGLang's cache-aware routing policy.
 
-    It remembers the blocks of the prompts that each replica was sent, not what the replica's cache holds. Where loads
+    It tracks the blocks of the prompts sent to each replica, not the contents of the replica's cache. Where loads
     are uneven, the replica with the fewest requests is chosen; otherwise the one that was sent most of the prompt's
-    first blocks, if those are enough of it; otherwise the one that was sent the fewest blocks.
+    first blocks, if these are enough of it; otherwise the one that was sent the fewest blocks.
 
     Notes
     -----
@@ -28,11 +28,11 @@ class PrefixAware:
 
     #: Share of the prompt above which a match decides.
     enough: float = 0.3
-    #: Loads are uneven if the largest is above the smallest by more than so many requests *and* by more than this
+    #: Loads are uneven if the largest exceeds the smallest by more than ``uneven_by`` requests *and* by more than this
     #: factor.
     uneven_by: int = 64
     uneven_times: float = 1.5
-    #: Blocks that are remembered of a replica; the one not seen for longest is forgotten.
+    #: Most blocks tracked per replica; the least recently used is dropped.
     most_blocks: int = 1 << 20
     name: str = "prefix_aware"
     summary: str = "the replica that was sent most of the prompt before, unless loads are uneven"
@@ -66,24 +66,24 @@ class PrefixAware:
 
 
 class Sent:
-    """Blocks of prompts that replicas were sent, and of each block who was.
+    """Blocks of prompts sent to replicas, and for each block the replicas.
 
     Parameters
     ----------
     replicas
-        How many.
+        Number of replicas.
     most
-        Blocks that are remembered of each; the one not seen for longest is forgotten.
+        Most blocks tracked per replica; the least recently used is dropped.
     """
 
     def __init__(self, replicas: int, most: int) -> None:
         self._of: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(replicas)]
-        #: Block → numbers of the replicas that were sent it, the least of them first.
+        #: Block → numbers of the replicas that were sent it, and the least of them.
         self._whose: dict[int, tuple[int, set[int]]] = {}
         self._most = most
 
     def count(self, number: int) -> int:
-        """Blocks that are remembered of a replica."""
+        """Blocks tracked for a replica."""
         return len(self._of[number])
 
     def add(self, number: int, blocks: Sequence[int]) -> None:
@@ -104,18 +104,18 @@ class Sent:
                 whose[block] = min(numbers), numbers
 
     def longest(self, blocks: Sequence[int]) -> tuple[int, int]:
-        """The replica that was sent most of a prompt's first blocks, the first of equals, and how many in a row."""
+        """The replica that was sent most of a prompt's first blocks, the first of equals, and their number."""
         depth = 0
         while depth < len(blocks) and blocks[depth] in self._whose:
             depth += 1
         for deepest in range(depth, 0, -1):
             least, numbers = self._whose[blocks[deepest - 1]]
-            # Mostly who knows a block knows those before it.
+            # A replica that was sent a block was mostly sent those before it.
             if self._knows(least, blocks, deepest):
                 return least, deepest
-            found = next((each for each in sorted(numbers) if self._knows(each, blocks, deepest)), None)
-            if found is not None:
-                return found, deepest
+            holder = next((number for number in sorted(numbers) if self._knows(number, blocks, deepest)), None)
+            if holder is not None:
+                return holder, deepest
         return 0, 0
 
     def _knows(self, number: int, blocks: Sequence[int], count: int) -> bool:

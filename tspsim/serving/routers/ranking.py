@@ -1,10 +1,9 @@
-"""Replicas in order of their loads, kept up as those change: a router of many looks at few of them for each request.
+"""Replicas in order of load, updated incrementally: a router of many replicas checks few of them per request.
 
-Between two things that happen to a replica its requests stay, and the tokens that they have ahead only fall, as the
-steps under way go on. So what they will have fallen to some time from now is a floor until then. Replicas lie in a heap
-by their floors, and are looked at in its order until no other can be less: what is found is what a look at every one
-of them finds. The nearer that time, the fewer have to be looked at, and the more floors are over: it is kept where both
-are about as many.
+Between two events of a replica its requests stay constant, and its tokens ahead only fall as the current steps
+continue. So their value some time from now is a lower bound (floor) until then. Replicas lie in a heap by floor, and
+are checked in its order until no other can be less: the result equals a check of every replica. A nearer time means
+fewer checks but more expired floors; it is adapted so that both are about equal.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from math import inf
 
 from .router import Backend
 
-#: Whatever goes before the load, then requests, tokens ahead, the replica's number, and when the entry was made.
+#: First key, requests, tokens ahead, number of the replica, and edition of the entry.
 Entry = tuple[int, int, int, int, int]
-#: Entries of a heap above those that count, until it is made anew.
+#: Obsolete entries of a heap before it is rebuilt.
 SPARE = 64
-#: Seconds that floors hold at first, the factor by which that changes, and how many choices lie between two changes.
+#: Initial seconds for which floors hold, the factor of a change, and choices between two changes.
 AHEAD_S, FACTOR, CALLS = 1.0, 1.5, 32
 
 
 def load(replica: Backend) -> tuple[int, int]:
-    """Requests that a replica has, then the tokens they still have to compute: what load is compared by."""
+    """The load of a replica: its requests, then its tokens still to compute."""
     return replica.waiting + replica.running, replica.tokens_ahead
 
 
 class Ranking:
-    """Some replicas, of which the one with least load is known.
+    """Replicas with access to the least loaded one.
 
     Parameters
     ----------
     replicas
-        Told of by their places.
+        The replicas, identified by position.
     first
-        Of a replica's place, what is compared before its load; :meth:`changed` is called when that has changed.
+        A key by position that is compared before the load; :meth:`changed` must be called when it changes.
     """
 
     def __init__(self, replicas: Sequence[Backend], first: Callable[[int], int] = lambda number: 0) -> None:
@@ -46,36 +45,36 @@ class Ranking:
         self._changed = dict.fromkeys(range(len(replicas)))
         self._editions = [0] * len(replicas)
         self._heap: list[Entry] = []
-        #: Until when floors hold, of which replica and entry.
+        #: (expiry, replica, edition) of floors.
         self._over: list[tuple[float, int, int]] = []
         self._ahead_s = AHEAD_S
-        #: Since that was changed: choices, replicas that were looked at, and floors that were over.
+        #: Counts since that was changed: choices, checked replicas, and expired floors.
         self._calls = self._seen = self._anew = 0
         self._requests = [0] * len(replicas)
-        #: Requests → replicas that have so many, and the most and fewest of them.
+        #: Number of requests → number of replicas with it; and the most and fewest.
         self._counts = Counter({0: len(replicas)})
         self._most = self._fewest = 0
         for number, replica in enumerate(replicas):
             replica.watch(partial(self.changed, number))
 
     def changed(self, number: int) -> None:
-        """Something has happened to a replica."""
+        """A replica has changed."""
         self._changed[number] = None
 
     @property
     def most(self) -> int:
-        """Requests of the replica that has most."""
+        """Requests of the most loaded replica."""
         self._look()
         return self._most
 
     @property
     def fewest(self) -> int:
-        """Requests of the replica that has fewest."""
+        """Requests of the least loaded replica."""
         self._look()
         return self._fewest
 
     def least(self) -> int:
-        """The replica with least: of what goes first, of requests, of tokens ahead; of equals the first."""
+        """The least replica by first key, requests, tokens ahead; of equals the first."""
         self._look()
         self._renew()
         heap, seen = self._heap, []
@@ -96,7 +95,7 @@ class Ranking:
         return best[3]
 
     def _renew(self) -> None:
-        """Floors that are over."""
+        """Renews expired floors."""
         over, now_s = self._over, self._replicas[0].now_s
         while over and over[0][0] < now_s:
             _, number, edition = heappop(over)
@@ -105,7 +104,7 @@ class Ranking:
                 self._anew += 1
 
     def _balance(self, seen: int) -> None:
-        """How long floors hold, from now on."""
+        """Adapts how long floors hold."""
         self._calls += 1
         self._seen += seen
         if self._calls == CALLS:
@@ -113,7 +112,7 @@ class Ranking:
             self._calls = self._seen = self._anew = 0
 
     def _look(self) -> None:
-        """At what has changed."""
+        """Updates replicas that have changed."""
         if not self._changed:
             return
         counts = self._counts
@@ -141,7 +140,7 @@ class Ranking:
             heapify(self._over)
 
     def _enter(self, number: int) -> None:
-        """A replica with its floor from now on."""
+        """Enters a replica with its floor from now on."""
         replica = self._replicas[number]
         self._editions[number] += 1
         until_s = replica.now_s + self._ahead_s

@@ -1,4 +1,4 @@
-"""In turn: what a load balancer without knowledge does."""
+"""Round robin: a load balancer without information."""
 
 from __future__ import annotations
 

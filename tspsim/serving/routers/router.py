@@ -1,4 +1,4 @@
-"""What a router is: it sends each request to one of several replicas, and knows of them what a load balancer knows."""
+"""A router: it sends each request to one of several replicas, with a load balancer's information."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..requests import Request
 
 
 class Backend(Protocol):
-    """What a router may look at: how many requests a replica has, and the tokens they still have to compute."""
+    """A router's view of a replica: its requests, and their tokens still to compute."""
 
     @property
     def waiting(self) -> int:
@@ -18,22 +18,22 @@ class Backend(Protocol):
 
     @property
     def running(self) -> int:
-        """Requests that are."""
+        """Requests that are admitted."""
 
     @property
     def tokens_ahead(self) -> int:
-        """Tokens to be computed for them, now."""
+        """Tokens still to compute for them, now."""
 
     @property
     def now_s(self) -> float:
-        """What the clock shows."""
+        """Time of the clock."""
 
     def ahead_at(self, time_s: float) -> int:
-        """What ``tokens_ahead`` has fallen to at a time to come, if whoever watches is not told before."""
+        """Value of ``tokens_ahead`` at a later time, if no notice comes before."""
 
     def watch(self, notice: Callable[[], None]) -> None:
-        """Call ``notice`` whenever its requests, or what they have ahead, may have changed otherwise than by steps that
-        go on as they were planned."""
+        """Calls ``notice`` whenever its requests, or their tokens ahead, may have changed otherwise than by planned
+        steps."""
 
 
 #: The number of the replica that a request goes to.
@@ -41,18 +41,18 @@ Route = Callable[[Request], int]
 
 
 class Router(Protocol):
-    """A way to choose; it holds no state itself, so that one object serves every run."""
+    """A routing policy; it is stateless, so that one object serves every run."""
 
     @property
     def name(self) -> str:
-        """What scenarios call it."""
+        """Its name in scenarios."""
 
     @property
     def summary(self) -> str:
-        """In a few words, for lists."""
+        """A few words for lists."""
 
     def open(self, replicas: Sequence[Backend]) -> Route:
-        """Begin to route over some replicas: what is learnt on the way lives in what is returned."""
+        """Begins to route over replicas; the returned function holds the state."""
 
 
 ROUTERS: Registry[Router] = Registry("router", "tspsim.routers", Router)

@@ -1,8 +1,8 @@
-"""Traffic on a clock: clients who send what a scenario asks, and remember what came of it."""
+"""Traffic on a clock: clients that send a scenario's requests, and a table of the results."""
 
 from __future__ import annotations
 
-from .book import Book
 from .clients import Clients
+from .request_table import RequestTable
 
-__all__ = ["Book", "Clients"]
+__all__ = ["Clients", "RequestTable"]

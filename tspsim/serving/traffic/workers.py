@@ -1,4 +1,4 @@
-"""Workers that run agents' tools: so many calls at once, others wait in order."""
+"""Workers that run agents' tools: a limited number of calls at once, others wait in order."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Workers:
     def __init__(self, env: simpy.Environment, count: int | None) -> None:
         self.env, self._free = env, count
         self._waiting: deque[tuple[float, Callable[[], None], Callable[[], None]]] = deque()
-        #: Seconds of all calls that were begun.
+        #: Seconds of all begun calls.
         self.busy_s = 0.0
 
     def run(self, seconds: float, begun: Callable[[], None], ended: Callable[[], None]) -> None:
-        """A call of so many seconds, as soon as a worker is free; both are told."""
+        """Runs a call of ``seconds`` as soon as a worker is free; ``begun`` and ``ended`` are called."""
         if self._free == 0:
             self._waiting.append((seconds, begun, ended))
             return

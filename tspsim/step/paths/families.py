@@ -92,7 +92,9 @@ class FamilyBounds:
         alike = replace(family, plan=plan)
         key = ("unrouted", how, *(_floor_key(alike, of_experts=False) if how == "first" else (signature(alike),)))
         if key not in self._floors:
-            rest = partial(self.kernels.summed, seconds=lambda each: 0.0 if _of_experts(each) else seconds(each))
+            rest = partial(
+                self.kernels.summed, seconds=lambda operator: 0.0 if _of_experts(operator) else seconds(operator)
+            )
             self._floors[key] = self.kernels.least_of_schedules(alike, rest)
         return self._floors[key]
 
@@ -106,10 +108,10 @@ class FamilyBounds:
             first = next(index for index, block in enumerate(blocks) if block.experts)
             chunk, times = Chunk(first, 1, False, False), sum(block.experts for block in blocks)
             routed = partial(self.kernels.of_pieces, job, [(chunk, 1)])
-            found = routed(lambda each: seconds(each) if _of_experts(each) else 0.0)
+            of_experts_s = routed(lambda operator: seconds(operator) if _of_experts(operator) else 0.0)
             # Of layers of several kinds the quickest counts alone, which may have no experts.
             alone = 0.0 if mixed(job) else 1.0
-            self._floors[key] = found * np.array([0.0, times, alone, alone])
+            self._floors[key] = of_experts_s * np.array([0.0, times, alone, alone])
         return self._floors[key]
 
 

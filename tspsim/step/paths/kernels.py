@@ -73,10 +73,10 @@ class KernelTimes:
         self._written: dict[Hashable, list[tuple[list[Operator], int]]] = {}
 
     def operator_s(self, operator: Operator) -> float:
-        known = self._seconds.get(operator)
-        if known is None:
-            known = self._seconds[operator] = self.cost(operator)
-        return known
+        taken_s = self._seconds.get(operator)
+        if taken_s is None:
+            taken_s = self._seconds[operator] = self.cost(operator)
+        return taken_s
 
     def kernel_s(self, kernel: Compute) -> float:
         return sum(self.operator_s(operator) for operator in kernel.operators)
@@ -88,7 +88,7 @@ class KernelTimes:
         if not at_best:
             return self.operator_s(operator)
         if at_best[0] not in self._rates:
-            self._rates[at_best[0]] = max(each.flops / self.operator_s(each) for each in at_best) * BEST_RATE
+            self._rates[at_best[0]] = max(product.flops / self.operator_s(product) for product in at_best) * BEST_RATE
         return operator.flops / min(self.peak, self._rates[at_best[0]])
 
     def best_s(self, operator: Operator) -> float:
@@ -149,7 +149,7 @@ class KernelTimes:
         for kind in job.step.kinds(job.order):
             for number, (piece, count) in enumerate(pieces):
                 for operators, times in self._operators(job, piece, kind):
-                    body_s = sum([seconds(each) for each in operators])
+                    body_s = sum([seconds(operator) for operator in operators])
                     if times != piece.layers:
                         outside_s += count * times * body_s
                         continue
@@ -166,7 +166,7 @@ class KernelTimes:
         key = (signature(alike), piece, kind)
         if key not in self._written:
             self._written[key] = [
-                ([each for step in body if isinstance(step, Compute) for each in step.operators], times)
+                ([operator for step in body if isinstance(step, Compute) for operator in step.operators], times)
                 for body, times in self.write(alike, 0, piece, Task(kind, MIDDLE, 0)).bodies()
             ]
         return self._written[key]
@@ -190,7 +190,7 @@ class KernelTimes:
         every = (job for job in schedules_of(family, self.cluster.layout.mesh) if legal(job))
         for _, jobs in itertools.groupby(every, _stated):
             first, *others = jobs
-            base = found = seconds(first)
+            base = best = seconds(first)
             of_attention = {name for choice in choices_of(first.plan) for name in choice.first}
             of_mlp = [name for name in switches_of(first.plan) if name not in of_attention]
             for fixed in (of_mlp, sorted(of_attention)):
@@ -198,8 +198,8 @@ class KernelTimes:
                 saved = np.zeros(len(base))
                 for job in alike:
                     saved = np.minimum(saved, seconds(job) - base)
-                found = found + saved
-            least = found if least is None else np.minimum(least, found)
+                best = best + saved
+            least = best if least is None else np.minimum(least, best)
         return NO_SCHEDULE if least is None else least
 
 

@@ -146,8 +146,8 @@ class LowerBound:
 
     def step_s(self, job: Job, mesh: Mesh) -> float:
         """Seconds that the simulated step takes at least."""
-        found = self._unequal.step_s(job, mesh) if job.unequal else self._stages.step_s(job, mesh)
-        return found * ROUNDING
+        least_s = self._unequal.step_s(job, mesh) if job.unequal else self._stages.step_s(job, mesh)
+        return least_s * ROUNDING
 
     def layer_s(self, job: Job, mesh: Mesh) -> float:
         """One layer between two others, forward and back, with what its kernels lose to what moves beside them."""

@@ -63,7 +63,7 @@ def rates_of(job: Job, summed: Callable[[Job, Callable[[Operator], float]], floa
              cost: Callable[[Operator], float]) -> TokenRates:  # fmt: skip
     """Rates of a job's ranks; ``summed`` adds up a micro-batch's kernels by what each takes, ``least`` and ``cost``."""
     one = probe(job)
-    others = summed(one, lambda each: 0.0 if each.role is Role.ATTENTION else cost(each))
+    others = summed(one, lambda operator: 0.0 if operator.role is Role.ATTENTION else cost(operator))
     flops = attention_flops(job.model, PROBED, job.work.causal)
 
     def attended(operator: Operator) -> float:
@@ -75,8 +75,8 @@ def rates_of(job: Job, summed: Callable[[Job, Callable[[Operator], float]], floa
 
 def replicas_s(job: Job, rates: TokenRates) -> list[float]:
     """Seconds that each replica takes at least, as its sequences are dealt."""
-    stages, found = job.plan.pp, []
+    stages, replicas = job.plan.pp, []
     for packs in job.dealt.packs:
-        each = [rates.pack_s(job, pack) for pack in packs]
-        found.append(max(sum(each) / stages + (stages - 1) / stages * min(each), max(each)))
-    return found
+        packs_s = [rates.pack_s(job, pack) for pack in packs]
+        replicas.append(max(sum(packs_s) / stages + (stages - 1) / stages * min(packs_s), max(packs_s)))
+    return replicas

@@ -86,10 +86,10 @@ class TaskParts:
         task = (signature(job), job.plan.pp > 1, visit.kind, ends, tables, met)
         shape = (*task, place)
         key = (*shape, chunk.layers)
-        known = self._parts.get(key)
-        if known is None:
+        part = self._parts.get(key)
+        if part is None:
             if unlike or job.plan.recomputed is not None or job.plan.copies:
-                known = self.compile(self.kernels.write(job, stage, chunk, visit), groups)
+                part = self.compile(self.kernels.write(job, stage, chunk, visit), groups)
             else:  # layers are alike: the task is written with one, which then runs as often as there are layers
                 if shape not in self._parts:
                     # Groups elsewhere move the same over other links.
@@ -97,16 +97,16 @@ class TaskParts:
                     if alike not in self._programs:
                         self._programs[alike] = self.kernels.write(job, stage, replace(chunk, layers=1), visit)
                     self._parts[shape] = self.compile(self._programs[alike], groups)
-                known = self._parts[shape].with_layers(chunk.layers)
-            self._parts[key] = known
-        return known
+                part = self._parts[shape].with_layers(chunk.layers)
+            self._parts[key] = part
+        return part
 
-    def paired(self, job: Job, groups: RankGroups, stage: int, known: Stage) -> Stage:
+    def paired(self, job: Job, groups: RankGroups, stage: int, alone: Stage) -> Stage:
         """A stage with the tasks that take turns on it: every pair of its chunks that meet."""
         tasks, chunks = job.tasks(stage), job.chunks(stage)
         met = {(task.chunk, tasks[place + 1].chunk) for place, task in enumerate(tasks) if task.beside}
-        pairs = {each: self.pair(job, groups, stage, [chunks[index] for index in each]) for each in sorted(met)}
-        return replace(known, pairs=pairs)
+        pairs = {pair: self.pair(job, groups, stage, [chunks[index] for index in pair]) for pair in sorted(met)}
+        return replace(alone, pairs=pairs)
 
     def pair(self, job: Job, groups: RankGroups, stage: int, chunks: Sequence[Chunk]) -> Pair:
         """The forward of the first chunk and the backward of the second, as a middle of a step interleaves them."""
@@ -119,11 +119,11 @@ class TaskParts:
         key = ("pair", signature(job), job.plan.pp > 1, groups.pattern, replicas, again, *parts)
         if key not in self._pairs:
             visits = [Task(kind, MIDDLE, 0) for kind in (FORWARD, BACKWARD)]
-            alone = [flat(self.kernels.write(job, stage, *each)) for each in zip(chunks, visits, strict=True)]
+            alone = [flat(self.kernels.write(job, stage, *visited)) for visited in zip(chunks, visits, strict=True)]
             nothing, steps = np.zeros(groups.near), list[TimedInstruction]()
-            for each in interleaved(alone):
-                timed = self._step(each, groups, nothing, 1)
-                kind = BACKWARD if timed.role and each.name.startswith(GRADIENTS) else FORWARD
+            for instruction in interleaved(alone):
+                timed = self._step(instruction, groups, nothing, 1)
+                kind = BACKWARD if timed.role and instruction.name.startswith(GRADIENTS) else FORWARD
                 steps.append(timed._replace(role=role_of(timed.role, kind)) if timed.role else timed)
             self.kernels.effort.add(len(steps) * (TIMED_S + WRITTEN_S))
             self._pairs[key] = Pair(TimedTask(tuple(steps)))
@@ -142,7 +142,7 @@ class TaskParts:
         for item in program.items:
             if isinstance(item, Repeat):
                 # Those of a draft, behind the model's, stay as many as they are.
-                moved_s = outside_s if any(isinstance(each, Layers) for each in items) else layers_s
+                moved_s = outside_s if any(isinstance(before, Layers) for before in items) else layers_s
                 steps = tuple([self._step(step, groups, moved_s, item.times) for step in item.body])
                 items.append(Layers(steps, item.times))
             else:

@@ -45,7 +45,7 @@ class ReplicaExchanges:
         plan = job.plan
         degrees = (*plan.degrees.values(), plan.rail_axes, plan.expert_shards, plan.expert_owners)
         alike = (plan.scheme, degrees, job.micro_batches)
-        key = (*alike, tuple([each[:2] for each in divisions]))
+        key = (*alike, tuple([division[:2] for division in divisions]))
         if key not in self._known:
             self._known[key] = np.array([self._of_layers_s(job, division, alike) for division in divisions])
         return self._known[key]

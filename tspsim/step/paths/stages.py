@@ -65,7 +65,7 @@ class Outline:
     def least_s(self, slowdown: float, of_a_layer_s: Floats | None = None) -> float:
         """What a step takes at least; replicas say ``of_a_layer_s`` besides."""
         said = [None if of_a_layer_s is None else of_a_layer_s * layers for _, layers in self.works]
-        works = [work.least_s(slowdown, each) for (work, _), each in zip(self.works, said, strict=True)]
+        works = [work.least_s(slowdown, of_layers_s) for (work, _), of_layers_s in zip(self.works, said, strict=True)]
         return max([self.path_s, *works])
 
 
@@ -117,12 +117,12 @@ class StageBounds:
         kernels, plan = self.kernels.of_model(job), job.plan
         again_s = 0.0
         if plan.recomputed is not None and not mixed(job):
-            made = [
+            again = [
                 sum(what == plan.recomputation for what in plan.recomputed.what(plan.recomputation, layers))
                 for layers in job.chunk_sizes
             ]
             all_of_it = self.kernels.of_model(job.making(plan.recomputation))
-            again_s = max(0.0, float(all_of_it[2] - kernels[2])) * sum(made)
+            again_s = max(0.0, float(all_of_it[2] - kernels[2])) * sum(again)
         kernels_s = job.micro_batches * (float(kernels[0] + kernels[1]) + again_s) / plan.pp
         if hides(job):
             return kernels_s
@@ -165,19 +165,19 @@ class StageBounds:
 
     def step_s(self, job: Job, mesh: Mesh) -> float:
         """Everything of one plan."""
-        found = self._longest(job, mesh, whole=True)
+        everything = self._longest(job, mesh, whole=True)
         if job.plan.vpp == 1 or not job.training or not job.plan.zero or hides(job):
-            return found.least_s(self.slowdown)
+            return everything.least_s(self.slowdown)
         # Tasks stand for the first and the last of one chunk; replicas speak of every chunk's.
         outline, own = self.outline(job, mesh), Division(job.plan.zero, job.plan.shard_group, mesh)
         said = self._said_of_a_layer_s(job, (own,))
         if said is None:
-            return found.least_s(self.slowdown)
+            return everything.least_s(self.slowdown)
         works = []
-        for (work, layers), (alone, _) in zip(found.works, outline.works, strict=True):
+        for (work, layers), (alone, _) in zip(everything.works, outline.works, strict=True):
             moved_s = np.maximum(work.moved_s, alone.moved_s + said[0] * layers)
             works.append((replace(work, moved_s=moved_s), layers))
-        return Outline(found.path_s, tuple(works)).least_s(self.slowdown)
+        return Outline(everything.path_s, tuple(works)).least_s(self.slowdown)
 
     def layer_s(self, job: Job, mesh: Mesh) -> float:
         """One layer between two others, forward and back, with what its kernels lose to what moves beside them: the
@@ -318,12 +318,12 @@ def _work_of_stage(stage: Stage, count: int, idle_s: float) -> StageWork:
     """Micro-batches of one stage that waits for another as long; the first task and the last with what is special."""
     work = _work_of((*stage.forward, *stage.backward, *stage.weights), count)
     kernels_s, gaps_s, moved_s = work.kernels_s, work.gaps_s + idle_s, work.moved_s
-    for part, found, usual in (
+    for part, path, usual in (
         (stage.first, stage.first.first, stage.forward[stage.own]),
         (stage.last, stage.last.busy, (stage.weights or stage.backward or stage.forward)[stage.last_own]),
     ):
-        kernels_s += found.compute_s - usual.busy.compute_s
-        gaps_s += max(0.0, found.gaps_s - usual.busy.gaps_s)
+        kernels_s += path.compute_s - usual.busy.compute_s
+        gaps_s += max(0.0, path.gaps_s - usual.busy.gaps_s)
         moved_s = moved_s + part.moved_s - usual.moved_s
     return StageWork(kernels_s, gaps_s, moved_s)
 

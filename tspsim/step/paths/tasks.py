@@ -85,9 +85,9 @@ class Pair:
         return walk(self.task, arrivals=arrivals)
 
     @staticmethod
-    def sent_s(found: Walk, kind: str) -> float:
+    def sent_s(path: Walk, kind: str) -> float:
         """When what the forward, or the backward, sends is ready."""
-        return found.ready_s.get(role_of(SEND, kind), found.end_s)
+        return path.ready_s.get(role_of(SEND, kind), path.end_s)
 
 
 @dataclass(frozen=True)
@@ -212,18 +212,18 @@ def _walked(
         while number < len(order):
             task, before_s = order[number], free_s[stage]
             together = order[number : number + 1 + task.beside]
-            arrivals = [arrival_s(each, stage) for each in together]
+            arrivals = [arrival_s(visit, stage) for visit in together]
             if max(arrivals) == math.inf:
                 break
             if task.beside:
                 pair = here.pairs[task.chunk, together[1].chunk]
                 came = zip(together, arrivals, strict=True)
-                known = [(at_s, pair.arriving[each.kind]) for each, at_s in came if at_s > NEVER]
-                known.append((before_s, pair.busy))
-                free_s[stage] = max(at_s + found.end_s for at_s, found in known)
-                for each in together:
-                    done(each, stage, max(at_s + pair.sent_s(found, each.kind) for at_s, found in known))
-                step_s = max(step_s, *(at_s + found.last_s for at_s, found in known))
+                paths = [(at_s, pair.arriving[visit.kind]) for visit, at_s in came if at_s > NEVER]
+                paths.append((before_s, pair.busy))
+                free_s[stage] = max(at_s + path.end_s for at_s, path in paths)
+                for visit in together:
+                    done(visit, stage, max(at_s + pair.sent_s(path, visit.kind) for at_s, path in paths))
+                step_s = max(step_s, *(at_s + path.last_s for at_s, path in paths))
             else:
                 last, (at_s,) = number == len(order) - 1, arrivals
                 part = here.last if last else here.part(task) if number else here.first

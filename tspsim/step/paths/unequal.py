@@ -52,11 +52,11 @@ class UnequalBounds:
         """The path of the rank that takes longest through its own program, whose micro-batches all differ. Its kernels
         alone where there are stages, where weights travel every micro-batch, and where nodes divide groups unlike each
         other or links differ."""
-        each, scheme = replicas_s(job, self._rates_of(job)), scheme_of(job.plan)
-        longest = max(range(len(each)), key=each.__getitem__)
+        seconds, scheme = replicas_s(job, self._rates_of(job)), scheme_of(job.plan)
+        longest = max(range(len(seconds)), key=seconds.__getitem__)
         program = self.kernels.counted(write_program(scheme, job, {"dp": longest}))
-        computes = [(each, times) for each, times in program.counted() if isinstance(each, Compute)]
-        path_s = sum(times * self.kernels.kernel_s(each) for each, times in computes)
+        computes = [(step, times) for step, times in program.counted() if isinstance(step, Compute)]
+        path_s = sum(times * self.kernels.kernel_s(kernel) for kernel, times in computes)
         near = self.cluster.gpus_per_node
         if not (near & (near - 1) or self.cluster.factors or job.plan.pp > 1 or job.plan.zero > 1):
             path_s = max(path_s, self.parts.compile(program, RankGroups(mesh, 0, self.cluster)).first.last_s)

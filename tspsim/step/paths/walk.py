@@ -184,13 +184,13 @@ def in_pieces_s(task: TimedTask, stream: str) -> float:
     total_s, alone = 0.0, list[TimedInstruction]()
     for item in task.items:
         if isinstance(item, Layers):
-            total_s += item.times * sum(_piece_s(item.steps, *each) for each in _pieces(item.steps, stream))
+            total_s += item.times * sum(_piece_s(item.steps, *piece) for piece in _pieces(item.steps, stream))
         else:
             alone.append(item)
     # What stands outside of layers counts its waits from the task's beginning: none of them is inside a piece then.
     if len(alone) < len(task.items):
         return total_s + sum(step.duration_s for step in alone if step.is_compute)
-    return total_s + sum(_piece_s(alone, *each) for each in _pieces(alone, stream))
+    return total_s + sum(_piece_s(alone, *piece) for piece in _pieces(alone, stream))
 
 
 def _pieces(steps: Sequence[TimedInstruction], stream: str) -> Iterator[tuple[int, int]]:
@@ -214,12 +214,12 @@ def _piece_s(steps: Sequence[TimedInstruction], begin: int, end: int) -> float:
 def _found(
     after: Sequence[int], starts: Sequence[int], borders: Sequence[int], skipped: Sequence[int]
 ) -> tuple[int, ...]:
-    found = []
+    places = []
     for index in after:
         place = bisect.bisect_right(borders, index)
         if place == len(starts) or index < starts[place]:
-            found.append(index - skipped[place - 1] if place else index)
-    return tuple(found)
+            places.append(index - skipped[place - 1] if place else index)
+    return tuple(places)
 
 
 def _run_layers(clocks: _Clocks, layer: Sequence[TimedInstruction], times: int) -> int:

@@ -66,7 +66,7 @@ def check(name: str, keys: Mapping[str, Any] | None = None, scenario: Mapping[st
 
 def described(thing: Any) -> Iterator[Finding]:
     """The law that an object describes itself, for catalogs and reports."""
-    parts = (thing, getattr(thing, "lane", None))
+    parts = (thing, getattr(thing, "scheduler", None))
     summarized = any(getattr(part, name, None) for part in parts for name in ("summary", "title", "__doc__"))
     yield judged("it says what it is", "its summary", summarized, "it has no summary")
 

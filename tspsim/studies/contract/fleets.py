@@ -57,7 +57,7 @@ def starves_nobody(stated: Mapping[str, Any], where: str) -> Finding:
     report = answer(load(document), _none)
     wait_s = next(job.wait_s for job in report.facts.jobs if job.name == "wide")
     wait = "a job on all nodes never starts" if wait_s is None else f"a job on all nodes waits {wait_s / 3600:.3g} h"
-    return judged("nobody starves", where, wait_s is not None and wait_s <= 86_400.0, wait)
+    return judged("no job starves", where, wait_s is not None and wait_s <= 86_400.0, wait)
 
 
 def laws(report: FleetAnswer, where: str) -> Iterator[Finding]:

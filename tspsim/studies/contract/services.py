@@ -66,7 +66,7 @@ def served(
     members = [Members(Engine(scheduler, kv_tokens=kv_tokens), AffineCost(0.01, 2e-5, 1e-8), 3)]
     pool = TieredPool(members, router, tiers=tiers, layers=8) if tiers else ReplicaPool(members, router)
     outcome = Service(clients, pool, every_step=every_step).run()
-    return clients.book, Waits.of(clients.book), outcome
+    return clients.table, Waits.of(clients.table), outcome
 
 
 def laws(
@@ -78,13 +78,13 @@ def laws(
     where: str = "",
 ) -> Iterator[Finding]:
     """Findings about the requests of a service."""
-    book, waits, outcome = served(traffic, scheduler, router, tiers, kv_tokens=kv_tokens)
-    counted, most = book.asked.counted, book.asked.most
-    open_ = int((~np.isfinite(book.end_s)).sum())
-    yield judged("every request is answered", where, open_ == 0, f"{open_} of {len(book)} are not")
+    table, waits, outcome = served(traffic, scheduler, router, tiers, kv_tokens=kv_tokens)
+    counted, most = table.drawn.counted, table.drawn.most
+    open_ = int((~np.isfinite(table.end_s)).sum())
+    yield judged("every request is answered", where, open_ == 0, f"{open_} of {len(table)} are not")
     if open_:
         return
-    whole = len(waits) == len(range(*counted.indices(len(book))))
+    whole = len(waits) == len(range(*counted.indices(len(table))))
     yield judged("those that count are counted", where, whole, "others are")
     in_order = (
         (waits.sent_s <= waits.scheduled_s).all()
@@ -97,25 +97,25 @@ def laws(
     yield judged("one output ends with the first", where, bool(ends), "it does not")
     cached = (waits.cached_tokens < waits.prompt_tokens).all()
     yield judged("of every prompt something is computed", where, bool(cached), "a whole prompt comes from a cache")
-    if not book.preemptions.any() and not POLICIES.get(scheduler).in_batches:
+    if not table.preemptions.any() and not POLICIES.get(scheduler).in_batches:
         computed = sum(int(log.column("chunk_tokens").sum()) for log in outcome.logs)
-        needed = int((book.asked.prompt_tokens - book.cached_tokens).sum())
+        needed = int((table.drawn.prompt_tokens - table.cached_tokens).sum())
         why = f"{computed:,} tokens of prompts are computed, {needed:,} are needed"
         yield judged("tokens are computed once", where, computed == needed, why)
-    times = np.sort(np.concatenate([book.arrival_s, book.end_s]))
-    sent, ended = (np.searchsorted(np.sort(at), times, "right") for at in (book.arrival_s, book.end_s))
+    times = np.sort(np.concatenate([table.arrival_s, table.end_s]))
+    sent, ended = (np.searchsorted(np.sort(at), times, "right") for at in (table.arrival_s, table.end_s))
     here = sent - ended
-    areas = float((here[:-1] * np.diff(times)).sum()), float((book.end_s - book.arrival_s).sum())
+    areas = float((here[:-1] * np.diff(times)).sum()), float((table.end_s - table.arrival_s).sum())
     little = abs(areas[0] - areas[1]) <= 1e-6 * max(areas)
     yield judged("Little's law holds", where, little, f"{areas[0]:.6g} request seconds here, {areas[1]:.6g} waited")
-    if most is not None and book.asked.turns == 1:
+    if most is not None and table.drawn.turns == 1:
         at_once = int(here[np.append(np.diff(times) > 1e-9, True)].max())
         yield judged("no more at once than are allowed", where, at_once <= most, f"{at_once} of {most}")
-    yield from again(traffic, scheduler, router, tiers, kv_tokens, book, where)
+    yield from again(traffic, scheduler, router, tiers, kv_tokens, table, where)
 
 
 def again(
-    traffic: TrafficSpec, scheduler: str, router: str, tiers: Sequence[TierSpec], kv_tokens: int, book: Any, where: str
+    traffic: TrafficSpec, scheduler: str, router: str, tiers: Sequence[TierSpec], kv_tokens: int, table: Any, where: str
 ) -> Iterator[Finding]:
     """The law that single steps, and a second run, give the same answer."""
     for every_step, law in ((True, "single steps are what runs of them are"), (False, "the same has the same answer")):
@@ -123,6 +123,6 @@ def again(
         differing = [
             name
             for name in ("arrival_s", "first_token_s", "end_s", "preemptions")
-            if not np.allclose(getattr(other, name), getattr(book, name), rtol=1e-9 if every_step else 0.0, atol=0.0)
+            if not np.allclose(getattr(other, name), getattr(table, name), rtol=1e-9 if every_step else 0.0, atol=0.0)
         ]
         yield judged(law, where, not differing, f"{', '.join(differing)} differ")

@@ -182,7 +182,7 @@ def remembered(job: Job, answer: PlanResult, where: str) -> Finding:
     if job.step.serves or job.model.experts is not None:
         return judged(law, where, bool(parts))
     needs = job.plan.token_shards > 1
-    why = "what other shards send is in no buffer (gathered_context)" if needs else "one shard gathers from nobody"
+    why = "received keys and values are in no buffer (gathered_context)" if needs else "one shard gathers nothing"
     return judged(law, where, ("gathered_context" in parts) == needs, why)
 
 

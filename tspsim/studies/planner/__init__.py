@@ -1,4 +1,4 @@
-"""The planner: every legal plan bounded, the promising ones simulated, the best explained."""
+"""The planner: bounds every legal plan, simulates the promising ones, explains the best."""
 
 from __future__ import annotations
 

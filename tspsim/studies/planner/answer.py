@@ -1,4 +1,4 @@
-"""What the planner answers: the best plans, what is known about the others, where the best are not; and its JSON."""
+"""The planner's answer and its JSON: the best plans, bounds on the others, and the best elsewhere."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ...step.question import Question
 from ...step.result import SCHEMA_VERSION, PlanResult
 from ...step.statements import defaults_in_words
 from ..ceiling import searched_under_the_ceiling
-from .found import Found
 from .limit import Limits as KeptLimits
 from .limit import limit_texts
-from .limits import FittingEnds, Lean
+from .limits import FittingEnds, LeanPlan
 from .scheme_map import Cell, Side
 from .searches import at_nodes
 from .sensitivity import Sensitivity
+from .simulated_plan import SimulatedPlan
 from .space import Space
 from .why import StepPart
 from .workers import scenario_of
 
-#: A best plan that no other can beat by more than this share is one to explain and to compare with.
+#: The best plan is explained and compared if no other can beat it by more than this share.
 PROVEN = 0.02
 
 
@@ -40,9 +40,9 @@ class StatedPlan:
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """Rate of the best over that of the runner-up, where it lies nine times of ten as their errors go together, and how
-    likely it is above 1."""
+class Lead:
+    """The ratio of the best rate to the runner-up's, its 90 % range with common errors cancelled, and the probability
+    that it is above 1."""
 
     ratio: float
     low: float
@@ -57,7 +57,7 @@ class Ahead:
 
 @dataclass(repr=False)
 class Planned(ShownPlans):
-    """What the planner found."""
+    """The planner's answer for a step."""
 
     scenario: Scenario
     question: Question
@@ -67,17 +67,17 @@ class Planned(ShownPlans):
     top: int
     #: The limits that plans had to keep.
     kept: KeptLimits = field(default_factory=KeptLimits)
-    #: The best plans, best first; ``next_bound`` says what those that were not simulated cannot undercut.
-    best: tuple[Found, ...] = ()
+    #: The best plans, best first. ``next_bound_s`` bounds every plan that was not simulated.
+    best: tuple[SimulatedPlan, ...] = ()
     next_bound_s: float = math.inf
-    #: By what share a plan that was searched and not simulated may be better than the best; 0: none can.
+    #: The share by which a plan that was not simulated may be better than the best; 0: none can.
     gap: float = 0.0
     stated: tuple[StatedPlan, ...] = ()
-    #: Plans that no other simulated one beats in rate, tokens a dollar and memory left.
-    front: tuple[Found, ...] = ()
+    #: Plans that no other simulated one beats in rate, tokens per dollar and free memory.
+    front: tuple[SimulatedPlan, ...] = ()
     why: tuple[StepPart, ...] = ()
     rival: str = ""
-    ahead: Ahead | None = None
+    ahead: Lead | None = None
     sensitivity: tuple[Sensitivity, ...] = ()
     limits: FittingEnds | None = None
     scheme_map: tuple[Cell, ...] = ()
@@ -88,18 +88,18 @@ class Planned(ShownPlans):
 
     @property
     def enough(self) -> bool:
-        """Whether it is proven that no plan of those searched is better by more than :data:`PROVEN`."""
+        """Whether the search proves that no plan is better by more than :data:`PROVEN`."""
         return self.gap <= PROVEN and (self.complete or self.gap > 0.0)
 
     @property
     def opening(self) -> str:
-        """That the search was interrupted, or has not shown that its best plan is the best."""
-        told = ["Interrupted: the best plan so far."] if self.interrupted else []
+        """A sentence if the search was interrupted, or has not proven its best plan."""
+        sentences = ["Interrupted: the best plan so far."] if self.interrupted else []
         if not self.enough:
             far = f"another plan may be up to {percent(self.gap)} faster" if self.gap else "nothing is proven"
             remedy = "" if self.interrupted else "; give more with --budget"
-            told.append(f"Not searched enough: {far}{remedy}.")
-        return " ".join(told)
+            sentences.append(f"Not searched enough: {far}{remedy}.")
+        return " ".join(sentences)
 
     @property
     def ceiling(self) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ class Planned(ShownPlans):
         return self.scenario.name
 
     def shown_plans(self) -> Iterable[tuple[str, PlanResult]]:
-        return [(found.candidate.name, found.result) for found in self.best]
+        return [(plan.candidate.name, plan.result) for plan in self.best]
 
     @property
     def tokens(self) -> int:
@@ -120,30 +120,30 @@ class Planned(ShownPlans):
 
     @property
     def asked(self) -> Scenario:
-        """The scenario with the best plan alone, and the sequences that a replica then has."""
+        """The scenario with only the best plan, and its sequences per replica."""
         return self.asked_of(self.best[0])
 
-    def asked_of(self, found: Found) -> Scenario:
-        """The scenario with one of the plans alone."""
-        nodes = found.result.gpus // self.question.cluster.gpus_per_node
+    def asked_of(self, plan: SimulatedPlan) -> Scenario:
+        """The scenario with only one of the plans."""
+        nodes = plan.result.gpus // self.question.cluster.gpus_per_node
         scenario = self.scenario
         if nodes != self.question.cluster.nodes:
             scenario = at_nodes(scenario, self.question.cluster, nodes)
-        return scenario_of(scenario, found.candidate)
+        return scenario_of(scenario, plan.candidate)
 
     def with_questions(self) -> Planned:
-        """The same, whose best plans know the scenarios that ask for them."""
-        self.best = tuple(replace(found, asked=self.asked_of(found)) for found in self.best)
+        """The same answer, with each best plan's own scenario attached."""
+        self.best = tuple(replace(plan, asked=self.asked_of(plan)) for plan in self.best)
         return self
 
     @property
     def searched(self) -> Mapping[str, tuple[str, ...]]:
-        """Keys that were chosen, beside degrees, and of some the values that were looked at."""
+        """Keys that were searched beside degrees, and the values tried where not all were."""
         return self._space.searched()
 
     @property
     def left(self) -> Mapping[str, tuple[str, ...]]:
-        """Why other keys were left as they are stated → these keys, or values of keys that were searched."""
+        """Reasons why keys stayed as stated, each with these keys, or values of searched keys."""
         return self._space.left()
 
     @property
@@ -157,10 +157,10 @@ class Planned(ShownPlans):
 
 
 def document(planned: Planned) -> dict[str, Any]:
-    """One object: the question, the plans that were simulated, and under ``plan`` what the planner says about them."""
+    """One object: the question, the simulated plans, and under ``plan`` the planner's findings."""
     question = planned.question
     best = list(planned.best)
-    front = [found for found in planned.front if found not in best]
+    front = [plan for plan in planned.front if plan not in best]
     return {
         "schema": SCHEMA_VERSION,
         "scenario": planned.scenario.to_dict() | {"model": describe_model(question.model)},
@@ -169,16 +169,16 @@ def document(planned: Planned) -> dict[str, Any]:
             "opening": planned.opening,
             "objective": planned.objective,
             "kept_limits": [
-                *limit_texts(planned.kept.each),
+                *limit_texts(planned.kept.limits),
                 *([f"schemes={','.join(planned.kept.schemes)}"] if planned.kept.schemes else []),
             ],
             "batch_sequences": planned.batch,
             "tokens_per_step": planned.tokens,
-            "best": [_entry(found, planned) for found in best],
-            "front": [_entry(found, planned) for found in (*best, *front) if found in planned.front],
+            "best": [_entry(plan, planned) for plan in best],
+            "front": [_entry(plan, planned) for plan in (*best, *front) if plan in planned.front],
             "stated": [
-                {"name": each.name, **({"error": each.error} if each.error else {}), **_rates(each.result)}
-                for each in planned.stated
+                {"name": plan.name, **({"error": plan.error} if plan.error else {}), **_rates(plan.result)}
+                for plan in planned.stated
             ],
             "why": {
                 "best": best[0].candidate.name,
@@ -191,27 +191,27 @@ def document(planned: Planned) -> dict[str, Any]:
             },
             "elsewhere": [
                 {
-                    "what": each.what,
-                    "nodes": each.nodes,
-                    "sequence": each.sequence,
-                    "batch_sequences": each.batch,
-                    "ranking": [{"plan": name, "step_time_s": step_s} for name, step_s in each.ranking],
-                    "does_not_fit": list(each.unfit),
+                    "what": place.what,
+                    "nodes": place.nodes,
+                    "sequence": place.sequence,
+                    "batch_sequences": place.batch,
+                    "ranking": [{"plan": name, "step_time_s": step_s} for name, step_s in place.ranking],
+                    "does_not_fit": list(place.unfit),
                 }
-                for each in planned.sensitivity
+                for place in planned.sensitivity
             ],
             "limits": _limits(planned),
             "map": [
                 {
-                    "sequence": each.sequence,
-                    "nodes": each.nodes,
-                    "batch_sequences": each.batch,
-                    "tsp": _side(each.folded),
-                    "other": _side(each.other),
-                    "proven": each.proven,
-                    "complete": each.sure,
+                    "sequence": cell.sequence,
+                    "nodes": cell.nodes,
+                    "batch_sequences": cell.batch,
+                    "tsp": _side(cell.folded),
+                    "other": _side(cell.other),
+                    "proven": cell.proven,
+                    "complete": cell.sure,
                 }
-                for each in planned.scheme_map
+                for cell in planned.scheme_map
             ],
             "search": {
                 "searched": {name: list(values) for name, values in planned.searched.items()},
@@ -226,20 +226,23 @@ def document(planned: Planned) -> dict[str, Any]:
             },
         },
         "provenance": [dict(row) for row in provenance(question)],
-        "defaults": [*defaults_in_words(question, [found.candidate.plan for found in best]), *planned.ceiling],
+        "defaults": [
+            *defaults_in_words(question, [simulated.candidate.plan for simulated in best]),
+            *planned.ceiling,
+        ],
     }
 
 
-def _entry(found: Found, planned: Planned) -> dict[str, Any]:
-    """A plan's entry of the contract, with the keys that ask for it again."""
-    nodes = found.result.gpus // planned.question.cluster.gpus_per_node
+def _entry(plan: SimulatedPlan, planned: Planned) -> dict[str, Any]:
+    """A plan's entry of the contract, with its keys in a scenario."""
+    nodes = plan.result.gpus // planned.question.cluster.gpus_per_node
     return {
-        **found.result.to_json(),
-        "keys": found.candidate.keys,
-        "sequences_per_replica": found.candidate.job.work.sequences,
+        **plan.result.to_json(),
+        "keys": plan.candidate.keys,
+        "sequences_per_replica": plan.candidate.job.work.sequences,
         "nodes": nodes,
-        "bound_s": found.bound_s,
-        "headroom_bytes": found.headroom_bytes,
+        "bound_s": plan.bound_s,
+        "headroom_bytes": plan.headroom_bytes,
     }
 
 
@@ -264,10 +267,10 @@ def _limits(planned: Planned) -> dict[str, Any] | None:
     if planned.limits is None:
         return None
 
-    def limit(found: tuple[int, Lean] | None) -> dict[str, Any] | None:
-        if found is None:
+    def limit(end: tuple[int, LeanPlan] | None) -> dict[str, Any] | None:
+        if end is None:
             return None
-        value, lean = found
+        value, lean = end
         return {"value": value, "plan": lean.name, "memory_peak_bytes": lean.bytes}
 
     every = planned.limits

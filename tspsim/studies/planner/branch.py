@@ -1,9 +1,9 @@
-"""Branch and bound: the fastest plans of a space, simulated in the order of what they cannot undercut.
+"""Branch and bound: the fastest plans of a space, simulated in the order of their lower bounds.
 
-The heap holds sets of plans with a time that the best of them cannot undercut: families, which become layouts, which
-become plans. A bound that is cheap is replaced by a closer one before anything is done about it. Plans that come out on
-top are simulated, :data:`ROUND` at a time, until what is left cannot be faster than the slowest of the best. Which
-plans are simulated does not depend on how many processes do it, or on how fast.
+The heap holds sets of plans, each with a lower bound on its best step. Families are split into layouts, layouts into
+plans. A cheap bound is replaced by a closer one before its set is split. Plans at the top are simulated, :data:`ROUND`
+at a time, until no remaining bound is below the slowest of the best. Which plans are simulated does not depend on the
+number or speed of processes.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from ...step.result import PlanResult
 from .candidate import Candidate
 from .climb import Climb
 from .clock import NEVER, Deadline
-from .found import Found
 from .frontier import Frontier, Tally
 from .sets import Sets
 from .shapes import Shapes
+from .simulated_plan import SimulatedPlan
 from .space import Space
 
 #: Plans simulated between two looks at the bounds: enough to keep a few processes busy, few enough to waste little.
 ROUND = 4
-#: Share of the time after which a search whose plans have not come out on top looks for any.
+#: Share of the time after which a search without any simulated plan takes whichever is promising.
 FIRST_SHARE = 0.3
 #: Share of the effort for a side that cannot win.
 HOPELESS = 0.5
 
 
 class SimulationsInterrupted(KeyboardInterrupt):
-    """Ctrl-C while plans were simulated; ``answers`` to those that were done by then, None for the others."""
+    """Ctrl-C during simulations. ``answers``: the finished results, None for the others."""
 
     def __init__(self, answers: Sequence[PlanResult | None]) -> None:
         self.answers = answers
@@ -44,17 +44,17 @@ class SimulationsInterrupted(KeyboardInterrupt):
 class Best:
     """The fastest plans, fastest first, and a bound on every plan that was not simulated (infinite: none is left).
 
-    It lies above the last of ``plans``, unless time ran out first (``complete`` is False).
+    The bound lies above the last of ``plans``, unless time ran out (``complete`` is False).
     """
 
-    plans: tuple[Found, ...]
+    plans: tuple[SimulatedPlan, ...]
     next_bound_s: float
     complete: bool
 
 
 @dataclass
 class Search:
-    """A space, and what was found in it; what one question simulates the next one knows."""
+    """A space and its simulated plans; later questions to the search reuse them."""
 
     #: The legal plans.
     space: Space
@@ -62,24 +62,24 @@ class Search:
     bound: LowerBound
     #: Memory of a GPU.
     capacity_bytes: float
-    #: Answers some plans, in their order; None for those it had no time for. May raise :class:`SimulationsInterrupted`.
+    #: Simulates plans, in their order; None for those without time. May raise :class:`SimulationsInterrupted`.
     simulate: Callable[[Sequence[Candidate]], list[PlanResult | None]]
-    #: When to stop. A plan whose simulation would take longer than is left is not begun.
+    #: When to stop. A plan whose simulation would take longer than the rest of the time is not begun.
     deadline: Deadline = NEVER
-    #: Called before plans are simulated: the lowest bound left, and the best found so far.
-    report: Callable[[float, Sequence[Found]], None] | None = None
-    #: No plan at all is faster.
+    #: Called before simulations with the lowest bound left and the best plans so far.
+    report: Callable[[float, Sequence[SimulatedPlan]], None] | None = None
+    #: A lower bound on every plan.
     least_s: float = 0.0
-    known: dict[str, Found] = field(default_factory=dict)
+    simulated: dict[str, SimulatedPlan] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
-    #: The floors of some spreads by their number, and what those that time was too short for cannot undercut.
+    #: Floors of spreads by their number, and the bound on spreads that were not reached in time.
     floors: dict[int, float] = field(default_factory=dict)
     unseen_s: float = math.inf
     sets: Sets = field(init=False, repr=False)
 
     @once
     def shapes(self) -> Shapes:
-        """The spreads, the same objects each time, and what they are made of."""
+        """The spreads, the same objects each time, and the sets they are made of."""
         return Shapes(self.sets, list(self.space.spreads()))
 
     def __post_init__(self) -> None:
@@ -102,27 +102,27 @@ class Search:
         Parameters
         ----------
         count
-            How many.
+            Number of plans.
         free_bytes
-            Memory that they leave free.
+            Memory that plans must leave free.
         admit
-            Which spreads and families are looked at.
+            Which spreads and families are considered.
         below_s
-            Slower plans are of no interest.
+            Slower plans are ignored.
         most_rounds
-            Rounds after which to stop though something better may be left; plans that are slow to simulate are then
-            not looked at.
+            Rounds after which to stop, even if better plans may be left; plans that are slow to simulate are then
+            skipped.
         at_once
-            Plans that are simulated between two looks at the bounds.
+            Plans simulated between two looks at the bounds.
         gap
-            The best is good enough when nothing that is left is better by more than this share.
+            The search ends when no remaining plan can be better by more than this share.
         until
-            When to stop, where that is before the search's own deadline.
+            An earlier deadline than the search's own.
         """
         deadline = until or self.deadline
         spreads = self._spreads(admit, deadline)
         frontier = Frontier(self, spreads, self.capacity_bytes - free_bytes, deadline, admit=admit)
-        best = sorted((each for each in self.known.values() if self._fits(each, free_bytes, admit)), key=_rank)
+        best = sorted((plan for plan in self.simulated.values() if self._fits(plan, free_bytes, admit)), key=_rank)
         first_look = deadline.at_s < math.inf and most_rounds == math.inf and not best
         while True:
             limit_s = min(below_s, best[count - 1].step_s) if len(best) >= count else below_s
@@ -141,8 +141,8 @@ class Search:
                 return Best(tuple(best[:count]), frontier.next_bound_s, complete)
             if self.report is not None:
                 self.report(frontier.next_bound_s, best)
-            for found in self._answers(batch, frontier.put_back):
-                best.append(found)
+            for plan in self._answers(batch, frontier.put_back):
+                best.append(plan)
             best.sort(key=_rank)
 
     def begin(
@@ -152,7 +152,7 @@ class Search:
         admit: Callable[[Job], bool] = lambda job: True,
         below_s: float = math.inf,
     ) -> None:
-        """Simulate the most promising of the first portfolio; parameters as in :meth:`best`."""
+        """Simulate the most promising plans of the first portfolio; parameters as in :meth:`best`."""
         self._climb(free_bytes, admit, below_s, self.deadline).begin()
 
     def climb(
@@ -163,35 +163,35 @@ class Search:
         below_s: float = math.inf,
         until: Deadline | None = None,
     ) -> None:
-        """From the best that is known to better ones beside it; parameters as in :meth:`best`."""
+        """Climb from the best plan to better neighbours; parameters as in :meth:`best`."""
         self._climb(free_bytes, admit, below_s, until or self.deadline).up()
 
     def _climb(self, free_bytes: float, admit: Callable[[Job], bool], below_s: float, deadline: Deadline) -> Climb:
-        def fits(found: Found) -> bool:
-            return self._fits(found, free_bytes, admit)
+        def fits(plan: SimulatedPlan) -> bool:
+            return self._fits(plan, free_bytes, admit)
 
         return Climb(self, self.capacity_bytes - free_bytes, admit, fits, below_s, deadline)
 
-    def answers(self, batch: Sequence[tuple[float, Candidate]]) -> list[Found]:
-        """Those of some plans that ran, simulated."""
+    def answers(self, batch: Sequence[tuple[float, Candidate]]) -> list[SimulatedPlan]:
+        """The simulated plans of a batch that ran."""
         return list(self._answers(batch, lambda bound_s, candidate: None))
 
     def near(self, *, admit: Callable[[Job], bool], gap: float, effort: int, rival_s: float = math.inf) -> Best:
-        """A plan that is at most ``gap`` slower than the fastest, or the best that ``effort`` finds.
+        """A plan at most ``gap`` slower than the fastest, or the best within ``effort``.
 
         Plans are simulated one by one, lowest bound first.
 
         Parameters
         ----------
         effort
-            Instructions that simulations may run in all; a plan that takes more than is left is passed over once one
-            was found. ``next_bound_s`` counts it among those that were not simulated.
+            Instructions of all simulations. Once one plan was simulated, plans that take more than is left are skipped;
+            ``next_bound_s`` counts them as not simulated.
         rival_s
-            A step to beat: where no plan that is left can, :data:`HOPELESS` of the effort is enough.
+            A step to beat. If no remaining plan can, :data:`HOPELESS` of the effort is spent.
         """
         spreads = self._spreads(admit, self.deadline)
         frontier = Frontier(self, spreads, self.capacity_bytes, self.deadline, quick=math.inf, admit=admit)
-        best: Found | None = None
+        best: SimulatedPlan | None = None
         passed_s, spent = math.inf, 0
         while True:
             limit_s = best.step_s / (1.0 + gap) if best is not None else math.inf
@@ -208,11 +208,11 @@ class Search:
                     passed_s = min(passed_s, bound_s)
                     continue
             spent += instructions
-            for found in self._answers(batch, frontier.put_back):
-                best = found if best is None else min(best, found, key=_rank)
+            for plan in self._answers(batch, frontier.put_back):
+                best = plan if best is None else min(best, plan, key=_rank)
 
     def _spreads(self, admit: Callable[[Job], bool], deadline: Deadline) -> Iterator[tuple[float, Job]]:
-        """Spreads with their floors, each found once; after the deadline those found before."""
+        """Spreads with their floors, each computed once; after the deadline only those computed before."""
         self.unseen_s = math.inf
         for number, spread in enumerate(self.shapes.spreads):
             if not admit(spread):
@@ -225,12 +225,12 @@ class Search:
             if self.floors[number] < math.inf:
                 yield self.floors[number], spread
 
-    def _fits(self, found: Found, free_bytes: float, admit: Callable[[Job], bool]) -> bool:
-        return found.headroom_bytes >= free_bytes and admit(found.candidate.job)
+    def _fits(self, plan: SimulatedPlan, free_bytes: float, admit: Callable[[Job], bool]) -> bool:
+        return plan.headroom_bytes >= free_bytes and admit(plan.candidate.job)
 
     def _answers(
         self, batch: Sequence[tuple[float, Candidate]], put_back: Callable[[float, Candidate], None]
-    ) -> Iterable[Found]:
+    ) -> Iterable[SimulatedPlan]:
         for _, candidate in batch:
             self.space.effort.add(self.bound.simulation_s(candidate.job, candidate.mesh))
         try:
@@ -238,18 +238,18 @@ class Search:
         except SimulationsInterrupted as interrupted:
             for (bound_s, candidate), answer in zip(batch, interrupted.answers, strict=True):
                 if answer is not None and answer.ran:
-                    self.known[candidate.name] = Found(candidate, answer, bound_s)
+                    self.simulated[candidate.name] = SimulatedPlan(candidate, answer, bound_s)
             raise
         for (bound_s, candidate), answer in zip(batch, answers, strict=True):
             if answer is None:
                 put_back(bound_s, candidate)
             elif answer.ran:
                 self.tally.simulated += 1
-                found = self.known[candidate.name] = Found(candidate, answer, bound_s)
-                yield found
+                plan = self.simulated[candidate.name] = SimulatedPlan(candidate, answer, bound_s)
+                yield plan
             else:
                 self.tally.failed += 1
 
 
-def _rank(found: Found) -> tuple[float, tuple[int, ...], str]:
-    return found.rank
+def _rank(plan: SimulatedPlan) -> tuple[float, tuple[int, ...], str]:
+    return plan.rank

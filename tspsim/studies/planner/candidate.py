@@ -1,4 +1,4 @@
-"""A plan that a search looks at: its job and mesh, its keys in a scenario, and a name that says them."""
+"""A plan of a search: its job and mesh, its keys in a scenario, and a name made from them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from ...parallel.balance import BUSIEST
 from ...parallel.lengths import OF_LENGTHS, OFFLOAD_FROM
 from ...program.mesh import Mesh
 
-#: Characters of a plan's name in a scenario.
+#: Longest plan name in a scenario.
 LONGEST_NAME = 60
-#: Hexadecimal digits that tell longer ones apart.
+#: Hexadecimal digits that distinguish shortened names.
 MARK = 8
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A legal plan with its job (its replica's share of the batch) and mesh; ``order`` breaks ties: simpler is less."""
+    """A legal plan with its job (its replica's share of the batch) and mesh. ``order`` breaks ties: simpler plans have
+    a smaller one."""
 
     job: Job
     mesh: Mesh = field(repr=False, compare=False)
     order: tuple[int, ...]
-    #: Keys of a scenario's plan, where it was stated with them.
+    #: Keys of the scenario's plan, where the plan was stated.
     stated: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
@@ -34,7 +35,7 @@ class Candidate:
 
     @property
     def keys(self) -> dict[str, Any]:
-        """It as the keys of a scenario's plan."""
+        """The plan as keys of a scenario's plan."""
         return dict(self.stated) if self.stated is not None else plan_keys(self.plan)
 
     @property
@@ -43,7 +44,7 @@ class Candidate:
 
 
 def plan_keys(plan: Plan) -> dict[str, Any]:
-    """A plan as the keys of a scenario, those at their defaults left out."""
+    """A plan as keys of a scenario, without defaults."""
     keys: dict[str, Any] = {"name": plan.name}
     keys |= {axis: plan.degree(axis) for axis in (*scheme_axes(), "pp", "ep") if plan.degree(axis) > 1}
     for name in SWITCHES:
@@ -63,7 +64,7 @@ def plan_keys(plan: Plan) -> dict[str, Any]:
     return keys
 
 
-#: Keys of a scenario's plan that its name tells all of.
+#: Keys of a scenario's plan that its name contains completely.
 NAMED = frozenset(
     {"name", "dp", "pp", "ep", "vpp", "zero", "shard_group", "micro_batch", "recomputation", "exchange", "schedule"}
     | {"sequence_regions", "overlap", "expert_dispatch", "expert_overlap", "expert_pieces", "expert_shards"}
@@ -71,13 +72,13 @@ NAMED = frozenset(
 )
 
 
-#: Words of a plan's name. What a layer leaves for its backward: all of it is kept, attention runs again, what is cheap
-#: does, or all.
+#: Words of a plan's name for recomputation: ``keep`` stores everything, ``attn`` recomputes attention, ``cheap`` what
+#: is cheap, ``full`` everything.
 _WORDS = {"none": "keep", "selective": "attn"}
 
 
 def name_of(plan: Plan) -> str:
-    """A name that says everything a search may choose, in at most 60 characters.
+    """A name with everything that a search may choose, in at most 60 characters.
 
     After the degrees (``x5``: chunks a stage) the exchange, the ZeRO stage, the micro-batch, what is recomputed
     (``keep`` nothing, ``attn`` attention, ``cheap``, ``full``), ``sr`` sequence regions, ``ov`` overlap, what was

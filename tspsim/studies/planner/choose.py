@@ -1,4 +1,4 @@
-"""Which planner a scenario is for: requests, a step that serves, or training and forward passes."""
+"""The planner of a scenario: for requests, for a serving step, or for training and forward passes."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ def planner_of(
     Parameters
     ----------
     scenario
-        What ``tspsim.load`` returns; its plans are the stated ones, or with ``stated`` False one stands in for none.
+        What ``tspsim.load`` returns. With ``stated`` False its only plan is a placeholder.
     objective
-        One of the planner's; None: most goodput a dollar of requests, otherwise most tokens a second.
+        One of the planner's; None: goodput per dollar for requests, otherwise tokens per second.
     top
-        How many plans are wanted.
+        Number of plans.
     jobs
-        Processes, of a planner that uses several; None: as many as this machine lends.
+        Processes, of a planner that uses several; None: as many as this machine has free.
     budget_s
-        Work for everything, counted in seconds of a processor, for each of several offers; None: until nothing better
+        Work of the whole search (per offer, if several), counted in seconds of a processor; None: until nothing better
         can be left.
     limits
-        Texts such as ``memory_free>=8GiB``, ``tpot<=50ms`` and ``schemes=tsp,tp``: what plans have to keep.
+        Limits that plans must keep: ``memory_free>=8GiB``, ``tpot<=50ms``, ``schemes=tsp,tp``.
     progress
         Called with a sentence and the share done.
     maps
-        Where TSP wins is asked too.
+        Whether a map of where TSP wins is wanted too.
 
     Raises
     ------
     InputError
-        What is asked is not of this kind of scenario.
+        The scenario's kind has no such plan search.
     """
     if scenario.loop is not None:
         raise InputError("plans are searched for single steps and for requests; leave loop out", key="loop")
@@ -73,14 +73,14 @@ def planner_of(
         return ServingPlanner(
             scenario, stated=stated, objective=objective, limits=limits, top=top, budget_s=budget_s, progress=progress
         )
-    asked = partial(Planner, objective=objective, top=top, jobs=jobs, limits=limits)
+    step_planner = partial(Planner, objective=objective, top=top, jobs=jobs, limits=limits)
     if not scenario.offers:
-        return asked(scenario, stated=stated, budget_s=budget_s, progress=progress)
+        return step_planner(scenario, stated=stated, budget_s=budget_s, progress=progress)
     if maps:
         raise InputError("a map is of one machine, the scenario has offers", key="--map")
 
-    def of_offer(offer: Scenario, told: Callable[[str, float], None] | None) -> Planner:
+    def of_offer(offer: Scenario, report: Callable[[str, float], None] | None) -> Planner:
         bare, others, own = searched_apart(offer, stated)
-        return asked(bare, stated=others, budget_s=budget_s, progress=told, limits=(*own, *limits))
+        return step_planner(bare, stated=others, budget_s=budget_s, progress=report, limits=(*own, *limits))
 
     return OffersPlanner(whole, of_offer, progress)

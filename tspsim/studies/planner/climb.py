@@ -1,7 +1,7 @@
-"""A good plan early: the first portfolio, and from the best of it to what differs in one thing, as long as that helps.
+"""A good plan early: the first portfolio, then hill climbing from its best plan.
 
-A search that proves its answer looks at sets of plans in the order of their bounds, of which a model with experts has
-thousands alike: it would simulate late what is good. What is bounded and simulated here the proof does not ask again.
+A search with proof simulates in the order of bounds, of which a model with experts has thousands alike: it would find a
+good plan late. The proof reuses every bound and simulation of the climb.
 """
 
 from __future__ import annotations
@@ -16,59 +16,59 @@ from ...parallel import Job
 from ...parallel.recomputed import KEPT
 from .candidate import Candidate
 from .clock import Deadline
-from .found import Found
 from .frontier import Tally
 from .portfolio import USUAL, in_turn, portfolio
 from .sets import Sets
 from .shapes import PlanLine, Shapes, SpreadKey, distance, key_of
+from .simulated_plan import SimulatedPlan
 
-#: Of each kind in the portfolio so many of the most promising may be simulated.
+#: Most promising plans per kind of the portfolio that may be simulated.
 PROMISING = 3
-#: The first of a kind is the one that is quickest to simulate of those whose bounds are so near to its lowest; shares
-#: of the effort that writing and bounding a portfolio may take, and simulating it; share of what is left of a kind's
-#: part of the former that writing its plans at further micro-batches may take.
+#: NEARLY: among the plans of a kind whose bounds are within this share of the lowest, the quickest to simulate goes
+#: first. BOUNDED_SHARE, PORTFOLIO_SHARE: effort of bounding a portfolio, and of simulating it. WRITTEN_SHARE: part of a
+#: kind's remaining bounding effort for its plans at larger micro-batches.
 NEARLY, BOUNDED_SHARE, PORTFOLIO_SHARE, WRITTEN_SHARE = 0.03, 0.25, 0.45, 0.5
-#: A plan that differs in one thing is worth a look where it may be faster by this share.
+#: A neighbouring plan is simulated where it may be faster by this share.
 WORTH = 0.002
-#: Plans that are simulated between two looks.
+#: Plans simulated between two looks.
 TOGETHER = 2
-#: By what share a plan may be expected to be slower than the best and is simulated all the same, at last.
+#: Shares by which a plan may be expected to be slower than the best and is still simulated, in the last rounds.
 SLACKS = (0.0, 0.03, 0.08)
 
 
 class ClimbCourse(Protocol):
-    """The search that is begun."""
+    """The search that a climb works for."""
 
     @property
     def sets(self) -> Sets: ...
     @property
     def shapes(self) -> Shapes: ...
     @property
-    def known(self) -> Mapping[str, Found]: ...
+    def simulated(self) -> Mapping[str, SimulatedPlan]: ...
     @property
     def tally(self) -> Tally: ...
     @property
     def least_s(self) -> float: ...
     @property
-    def report(self) -> Callable[[float, Sequence[Found]], None] | None: ...
-    def answers(self, batch: Sequence[tuple[float, Candidate]]) -> list[Found]: ...
+    def report(self) -> Callable[[float, Sequence[SimulatedPlan]], None] | None: ...
+    def answers(self, batch: Sequence[tuple[float, Candidate]]) -> list[SimulatedPlan]: ...
 
 
 class Climb:
-    """Where a search begins.
+    """The beginning of a search.
 
     Parameters
     ----------
     course
-        The search; what it knows is where a climb starts.
+        The search; a climb starts from its simulated plans.
     room_bytes
-        What plans may need of memory.
+        Memory that plans may need.
     admit
-        Which degrees may be looked at.
+        Which degrees may be considered.
     fits
-        Whether a plan that was simulated may be the answer.
+        Whether a simulated plan may be the answer.
     below_s
-        Slower plans are of no interest.
+        Slower plans are ignored.
     deadline
         When to stop.
     """
@@ -78,7 +78,7 @@ class Climb:
         course: ClimbCourse,
         room_bytes: float,
         admit: Callable[[Job], bool],
-        fits: Callable[[Found], bool],
+        fits: Callable[[SimulatedPlan], bool],
         below_s: float,
         deadline: Deadline,
     ) -> None:
@@ -87,38 +87,38 @@ class Climb:
         self.below_s, self.deadline = below_s, deadline
 
     def begin(self) -> None:
-        """Simulate the most promising of the first portfolio: one of each kind first, for some kinds exceed their
-        bounds by more than others, and then those that are expected to be faster."""
+        """Simulate the most promising plans of the first portfolio: first one of each kind, since some kinds exceed
+        their bounds by more than others; then plans that are expected to be faster."""
         every = (of(self.shapes, self.room_bytes, self.admit) for of in (portfolio, in_turn))
         kinds = self.first(itertools.chain.from_iterable(every), self.deadline.nearer(BOUNDED_SHARE))
         until = self.deadline.nearer(PORTFOLIO_SHARE)
         best = self._best()
-        for bounded in sorted(kinds, key=lambda each: each[0][0]):
-            near = [each for each in bounded if each[0] <= (1.0 + NEARLY) * bounded[0][0]]
-            batch = [min(near, key=lambda each: self._takes_s(each[1]))]
+        for bounded in sorted(kinds, key=lambda kind: kind[0][0]):
+            near = [pair for pair in bounded if pair[0] <= (1.0 + NEARLY) * bounded[0][0]]
+            batch = [min(near, key=lambda pair: self._takes_s(pair[1]))]
             if batch[0][0] < self._limit_s(best) and self._takes_s(batch[0][1]) < until.left_s:
                 best = self._simulated(batch, best)
-        waiting = [each for bounded in kinds for each in bounded]
+        waiting = [pair for bounded in kinds for pair in bounded]
         while batch := self._promising(waiting, self._limit_s(best), until):
             best = self._simulated(batch, best)
 
     def up(self) -> None:
-        """From the best to what differs from it in one thing, as long as that is faster; then the same from what is
-        next best of other spreads, as long as it is hardly slower: what differs from the best in several things."""
+        """Climb from the best plan to its neighbours while that is faster. Then climb from the next best of other
+        spreads while they are hardly slower: these differ from the best in several keys."""
         seen: set[SpreadKey] = set()
         while (start := self._next_best(seen)) is not None and not self.deadline.passed:
             seen |= self._up_from(start)
 
-    def _next_best(self, seen: Container[SpreadKey]) -> Found | None:
+    def _next_best(self, seen: Container[SpreadKey]) -> SimulatedPlan | None:
         best = self._best()
-        known = (each for each in self.course.known.values() if key_of(each.candidate.plan) not in seen)
-        found = min(filter(self.fits, known), key=lambda each: each.rank, default=None)
-        near = best is not None and found is not None and found.step_s <= (1.0 + SLACKS[-1]) * best.step_s
-        return found if near else None
+        others = (plan for plan in self.course.simulated.values() if key_of(plan.candidate.plan) not in seen)
+        next_best = min(filter(self.fits, others), key=lambda plan: plan.rank, default=None)
+        near = best is not None and next_best is not None and next_best.step_s <= (1.0 + SLACKS[-1]) * best.step_s
+        return next_best if near else None
 
-    def _up_from(self, start: Found) -> set[SpreadKey]:
-        """One of them, and which spreads it was at; beside the best in the end also what is expected to be a little
-        slower."""
+    def _up_from(self, start: SimulatedPlan) -> set[SpreadKey]:
+        """One climb: returns the spreads it visited. From the overall best, neighbours that are expected to be slightly
+        slower are simulated too."""
         here, slack, seen = start, 0, {key_of(start.candidate.plan)}
         while not self.deadline.passed:
             best = self._best()
@@ -138,27 +138,27 @@ class Climb:
                 break
         return seen
 
-    def _best(self) -> Found | None:
-        return min(filter(self.fits, self.course.known.values()), key=lambda each: each.rank, default=None)
+    def _best(self) -> SimulatedPlan | None:
+        return min(filter(self.fits, self.course.simulated.values()), key=lambda plan: plan.rank, default=None)
 
-    def _limit_s(self, best: Found | None) -> float:
+    def _limit_s(self, best: SimulatedPlan | None) -> float:
         return self.below_s if best is None else min(self.below_s, best.step_s / (1.0 + WORTH))
 
-    def _simulated(self, batch: Sequence[tuple[float, Candidate]], best: Found | None) -> Found | None:
-        """The best after some were simulated."""
+    def _simulated(self, batch: Sequence[tuple[float, Candidate]], best: SimulatedPlan | None) -> SimulatedPlan | None:
+        """The best after simulating a batch."""
         if self.course.report is not None:
             self.course.report(self.course.least_s, [best] if best is not None else [])
-        found = [*self.course.answers(batch), *([best] if best is not None else [])]
-        return min(filter(self.fits, found), key=lambda each: each.rank, default=None)
+        plans = [*self.course.answers(batch), *([best] if best is not None else [])]
+        return min(filter(self.fits, plans), key=lambda plan: plan.rank, default=None)
 
     def _promising(
         self, waiting: Sequence[tuple[float, Candidate]], limit_s: float, until: Deadline
     ) -> list[tuple[float, Candidate]]:
-        """Of plans with their bounds those that are likely faster than ``limit_s``: if they take as much longer than
-        their bounds as what is most like them did."""
+        """Plans likely faster than ``limit_s``, if they exceed their bounds by the same factor as the most similar
+        simulated plan."""
         likely = []
         for number, (bound_s, candidate) in enumerate(waiting):
-            if candidate.name not in self.course.known:
+            if candidate.name not in self.course.simulated:
                 likely.append((bound_s * self._usual_ratio(candidate), number))
         left_s, chosen = until.left_s, list[tuple[float, Candidate]]()
         for step_s, number in sorted(likely):
@@ -171,64 +171,65 @@ class Climb:
         return chosen
 
     def _usual_ratio(self, candidate: Candidate) -> float:
-        """By what factor the simulated plan that is most like another exceeds its bound."""
-        alike = [each for each in self.course.known.values() if 0.0 < each.bound_s <= each.step_s]
+        """The factor by which the most similar simulated plan exceeds its bound."""
+        alike = [plan for plan in self.course.simulated.values() if 0.0 < plan.bound_s <= plan.step_s]
         if not alike:
             return 1.0
-        like = min(alike, key=lambda each: distance(each.candidate.plan, candidate.plan))
+        like = min(alike, key=lambda plan: distance(plan.candidate.plan, candidate.plan))
         return like.step_s / like.bound_s
 
     def _takes_s(self, candidate: Candidate) -> float:
         return self.sets.bound.simulation_s(candidate.job, candidate.mesh)
 
     def first(self, lines: Iterable[PlanLine], until: Deadline) -> list[list[tuple[float, Candidate]]]:
-        """The most promising of a portfolio by their kinds, and of these with more sequences a micro-batch, lowest
-        bound first; every kind has as much of the time."""
+        """The most promising plans of a portfolio by kind, also at larger micro-batches, lowest bound first. Every kind
+        gets an equal share of the time."""
         kinds: dict[Hashable, list[PlanLine]] = {}
         for line in lines:
             kinds.setdefault(self._kind(line.candidate), []).append(line)
             if until.passed:
                 break
         first = [self._first_of(alike, until.nearer(1.0 / (len(kinds) - n))) for n, alike in enumerate(kinds.values())]
-        return [found for found in first if found]
+        return [kind for kind in first if kind]
 
     def _first_of(self, lines: Sequence[PlanLine], until: Deadline) -> list[tuple[float, Candidate]]:
-        """One sequence a micro-batch first. With experts every plan is tried at further micro-batches: what gathers all
-        weights for each, or hardly fills its experts, is slow with one. Without, where a proof comes soon, the most
-        promising are."""
+        """Plans with one sequence per micro-batch first. With experts every plan is tried at larger micro-batches: one
+        that gathers all weights per micro-batch, or hardly fills its experts, is slow with one sequence. Without
+        experts a proof comes soon, and only the most promising are."""
         best = self.bounded(lines, math.inf, PROMISING, until)
         limit_s = best[-1][0] if len(best) >= PROMISING else math.inf
         if self.sets.space.model.experts is None:
-            lines = [line for _, each in best if (line := self.shapes.of(each.plan)) is not None]
+            lines = [line for _, candidate in best if (line := self.shapes.of(candidate.plan)) is not None]
         larger = self.bounded(self._larger_of(lines, until.nearer(WRITTEN_SHARE)), limit_s, PROMISING, until)
-        return sorted((*best, *larger), key=lambda each: each[0])[:PROMISING]
+        return sorted((*best, *larger), key=lambda pair: pair[0])[:PROMISING]
 
     def _larger_of(self, lines: Sequence[PlanLine], until: Deadline) -> Iterator[PlanLine]:
-        """Some plans at the next larger micro-batch where that fits, then at the one after that, and so on."""
+        """Plans at the next larger micro-batch while that fits, then at the one after, and so on."""
         while lines:
             larger = []
             for line in lines:
                 if until.passed:
                     return
-                if (found := self._larger(line)) is not None:
-                    larger.append(found)
-                    yield found
+                if (next_line := self._larger(line)) is not None:
+                    larger.append(next_line)
+                    yield next_line
             lines = larger
 
     def _kind(self, candidate: Candidate) -> Hashable:
-        """What says by how much a step exceeds its bound: turns of micro-batches, then a pipeline; ways of tokens."""
+        """Plans of a kind exceed their bounds by similar factors: interleaved micro-batches, a pipeline with them,
+        experts on one rank, experts across nodes."""
         plan, near = candidate.plan, self.sets.space.cluster.gpus_per_node
         turns = plan.hiding.micro_batches
         return turns, turns and plan.pp > 1, plan.ep == 1, plan.ep > near
 
     def _larger(self, line: PlanLine) -> PlanLine | None:
-        """The same at the next larger micro-batch, where that fits."""
+        """The same plan at the next larger micro-batch, where that fits."""
         for spread in self.shapes.larger(line.spread):
             return self.shapes.lightest(spread, line.division.zero, line.candidate.plan, self.room_bytes)
         return None
 
     def beside(self, best: Candidate, limit_s: float) -> list[tuple[float, Candidate]]:
-        """What differs from a plan in one thing and may take less than ``limit_s``, lowest bound first."""
+        """Neighbours of a plan that may take less than ``limit_s``, lowest bound first."""
         line = self.shapes.of(best.plan)
         if line is None:
             return []
@@ -244,15 +245,15 @@ class Climb:
             for zero in dict.fromkeys((plan.zero, *zeros)) if spread.copies > 1 else (0,):
                 if zero == 0 and plan.zero and spread.copies > 1:
                     continue
-                found = self.shapes.lightest(spread, zero, like, self.room_bytes)
-                if found is not None:
-                    yield found
+                lightest = self.shapes.lightest(spread, zero, like, self.room_bytes)
+                if lightest is not None:
+                    yield lightest
 
     def bounded(
         self, lines: Iterable[PlanLine], limit_s: float, count: int = 0, until: Deadline | None = None
     ) -> list[tuple[float, Candidate]]:
-        """Plans that may be faster than ``limit_s`` with their bounds, lowest first; with ``count`` the first so
-        many, of the others hardly anything is asked. One is there however little time there is."""
+        """Plans that may be faster than ``limit_s`` with their bounds, lowest first. With ``count`` only the first
+        ones, and the others get only cheap bounds. At least one is returned, however short the time."""
         rough: list[tuple[float, int, Candidate]] = []
         until = until or self.deadline
         for number, line in enumerate(lines):
@@ -260,37 +261,37 @@ class Climb:
                 break
             if self._bound_s(self.sets.once, self.sets.staged_s, line.staged) < limit_s:
                 rough_s = self._bound_s(self.sets.rough_s, line.layout, line.division)
-                rough += [(rough_s, number, each) for each in self._fitting(line) if rough_s < limit_s]
-        return self._closer(sorted(rough, key=lambda each: each[:2]), limit_s, count, until)
+                rough += [(rough_s, number, candidate) for candidate in self._fitting(line) if rough_s < limit_s]
+        return self._closer(sorted(rough, key=lambda entry: entry[:2]), limit_s, count, until)
 
     def _closer(
         self, rough: Sequence[tuple[float, int, Candidate]], limit_s: float, count: int, until: Deadline
     ) -> list[tuple[float, Candidate]]:
-        found: dict[str, tuple[float, int, Candidate]] = {}
+        closer: dict[str, tuple[float, int, Candidate]] = {}
         for rough_s, number, candidate in rough:
-            if rough_s >= limit_s or (until.passed and found):
+            if rough_s >= limit_s or (until.passed and closer):
                 break
-            if candidate.name in found:
+            if candidate.name in closer:
                 continue
             self.course.tally.bounded += 1
             bound_s = self._bound_s(self.sets.once, self.sets.step_s, candidate)
             if bound_s < limit_s:
-                found[candidate.name] = bound_s, number, candidate
-                if count and len(found) >= count:
-                    limit_s = sorted(each[0] for each in found.values())[count - 1]
-        ordered = sorted(found.values(), key=lambda each: each[:2])
+                closer[candidate.name] = bound_s, number, candidate
+                if count and len(closer) >= count:
+                    limit_s = sorted(entry[0] for entry in closer.values())[count - 1]
+        ordered = sorted(closer.values(), key=lambda entry: entry[:2])
         return [(bound_s, candidate) for bound_s, _, candidate in (ordered[:count] if count else ordered)]
 
     @staticmethod
     def _bound_s(find: Callable[..., float], *of: Any) -> float:
-        """A bound, infinite where dead links cut ranks off from each other."""
+        """A bound; infinite where dead links disconnect ranks."""
         try:
             return find(*of)
         except UnreachableError:
             return math.inf
 
     def _fitting(self, line: PlanLine) -> Iterator[Candidate]:
-        """The plan, or where it keeps everything and does not fit what keeps a little less."""
+        """The plan, or where it keeps all activations and does not fit, plans that keep slightly less."""
         if line.needed_bytes <= self.room_bytes:
             yield line.candidate
         elif line.candidate.plan.recomputation == KEPT:

@@ -1,4 +1,4 @@
-"""How much work a search has done and may do: counted, so that its answer never depends on how busy a machine is."""
+"""Work that a search has done and may do. It is counted, so the answer does not depend on the machine's load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _nothing() -> float:
 
 @dataclass(frozen=True)
 class Deadline:
-    """So much on some clock, that of an effort (:class:`tspsim.step.paths.Effort`) for instance; never by default."""
+    """A time on some clock, such as an effort's (:class:`tspsim.step.paths.Effort`); by default never."""
 
     at_s: float = math.inf
     now: Callable[[], float] = _nothing
@@ -27,13 +27,13 @@ class Deadline:
         return self.left_s < 0.0
 
     def nearer(self, share: float) -> Deadline:
-        """When that share of what is left is over."""
+        """The deadline after that share of the remaining time."""
         return Deadline(self.now() + share * self.left_s, self.now) if self.at_s < math.inf else self
 
     def within(self, seconds: float, now: Callable[[], float]) -> Deadline:
-        """After so many more seconds on a clock, or this one where that is earlier."""
+        """The deadline after ``seconds`` more on a clock, or this one if it is earlier."""
         return Deadline(min(self.at_s, now() + seconds), now)
 
 
-#: No end.
+#: No deadline.
 NEVER = Deadline()

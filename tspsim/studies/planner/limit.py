@@ -1,4 +1,4 @@
-"""What plans have to keep: limits on their steps, their memory, and the schemes they may use."""
+"""Limits on plans: on their steps, their memory, and their schemes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...step.result import PlanResult
 
 @dataclass(frozen=True)
 class LimitedQuantity:
-    """What may be limited: its unit, its value of an answer, and whether only steps that serve have it."""
+    """A quantity that can be limited: its unit, its value in a result, and whether only serving steps have it."""
 
     unit: str
     value: Callable[[PlanResult], float]
@@ -49,12 +49,12 @@ class Limit:
         >>> Limit.of("tpot<=50ms")
         Limit(name='tpot', compare='<=', value=0.05)
         """
-        found = re.fullmatch(r"\s*([a-z_]+)\s*(<=|>=)\s*(.+?)\s*", text)
-        if found is None:
+        match = re.fullmatch(r"\s*([a-z_]+)\s*(<=|>=)\s*(.+?)\s*", text)
+        if match is None:
             raise InputError(
                 f"'{text}' is no limit; write one as step<=20s, memory_free>=8GiB or schemes=tsp,tp", key="--limit"
             )
-        name, compare, value = found.groups()
+        name, compare, value = match.groups()
         if name not in LIMITS:
             raise UnknownNameError("limit", name, [*LIMITS, SCHEMES_KEY], key="--limit")
         try:
@@ -71,13 +71,13 @@ class Limit:
 
 @dataclass(frozen=True)
 class Limits:
-    """All that a plan has to keep.
+    """All limits of a plan.
 
-    ``schemes`` names the axes that a replica may be spread over by its scheme: those of a plan's that have several
-    ranks are among them; ``dp`` stands for a plan where none has. Empty: any.
+    ``schemes`` names the axes that a replica may be spread over: every axis of a plan with several ranks must be among
+    them; ``dp`` admits plans without such an axis. Empty: any.
     """
 
-    each: tuple[Limit, ...] = ()
+    limits: tuple[Limit, ...] = ()
     schemes: tuple[str, ...] = ()
 
     @classmethod
@@ -87,7 +87,7 @@ class Limits:
         >>> Limits.of(["schemes=tsp, tp", "step<=20s"], serves=False).schemes
         ('tsp', 'tp')
         """
-        each, schemes = [], list[str]()
+        limits, schemes = [], list[str]()
         for text in texts:
             name, _, rest = text.partition("=")
             if name.strip() == SCHEMES_KEY:
@@ -100,39 +100,41 @@ class Limits:
                     f"{limit.name} is of serving steps (prefill, decode, mixed, verify); use {others} or {SCHEMES_KEY}",
                     key="--limit",
                 )
-            each.append(limit)
-        known = (*scheme_axes(), "dp")
-        strange = next((name for name in schemes if name not in known), None)
+            limits.append(limit)
+        names = (*scheme_axes(), "dp")
+        strange = next((scheme for scheme in schemes if scheme not in names), None)
         if strange is not None:
-            raise UnknownNameError("scheme", strange, known, key="--limit")
-        return cls(tuple(each), tuple(dict.fromkeys(schemes)))
+            raise UnknownNameError("scheme", strange, names, key="--limit")
+        return cls(tuple(limits), tuple(dict.fromkeys(schemes)))
 
     def admits(self, degrees: Mapping[str, int]) -> bool:
-        """Whether a replica may be spread so."""
+        """Whether a replica may be spread over these degrees."""
         if not self.schemes:
             return True
         spread = [axis for axis in scheme_axes() if degrees.get(axis, 1) > 1]
         return all(axis in self.schemes for axis in spread or ["dp"])
 
     def hold(self, plan: Plan, result: PlanResult) -> bool:
-        """Whether a plan that ran keeps them all."""
-        return self.admits(plan.degrees) and all(limit.holds(result) for limit in self.each)
+        """Whether a plan that ran keeps all limits."""
+        return self.admits(plan.degrees) and all(limit.holds(result) for limit in self.limits)
 
     def ceiling(self, name: str) -> float:
-        """The least that a quantity may be at most."""
-        return min([each.value for each in self.each if (each.name, each.compare) == (name, "<=")], default=math.inf)
+        """The lowest upper limit of a quantity."""
+        return min(
+            [limit.value for limit in self.limits if (limit.name, limit.compare) == (name, "<=")], default=math.inf
+        )
 
     def floor(self, name: str) -> float:
-        """The most that a quantity has to be at least."""
-        return max([each.value for each in self.each if (each.name, each.compare) == (name, ">=")], default=0.0)
+        """The highest lower limit of a quantity."""
+        return max([limit.value for limit in self.limits if (limit.name, limit.compare) == (name, ">=")], default=0.0)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Each as it is told."""
+        """Each limit as text."""
         schemes = (f"{SCHEMES_KEY} {', '.join(self.schemes)}",) if self.schemes else ()
-        return *map(str, self.each), *schemes
+        return *map(str, self.limits), *schemes
 
 
 def limit_texts(limits: Iterable[Limit]) -> list[str]:
-    """As they may be written."""
-    return [f"{each.name}{each.compare}{each.value:g}" for each in limits]
+    """Limits as a user may write them."""
+    return [f"{limit.name}{limit.compare}{limit.value:g}" for limit in limits]

@@ -1,4 +1,4 @@
-"""The map's points, each by a process of its own: the best plan with TSP and the best without, to a known accuracy."""
+"""The map's points, each in a process of its own: the best plan with TSP and the best without, to a known accuracy."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from .scheme_map import Cell, MapPoint, Points, Side
 from .searches import Searches
 from .workers import Simulators
 
-#: A side's plan is the best to this share, proven; closer is not looked for.
+#: A side's plan is proven best to within this share.
 CLOSE = 0.02
-#: Instructions that the simulations of a side may run in all: some ten seconds. The first plan is simulated anyway.
+#: Instructions of a side's simulations: some ten seconds. The first plan is always simulated.
 EFFORT = 500_000
 
 
 def search_map(
     scenario: Scenario, points: Points, tokens: int, executor: Executor, deadline: Deadline = NEVER
 ) -> Iterator[Cell]:
-    """Cells in the order of :meth:`Points.each`, as many at a time as the executor has workers; the same for any.
+    """Cells in the order of :meth:`Points.cells`. The number of workers does not change them.
 
     Parameters
     ----------
     tokens
-        Of a step, at every point; at least one sequence.
+        Tokens of a step, at every point; at least one sequence.
     deadline
-        What is left of it is divided evenly among the cells; those whose share has run out are not sure.
+        The remaining time is divided evenly among the cells; cells whose share has run out are not sure.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def search_map(
     TspsimError
         A worker died.
     """
-    every = points.each()
+    every = points.cells()
     waiting = iter(every)
     ahead = len(every) if executor.width > 1 else 1
     share_s = deadline.left_s / len(every)
@@ -56,18 +56,18 @@ def search_map(
         future = flying.pop(point)
         concurrent.futures.wait([future])
         if isinstance(future.exception(), executor.deaths):
-            raise TspsimError("a worker died while it drew the map; too little memory?")
+            raise TspsimError("a worker died during the map; too little memory?")
         yield from future.result()
 
 
 def cells(scenario: Scenario, tokens: int, effort_s: float, points: Sequence[MapPoint]) -> list[Cell]:
-    """The cells of some points, here, each with so much effort."""
+    """The cells of some points in this process, each with a given effort."""
     library = Library()
-    simulators, found = Simulators(Here(library), library), []
+    simulators, results = Simulators(Here(library), library), []
     for point in points:
         searches = Searches(scenario, library, simulators.simulate)
-        found.append(cell(searches, tokens, point, Deadline(effort_s, searches.effort.now)))
-    return found
+        results.append(cell(searches, tokens, point, Deadline(effort_s, searches.effort.now)))
+    return results
 
 
 def cell(searches: Searches, tokens: int, point: MapPoint, deadline: Deadline = NEVER) -> Cell:
@@ -82,13 +82,13 @@ def cell(searches: Searches, tokens: int, point: MapPoint, deadline: Deadline = 
 
 
 def is_folded(job: Job) -> bool:
-    """Whether weights come to the tokens: TSP."""
+    """Whether weights move to tokens: TSP."""
     return scheme_of(job.plan).folds
 
 
 def side_of(best: Best) -> Side | None:
-    """What was found, if anything."""
+    """The best plan of a side, if any."""
     if not best.plans:
         return None
-    found = best.plans[0]
-    return Side(found.candidate.name, found.step_s, min(found.step_s, best.next_bound_s))
+    plan = best.plans[0]
+    return Side(plan.candidate.name, plan.step_s, min(plan.step_s, best.next_bound_s))

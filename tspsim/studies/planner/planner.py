@@ -1,4 +1,4 @@
-"""The planner: one scenario's cluster and workload in, its best plans, their front and the ends of what fits out."""
+"""The planner: from one scenario's cluster and workload to its best plans, their front and memory's limits."""
 
 from __future__ import annotations
 
@@ -24,50 +24,50 @@ from .. import uncertainty
 from ..executors import executor_of, growing
 from ..front import front_of
 from ..query import Library
-from .answer import Ahead, Planned, StatedPlan
+from .answer import Lead, Planned, StatedPlan
 from .branch import Best, Search
 from .candidate import NAMED, Candidate, name_of
 from .clock import NEVER, Deadline
-from .found import Found
 from .limit import Limits
-from .limits import Lean, bytes_up_to, lean_jobs, leanest, limits
+from .limits import LeanPlan, bytes_up_to, lean_jobs, leanest, limits
 from .map_search import search_map
 from .scheme_map import Points
 from .searches import Searches
 from .sensitivity import places, ranked
+from .simulated_plan import SimulatedPlan
 from .space import Space
 from .why import compare, parts_s
 from .workers import Simulators, scenario_of
 
-#: What a plan may be chosen by.
+#: What plans are ranked by.
 OBJECTIVES = ("tokens_per_s", "tokens_per_dollar", "tokens_per_joule", "memory_headroom")
-#: Those by which every GPU has to earn what it costs, dollars or joules: on one device the same order, for its price
-#: and its power are its own whatever a step does.
+#: Objectives in which each GPU must earn its price or its power. On one device their order is that of rate per GPU, for
+#: price and power do not depend on the step.
 OF_A_GPU = ("tokens_per_dollar", "tokens_per_joule")
-#: Shares of a GPU's memory that plans of the front leave free, at least; and simulations for each at most.
+#: Least shares of a GPU's memory that plans of the front leave free; most rounds of simulations for each.
 FREE_SHARES = (0.25, 0.5)
 FREE_ROUNDS = 4
-#: Shares of the time there is at which the search for the best, what follows from it, and everything ends.
+#: Shares of the time after which the search for the best, the details that follow, and everything end.
 SEARCH_SHARE, DETAIL_SHARE, WHOLE_SHARE = 0.75, 0.88, 0.95
-#: Effort after which a proof that is not there yet waits for a climb, at most such a share of what there is; share of
-#: what is left then that the climb may take.
+#: SOON_S: effort after which an unfinished proof waits for a climb, at most FIRST_SHARE of the budget; CLIMB_SHARE: the
+#: climb's share of the rest.
 SOON_S, FIRST_SHARE, CLIMB_SHARE = 6.0, 0.25, 0.6
-#: The best is good enough when nothing that is left is better by more than this share; not where time is no matter.
+#: With a budget, the search ends when no remaining plan can be better by more than this share.
 CLOSE_ENOUGH = 0.01
-#: Instructions of a simulation that is over at once; plans that are looked at for such a one.
+#: Instructions of a short simulation; plans among which a short one is looked for.
 EASY, FEW = 20_000, 16
-#: Plans simulated last whose timelines are kept: the best are among them when it is asked why they win.
+#: Last simulated plans whose timelines are kept: the best are among them when the comparison needs them.
 RECENT = 8
-#: Plans to come, as far as the number of processes is concerned.
+#: Plans that the executor expects, for its number of processes.
 MANY = 100
 #: Called with a sentence and the share that is done.
 Progress = Callable[[str, float], None]
 
 
 class Planner:
-    """Asks and answers for one training step or forward pass; parameters as of :func:`~.choose.planner_of`.
+    """Plans one training step or forward pass; parameters as of :func:`~.choose.planner_of`.
 
-    With a budget the best need be proven to :data:`CLOSE_ENOUGH` only.
+    With a budget the best plan is proven only to :data:`CLOSE_ENOUGH`.
 
     Raises
     ------
@@ -96,56 +96,57 @@ class Planner:
         self.jobs = jobs
         self.library = Library(keep=RECENT)
         self.searches = Searches(
-            scenario, self.library, lambda asked, plans: self.simulators.simulate(asked, plans), self.effort
+            scenario, self.library, lambda scenario, plans: self.simulators.simulate(scenario, plans), self.effort
         )
         scenario, self.question = self.searches.scenario, self.searches.question
         batch = self._batch(scenario, stated)
         self.answer = Planned(scenario, self.question, batch, objective, top, self.limits)
         self.stated = scenario.plans if stated else ()
-        self.found: dict[int, Search] = {}
+        self.by_nodes: dict[int, Search] = {}
         self.points: Points | None = None
 
     def _batch(self, scenario: Scenario, stated: bool) -> int:
-        """Sequences of a step: those stated, or those of the first stated plan, or one replica a GPU."""
+        """Sequences of a step: as stated, or of the first stated plan, or one replica per GPU."""
         if self.question.work.unequal.tokens:
             return len(self.question.work.unequal.tokens)
         dp = scenario.plans[0].degrees(self.question.cluster.gpus)["dp"] if stated else self.question.cluster.gpus
         return scenario.workload.batch_of(dp)
 
     def run(self, points: Points | None = None) -> Planned:
-        """Everything, and the map over ``points``; Ctrl-C ends with what is there (``interrupted``).
+        """The whole answer, with the map over ``points``. Ctrl-C ends with the results so far (``interrupted``).
 
         Raises
         ------
         InfeasibleError
-            No legal plan fits, and by how much the leanest misses; or none keeps the limits.
+            No legal plan fits (with the bytes that the leanest misses), or none keeps the limits.
         TspsimError
-            Time ran out before any plan that keeps them was found.
+            Time ran out before a plan that keeps the limits was simulated.
         """
         further = [self._front, self._why, self._limits, self._sensitivity]
-        if self.question.work.unequal.tokens:  # no other batch or length has the same sequences
+        if self.question.work.unequal.tokens:  # another batch or length would change the sequences
             further = [self._front, self._why]
             if points is not None:
-                told = "has one longest length; --map is of sequences that are all as long"
-                raise InputError(told, key="workload.lengths")
+                problem = "has one longest length; --map needs sequences of equal length"
+                raise InputError(problem, key="workload.lengths")
         if points is not None:
             self.points = points
             further.append(lambda: self._map(points))
         return self._answer(self._stated, self._best, *further)
 
     def only_best(self) -> Planned:
-        """The best plans and the stated ones, without what :meth:`run` says about them; raises the same."""
+        """The best plans and the stated ones, without the details of :meth:`run`; raises the same."""
         return self._answer(self._stated, self._best, self._unless_proven)
 
     def _unless_proven(self) -> None:
-        """The front may hold what a search that came to no proof has missed: so the answer is that of :meth:`run`."""
+        """Computes the front too where the best are not proven, since it may hold a better plan: the answer is then
+        that of :meth:`run`."""
         if not self.answer.enough:
             self._front()
 
     def _answer(self, *steps: Callable[[], None]) -> Planned:
         answer = self.answer
         self.lean = self._check_feasible(self.searches.space(self.question, answer.batch))
-        # A map has many points, each of them long.
+        # A map has many long-running points.
         mapped = self.points is not None
         self.executor = executor_of(self.jobs, None, MANY) if mapped else growing(self.jobs, self.library)
         self.simulators = Simulators(self.executor, self.library)
@@ -165,29 +166,28 @@ class Planner:
         return answer
 
     def _unproven(self) -> None:
-        """What a search that was cut short knows of the plans that it did not see: none is faster than at an MFU of
-        one."""
+        """The bound of an interrupted search on plans that it did not reach: an MFU of one."""
         answer = self.answer
         if not answer.best and answer.next_bound_s == math.inf:
             dollar = answer.objective in OF_A_GPU
-            least = [search.least_s * (nodes if dollar else 1) for nodes, search in self.found.items()]
-            answer.next_bound_s = min((each for each in least if each > 0.0), default=math.inf)
+            least = [search.least_s * (nodes if dollar else 1) for nodes, search in self.by_nodes.items()]
+            answer.next_bound_s = min((least_s for least_s in least if least_s > 0.0), default=math.inf)
 
     @property
     def _gap(self) -> float:
-        """By what share a plan that was not simulated may be better."""
+        """The share by which a plan that was not simulated may be better."""
         return 0.0 if self.budget_s is None else CLOSE_ENOUGH
 
     def _deadline(self, share: float) -> Deadline:
         return NEVER if self.budget_s is None else Deadline(share * self.budget_s, self.effort.now)
 
-    def _check_feasible(self, space: Space) -> Lean:
-        """The first plan that fits, the leanest of all where none does."""
+    def _check_feasible(self, space: Space) -> LeanPlan:
+        """The first plan that fits; raises where none does, with the leanest."""
         capacity = self.question.device.visible_memory_bytes
         lean = leanest(space, capacity)
         if lean is None:
             visits = space.model.layers * space.batch // space.cluster.gpus
-            if visits > MOST_VISITS:  # whatever the degrees: replicas and stages are as many as GPUs
+            if visits > MOST_VISITS:  # for any degrees: replicas · stages is at most the number of GPUs
                 raise InputError(
                     f"{space.batch:,} sequences a step are {visits:,} layers of a GPU, one after the other; at most "
                     f"{MOST_VISITS:,} are simulated: state fewer",
@@ -202,33 +202,33 @@ class Planner:
             raise InfeasibleError(f"no plan fits; the leanest, {lean.name}, {too_large(memory)}")
         return lean
 
-    def leanest(self) -> Lean | None:
+    def leanest(self) -> LeanPlan | None:
         """The plan of least memory; None where none is legal."""
         return leanest(self.searches.space(self.question, self.answer.batch))
 
     def search_at(self, nodes: int) -> Search:
-        """The search on so many nodes, the batch as it is."""
-        if nodes not in self.found:
+        """The search on a number of nodes, with the same batch."""
+        if nodes not in self.by_nodes:
             search = self.searches.search(nodes, self.answer.batch, deadline=self._deadline(SEARCH_SHARE))
             search.report = self._report
-            whole = self.found.get(self.question.cluster.nodes)
-            if whole is not None:  # so many products on fewer GPUs
+            whole = self.by_nodes.get(self.question.cluster.nodes)
+            if whole is not None:  # the same products on fewer GPUs
                 search.least_s = whole.least_s * self.question.cluster.nodes / nodes
-            self.found[nodes] = search
-        return self.found[nodes]
+            self.by_nodes[nodes] = search
+        return self.by_nodes[nodes]
 
     def _map(self, points: Points) -> None:
-        """Tokens a step stay as they are; where there are fewer than one sequence, one."""
+        """The map at constant tokens per step; at least one sequence."""
         deadline = self._deadline(WHOLE_SHARE)
         for cell in search_map(self.answer.scenario, points, self.answer.tokens, self.executor, deadline):
-            cells = sorted((*self.answer.scheme_map, cell), key=lambda each: (each.nodes, each.sequence))
+            cells = sorted((*self.answer.scheme_map, cell), key=lambda point: (point.nodes, point.sequence))
             self.answer.scheme_map = tuple(cells)
             if self.progress is not None:
                 done, every = len(self.answer.scheme_map), len(points.sequences) * len(points.nodes)
                 self.progress(f"map: {done} of {every} points", done / every)
 
-    def _report(self, next_bound_s: float, best: Sequence[Found]) -> None:
-        simulated = sum(search.tally.simulated for search in self.found.values())
+    def _report(self, next_bound_s: float, best: Sequence[SimulatedPlan]) -> None:
+        simulated = sum(search.tally.simulated for search in self.by_nodes.values())
         if self.progress is None:
             return
         words = f"{simulated} plans simulated"
@@ -245,35 +245,35 @@ class Planner:
         self.progress(words, share)
 
     def _stated(self) -> None:
-        """The scenario's own plans at this batch."""
+        """Simulates the scenario's own plans at this batch."""
         answer = self.answer
-        asked: dict[str, Scenario] = {}
+        scenarios: dict[str, Scenario] = {}
         errors: dict[str, str] = {}
         for keys in self.stated:
             try:
-                asked[keys.name] = self._at_batch(keys)
-                self.library.look_up(asked[keys.name])
+                scenarios[keys.name] = self._at_batch(keys)
+                self.library.look_up(scenarios[keys.name])
             except InputError as error:
                 errors[keys.name] = str(error)
-                asked.pop(keys.name, None)
-        # The first is simulated however little time there is: an answer comes always.
-        search, names = self.search_at(self.question.cluster.nodes), list(asked)
+                scenarios.pop(keys.name, None)
+        # The first is always simulated, so that there is always an answer.
+        search, names = self.search_at(self.question.cluster.nodes), list(scenarios)
         results: dict[str, PlanResult | None] = {}
         try:
             for number, name in enumerate(names):
                 if number and self._deadline(WHOLE_SHARE).passed:
                     break
-                candidate = self._stated_candidate(asked[name], asked[name].plans[0])
+                candidate = self._stated_candidate(scenarios[name], scenarios[name].plans[0])
                 self.effort.add(search.bound.simulation_s(candidate.job, candidate.mesh))
-                (results[name],) = self.simulators.ask([asked[name]])
+                (results[name],) = self.simulators.ask([scenarios[name]])
         finally:
             for keys in self.stated:
                 result = results.get(keys.name)
                 refused = errors.get(keys.name) or ((result.error or "") if result is not None else "time ran out")
                 answer.stated += (StatedPlan(keys.name, result, refused),)
                 if result is not None and result.ran:
-                    self._know(search, self._stated_candidate(asked[keys.name], keys), result)
-        if not search.known:
+                    self._know(search, self._stated_candidate(scenarios[keys.name], keys), result)
+        if not search.simulated:
             simplest = self._simplest(search)
             self.effort.add(search.bound.simulation_s(simplest.job, simplest.mesh))
             (result,) = self.simulators.ask([scenario_of(answer.scenario, simplest)])
@@ -281,24 +281,24 @@ class Planner:
                 self._know(search, simplest, result)
 
     def _know(self, search: Search, candidate: Candidate, result: PlanResult) -> None:
-        """A plan that was simulated without being searched takes part."""
+        """Adds a plan that was simulated outside the search to its results."""
         plan = replace(candidate.plan, micro_batch=candidate.job.sequences)
         own = candidate.stated is None or NAMED.issuperset(candidate.stated)
-        # Under the name that the search would give it, where the name tells all of it: it is not simulated again.
+        # Under the search's name for it, if the name contains all keys: it is not simulated twice.
         name = name_of(plan) if own else f"{candidate.name} (stated)"
-        search.known[name] = Found(candidate, result, search.bound.step_s(candidate.job, candidate.mesh))
-        # At an MFU of one: the model's own products at the device's peak.
+        search.simulated[name] = SimulatedPlan(candidate, result, search.bound.step_s(candidate.job, candidate.mesh))
+        # The bound at an MFU of one: the model's own products at the device's peak.
         search.least_s = max(search.least_s, result.step_time_s * result.mfu)
 
-    def _stated_candidate(self, asked: Scenario, keys: PlanKeys) -> Candidate:
-        question = self.library.look_up(asked)
+    def _stated_candidate(self, scenario: Scenario, keys: PlanKeys) -> Candidate:
+        question = self.library.look_up(scenario)
         job, cluster = scheduled(question, question.plans[0]), question.cluster
         mesh = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node)
         stated = keys.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         return Candidate(job, mesh, (), stated)
 
     def _simplest(self, search: Search) -> Candidate:
-        """The first plan that fits, or where that takes long to simulate the one of the next few that takes least."""
+        """The first plan that fits, or if that is long to simulate, the quickest to simulate of the next few."""
         room_bytes = search.capacity_bytes
         fitting = (job for job in lean_jobs(search.space) if bytes_up_to(room_bytes, job) <= room_bytes)
         tried: list[tuple[int, Candidate]] = []
@@ -307,7 +307,7 @@ class Planner:
             tried.append((search.bound.instructions(candidate.job, candidate.mesh), candidate))
             if tried[-1][0] <= EASY:
                 return candidate
-        return min(tried, key=lambda each: each[0])[1]
+        return min(tried, key=lambda entry: entry[0])[1]
 
     def _candidate(self, space: Space, job: Job) -> Candidate:
         cluster = space.cluster
@@ -315,7 +315,7 @@ class Planner:
         return Candidate(replace(job, plan=plan), build_mesh(plan, cluster.gpus, cluster.gpus_per_node), ())
 
     def _at_batch(self, keys: PlanKeys) -> Scenario:
-        """The scenario with one of its plans, whose replicas divide the batch among them."""
+        """The scenario with one of its plans, whose replicas share the batch."""
         answer = self.answer
         dp = keys.degrees(self.question.cluster.gpus)["dp"]
         if answer.batch % dp and not self.question.work.unequal.tokens:
@@ -331,14 +331,14 @@ class Planner:
             for nodes in self._node_counts():
                 search = self.search_at(nodes)
                 weight = nodes if answer.objective in OF_A_GPU else 1
-                known = answer.best
-                below_s = self._score(known[answer.top - 1]) / weight if len(known) >= answer.top else math.inf
+                best = answer.best
+                below_s = self._score(best[answer.top - 1]) / weight if len(best) >= answer.top else math.inf
                 below_s = min(below_s, self.limits.ceiling("step"))
                 self._take(self._searched(search, below_s), weight)
         self._conclude()
 
     def _searched(self, search: Search, below_s: float) -> Best:
-        """The best of one search: what a hand writes, then the proof; where that is not soon there a climb first."""
+        """The best plans of one search: the portfolio, then the proof, with a climb before a long proof."""
         free_bytes, deadline = self.limits.floor("memory_free"), search.deadline
         search.begin(free_bytes=free_bytes, admit=self._admits, below_s=below_s)
         soon = deadline.nearer(FIRST_SHARE).within(SOON_S, self.effort.now)
@@ -364,7 +364,7 @@ class Planner:
         return self.limits.admits(job.plan.degrees)
 
     def _node_counts(self) -> Iterator[int]:
-        """Nodes to look at: all of them, and where a GPU must earn its price also halves of them."""
+        """Numbers of nodes to search: all, and halves of them for objectives per GPU."""
         nodes = self.question.cluster.nodes
         yield nodes
         while self.answer.objective in OF_A_GPU and nodes % 2 == 0:
@@ -374,24 +374,24 @@ class Planner:
                 return
             yield nodes
 
-    def _order(self, found: Found) -> tuple[float, tuple[float, tuple[int, ...], str]]:
-        return self._score(found), found.rank
+    def _order(self, plan: SimulatedPlan) -> tuple[float, tuple[float, tuple[int, ...], str]]:
+        return self._score(plan), plan.rank
 
-    def _score(self, found: Found) -> float:
-        """Less is better: seconds, or seconds times nodes."""
+    def _score(self, plan: SimulatedPlan) -> float:
+        """Seconds, or seconds times nodes; less is better."""
         if self.answer.objective in OF_A_GPU:
-            return found.step_s * found.result.gpus / self.question.cluster.gpus_per_node
-        return found.step_s
+            return plan.step_s * plan.result.gpus / self.question.cluster.gpus_per_node
+        return plan.step_s
 
     def _take(self, best: Best, weight: float) -> None:
         answer = self.answer
-        kept = [each for each in best.plans if self._keeps(each)]
+        kept = [plan for plan in best.plans if self._keeps(plan)]
         answer.best = tuple(sorted((*answer.best, *kept), key=self._score)[: answer.top])
         answer.next_bound_s = min(answer.next_bound_s, best.next_bound_s * weight)
         answer.complete = answer.complete and best.complete
 
     def _roomiest(self) -> None:
-        """The plans of least memory, the fastest of equals: memory needs no simulation, their rates do."""
+        """The plans of least memory, the fastest of equals. Memory needs no simulation, rates do."""
         search = self.search_at(self.question.cluster.nodes)
         lean = leanest(search.space)
         assert lean is not None
@@ -400,35 +400,35 @@ class Planner:
         self._take(best, 1.0)
 
     def _conclude(self) -> None:
-        """What the best are, from all that was simulated; also when the search was cut short."""
+        """The best of all simulated plans, also after an interruption."""
         answer = self.answer
-        known = [found for search in self.found.values() for found in search.known.values()]
-        answer.simulated = len(known)
-        answer.bounded = sum(search.tally.bounded for search in self.found.values())
-        known = [found for found in known if self._keeps(found)]
-        if not answer.best and known:
-            answer.best = tuple(sorted(known, key=lambda found: found.rank)[: answer.top])
+        simulated = [plan for search in self.by_nodes.values() for plan in search.simulated.values()]
+        answer.simulated = len(simulated)
+        answer.bounded = sum(search.tally.bounded for search in self.by_nodes.values())
+        simulated = [plan for plan in simulated if self._keeps(plan)]
+        if not answer.best and simulated:
+            answer.best = tuple(sorted(simulated, key=lambda plan: plan.rank)[: answer.top])
         if answer.best and 0.0 < answer.next_bound_s < math.inf:
             answer.gap = max(0.0, self._score(answer.best[0]) / answer.next_bound_s - 1.0)
         if not answer.front:
-            answer.front = tuple(self._front_of(known))
+            answer.front = tuple(self._front_of(simulated))
         if not answer.best and answer.interrupted:
             raise KeyboardInterrupt
         if not answer.best and answer.complete:
-            told = " and ".join(self.limits.words)
-            raise InfeasibleError(f"no plan keeps {told}; {were(answer.simulated)} simulated")
+            limits = " and ".join(self.limits.words)
+            raise InfeasibleError(f"no plan keeps {limits}; {were(answer.simulated)} simulated")
         if not answer.best:
             raise TspsimError("time ran out before a plan was found that keeps the limits; give more with --budget")
 
-    def _keeps(self, found: Found) -> bool:
-        return self.limits.hold(found.candidate.plan, found.result)
+    def _keeps(self, plan: SimulatedPlan) -> bool:
+        return self.limits.hold(plan.candidate.plan, plan.result)
 
-    def _front_of(self, known: Sequence[Found]) -> list[Found]:
-        def merits(found: Found) -> tuple[float, ...]:
-            rate = self.answer.tokens / found.step_s
-            return rate, rate / found.result.gpus, found.headroom_bytes
+    def _front_of(self, simulated: Sequence[SimulatedPlan]) -> list[SimulatedPlan]:
+        def merits(plan: SimulatedPlan) -> tuple[float, ...]:
+            rate = self.answer.tokens / plan.step_s
+            return rate, rate / plan.result.gpus, plan.headroom_bytes
 
-        return front_of(sorted(known, key=lambda found: found.rank), merits)
+        return front_of(sorted(simulated, key=lambda plan: plan.rank), merits)
 
     def _front(self) -> None:
         search = self.search_at(self.question.cluster.nodes)
@@ -447,31 +447,35 @@ class Planner:
                 gap=self._gap,
             )
         answer = self.answer
-        known = [found for each in self.found.values() for found in each.known.values() if self._keeps(found)]
+        simulated = [
+            plan for search in self.by_nodes.values() for plan in search.simulated.values() if self._keeps(plan)
+        ]
         if answer.best and answer.objective != "memory_headroom":
-            found = sorted({each.candidate.name: each for each in (*answer.best, *known)}.values(), key=self._order)
-            if self._score(found[0]) < self._score(answer.best[0]):
-                answer.best = tuple(found[: answer.top])
+            ordered = sorted(
+                {plan.candidate.name: plan for plan in (*answer.best, *simulated)}.values(), key=self._order
+            )
+            if self._score(ordered[0]) < self._score(answer.best[0]):
+                answer.best = tuple(ordered[: answer.top])
         answer.front = ()
         self._conclude()
 
     def _why(self) -> None:
-        """The two best with their timelines: as they were answered here, or once more."""
+        """Compares the two best with their timelines, kept or simulated again."""
         answer = self.answer
         if len(answer.best) < 2 or not answer.enough or self._deadline(DETAIL_SHARE).passed:
             return
         results, offers = [], []
-        for found in answer.best[:2]:
-            nodes = found.result.gpus // self.question.cluster.gpus_per_node
-            asked = self.library.look_up(scenario_of(self.searches.resized(nodes), found.candidate))
-            result = self.library.answer(self.library.key(asked)) or run_plan(asked, asked.plans[0])
+        for plan in answer.best[:2]:
+            nodes = plan.result.gpus // self.question.cluster.gpus_per_node
+            question = self.library.look_up(scenario_of(self.searches.resized(nodes), plan.candidate))
+            result = self.library.answer(self.library.key(question)) or run_plan(question, question.plans[0])
             errors = result.range.factors if result.range is not None else {}
             results.append(result)
-            offers.append(uncertainty.offer_from(asked, result, errors, name=found.candidate.name))
+            offers.append(uncertainty.offer_from(question, result, errors, name=plan.candidate.name))
         best, other = map(parts_s, results)
         answer.why, answer.rival = compare(best, other), answer.best[1].candidate.name
         verdict = uncertainty.compare(offers[0], offers[1])
-        answer.ahead = Ahead(verdict.ratio, verdict.low, verdict.high, verdict.probability)
+        answer.ahead = Lead(verdict.ratio, verdict.low, verdict.high, verdict.probability)
 
     def _limits(self) -> None:
         if self.progress is not None:
@@ -488,7 +492,7 @@ class Planner:
 
     def _sensitivity(self) -> None:
         answer = self.answer
-        if not answer.enough:  # what is best elsewhere is not known where it is not known here
+        if not answer.enough:  # without a proven best here there is nothing to compare
             return
         around = list(places(self.question.cluster, answer.scenario.workload.sequence, answer.batch))
         for number, place in enumerate(around):
@@ -499,7 +503,7 @@ class Planner:
                 return
             try:
                 self.searches.resized(place.nodes)
-            except InputError:  # a graph, or what was measured, is of as many nodes as it is
+            except InputError:  # a graph or a measurement has a fixed number of nodes
                 continue
             search = self.searches.search(place.nodes, place.batch, place.sequence, deadline=deadline)
             answer.sensitivity += (ranked((*answer.best, *answer.front), place, search, self._gap),)

@@ -1,10 +1,10 @@
-"""The first portfolio: plans that an engineer writes for a model and a machine before any search.
+"""The first portfolio: plans that an engineer would write for a model and a machine before any search.
 
-By rule: one scheme within the node or none, experts on one rank, over a node or a few, reached the way that takes least
-on this machine; the fewest pipeline stages that fit, and more of them until nothing has to be made again; replicas that
-divide nothing where everything can be kept all the same, else the optimizer's state or everything; of what fits the one
-that makes least again. A search simulates the most promising of them before anything else, so that
-its answer is never worse than a line that anybody writes.
+Its rules: one scheme within the node, or none; experts on one rank, over a node or over a few, with the dispatch that
+takes least on this machine; the fewest pipeline stages that fit, and more until nothing is recomputed; replicas that
+divide no state where everything can be kept, else the optimizer's state or everything; of the plans that fit, the one
+that recomputes least. A search simulates the most promising of them first, so that its answer is never worse than a
+plan written by hand.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .shapes import PlanLine, Shapes
 
 #: Pipeline stages, and nodes that a layer's experts are spread over.
 STAGES, EXPERT_NODES = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8)
-#: Ranks that a scheme spreads a replica over, no more than a node has.
+#: Ranks that a scheme spreads a replica over, at most a node.
 RANKS = (2, 4, 8)
-#: Ranks of tensor parallelism that a pipeline with experts over ranks has at most.
+#: Most ranks of tensor parallelism in a pipeline with experts over ranks.
 BESIDE = 2
-#: Switches that a hand turns on where there is such a thing; in others the simplest.
+#: Switches that are turned on where the plan has them; all others are the simplest.
 USUAL = Plan("", {}, sequence_regions=True, overlap=True)
 
 
 def portfolio(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -> Iterator[PlanLine]:
-    """What a hand writes, at micro-batches of one sequence; ``admit``: which degrees may be looked at."""
+    """Portfolio plans at micro-batches of one sequence; ``admit``: which degrees are allowed."""
     space = shapes.sets.space
     near, experts, trains = space.cluster.gpus_per_node, space.model.experts, space.work.step.trains
     over = {1, *_over(experts.count, near)} if experts is not None else {1}
@@ -38,56 +38,56 @@ def portfolio(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -
     for spread in shapes.spreads:
         plan = spread.plan
         ranks = [plan.degree(axis) for axis in scheme_axes() if plan.degree(axis) > 1]
-        alone = len(ranks) <= 1 and all(each in RANKS or each == near for each in ranks)
+        alone = len(ranks) <= 1 and all(ranks_of_axis in RANKS or ranks_of_axis == near for ranks_of_axis in ranks)
         usual = plan.exchange == Plan.exchange and plan.micro_batch == 1
         if alone and usual and plan.pp in STAGES and plan.ep in over and admit(spread):
             key = tuple(plan.degree(axis) for axis in scheme_axes()), plan.ep
             stages.setdefault(key, []).append(spread)
     for every in stages.values():
-        written = Written(shapes, USUAL, room_bytes)
-        for spread in sorted(every, key=lambda each: each.plan.pp):
+        written = PipelinePlans(shapes, USUAL, room_bytes)
+        for spread in sorted(every, key=lambda job: job.plan.pp):
             lines = written.lines(spread, (0, 1, 3) if trains and spread.copies > 1 else (0,))
             yield from lines
-            if any(_keeps_all(each) for each in lines if each.division.zero < 2):
+            if any(_keeps_all(line) for line in lines if line.division.zero < 2):
                 break
 
 
 def in_turn(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -> Iterator[PlanLine]:
-    """Plans whose micro-batches hide each other's exchanges with experts, in pipelines of the orders that are made for
-    it and in the usual one, as those are written who train such models over many nodes (DeepSeek-V3, §3.2.1)."""
+    """Plans whose micro-batches hide each other's expert exchanges, in pipelines of the orders made for it and in the
+    usual one, as in published training over many nodes (DeepSeek-V3, §3.2.1)."""
     space = shapes.sets.space
     near, experts = space.cluster.gpus_per_node, space.model.experts
     if experts is None or not space.work.step.trains:
         return
     over = _over(experts.count, near)
-    orders = (Plan.schedule, *(each.name for each in ORDERS.values() if each.searched and each.for_experts))
-    written: dict[Hashable, Written] = {}
+    orders = (Plan.schedule, *(order.name for order in ORDERS.values() if order.searched and order.for_experts))
+    written: dict[Hashable, PipelinePlans] = {}
     for spread in shapes.spreads:
         plan = spread.plan
         alike = plan.micro_batch == 1 and plan.token_shards == 1 and plan.tp <= BESIDE
         if not alike or plan.pp not in STAGES or plan.ep not in over or not admit(spread):
             continue
-        for hiding in (each.name for each in OVERLAPS.values() if each.micro_batches):
+        for hiding in (overlap.name for overlap in OVERLAPS.values() if overlap.micro_batches):
             for schedule in orders if plan.pp > 1 else orders[:1]:
                 key = plan.tp, plan.ep, hiding, schedule
                 if key not in written:
                     like = USUAL.with_values({"expert_overlap": hiding, "schedule": schedule})
-                    written[key] = Written(shapes, like, room_bytes)
+                    written[key] = PipelinePlans(shapes, like, room_bytes)
                 yield from written[key].lines(spread, (0, 1) if spread.copies > 1 else (0,))
 
 
-class Written:
-    """Plans of spreads that differ in the pipeline alone, all with one way to their experts: that which takes least in
-    the first of them.
+class PipelinePlans:
+    """Plans of spreads that differ only in the pipeline, all with one expert dispatch: the cheapest for the first
+    spread.
 
     Parameters
     ----------
     shapes
-        What they are made of.
+        The sets that plans are made of.
     like
-        What they are nearest to.
+        The plan that they are nearest to.
     room_bytes
-        What they may need of memory.
+        Memory that they may need.
     """
 
     def __init__(self, shapes: Shapes, like: Plan, room_bytes: float) -> None:
@@ -95,14 +95,14 @@ class Written:
         self.way: str | None = None
 
     def lines(self, spread: Job, zeros: Sequence[int]) -> list[PlanLine]:
-        """A spread's plans with such division of their state; nothing is divided only where all can be kept so."""
-        found = [line for zero in zeros if (line := self._line(spread, zero)) is not None]
-        return [each for each in found if len(zeros) == 1 or each.division.zero or _keeps_all(each)]
+        """A spread's plans with the given ZeRO stages; zero 0 only where everything can be kept."""
+        lines = [line for zero in zeros if (line := self._line(spread, zero)) is not None]
+        return [line for line in lines if len(zeros) == 1 or line.division.zero or _keeps_all(line)]
 
     def _line(self, spread: Job, zero: int) -> PlanLine | None:
         if self.way is not None or spread.plan.ep == 1:
             return self._by(self.way or self.like.expert_dispatch, spread, zero)
-        ways = (each.name for each in DISPATCHES.values() if each.trains and each.searched)
+        ways = (dispatch.name for dispatch in DISPATCHES.values() if dispatch.trains and dispatch.searched)
         lines = [line for way in ways if (line := self._by(way, spread, zero)) is not None]
         if not lines:
             return None
@@ -122,7 +122,7 @@ class Written:
 
 
 def _over(experts: int, near: int) -> set[int]:
-    """Ranks that a layer's experts are spread over: half a node, a node, some, or as many as there are experts."""
+    """Ranks that a layer's experts are spread over: half a node, a node, some nodes, or one rank per expert."""
     return {experts, near // 2, *(near * nodes for nodes in EXPERT_NODES)}
 
 

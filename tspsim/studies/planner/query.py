@@ -1,4 +1,4 @@
-"""What the planner is asked: a scenario that may have no plans of its own, and the time there is."""
+"""The planner's input: a scenario that may have no plans of its own, and the budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...scenario import PlanSpec, Scenario, load
 
 
 def load_planned(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> tuple[Scenario, bool]:
-    """A scenario that may have no plans of its own; and whether it has."""
+    """A scenario that may have no plans of its own, and whether it has."""
     if isinstance(source, Mapping):
         data: Mapping[str, Any] = source
     else:
@@ -24,9 +24,10 @@ def load_planned(source: str | Path | Mapping[str, Any], overrides: Sequence[str
 
 
 def searched_apart(scenario: Scenario, stated: bool) -> tuple[Scenario, bool, tuple[str, ...]]:
-    """The scenario without plans that are to be searched for, whether it states others, and the limits of the former.
+    """Splits off plans that are to be searched: the scenario without them, whether it states others, and the limits of
+    the search.
 
-    One plan stands in where no other is stated.
+    A placeholder stands in where no other plan is stated.
     """
     searched = [plan for plan in scenario.plans if plan.search is not None]
     if not searched:
@@ -38,7 +39,7 @@ def searched_apart(scenario: Scenario, stated: bool) -> tuple[Scenario, bool, tu
 
 
 def read_budget(text: str | float | None) -> float | None:
-    """Seconds, a plain number too, or None for ``none``; raises InputError.
+    """Seconds, also as a plain number, or None for ``none``; raises InputError.
 
     >>> read_budget("2 min"), read_budget("none"), read_budget(10)
     (120.0, None, 10.0)

@@ -1,8 +1,8 @@
-"""What a deployment can put out at most, in closed form from a few of its steps: what a search of plans is ordered by.
+"""Upper bounds on a deployment's output, in closed form from a few of its steps; a search of plans is ordered by them.
 
-Letters: a prompt has p tokens and its answer n; B sequences decode together on an attention replica, of S tokens each;
-t(B) are seconds of a step that decodes them, a tokens that it puts out of each, and t_p those of the steps that read a
-prompt. While B sequences decode, B·p/n tokens of prompts are read for every token that each puts out:
+Letters: a prompt has p tokens and its answer n; B sequences of S tokens decode together on an attention replica;
+t(B) are the seconds of a step that decodes them, a its output tokens per sequence, and t_p the seconds of steps that
+read a prompt. While B sequences decode, B·p/n prompt tokens are read per output token of each:
 
     TPOT ≈ t(B)/a + (B/n)·t_p        TTFT ≈ t_p + t(B)        requests/s ≈ B/(n·TPOT)
 
@@ -24,13 +24,13 @@ from ...base.memo import once
 from ...serving.deployment import Deployment
 from ...serving.work import PromptChunk, StepWork
 
-#: Sequences of an attention replica that a search looks at, at most.
+#: Most sequences of an attention replica that a search considers.
 MOST = 4096
 
 
 @dataclass(frozen=True)
 class Demand:
-    """The requests: means of lengths, and the bounds on waits by name."""
+    """The requests: mean lengths, and the bounds on waits by name."""
 
     prompt: int
     output: int
@@ -44,7 +44,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class ExpectedLoad:
-    """One load in closed form: clients in all, and what they see."""
+    """One load in closed form: number of clients, and their latencies."""
 
     clients: int
     requests_per_s: float
@@ -52,7 +52,7 @@ class ExpectedLoad:
     tpot_s: float
 
     def keeps(self, bounds: Mapping[str, float], slack: float = 1.0) -> bool:
-        """Whether the means keep the bounds, or nearly."""
+        """Whether the means keep the bounds, with some slack."""
         return self.ttft_s <= slack * bounds.get("ttft", math.inf) and self.tpot_s <= slack * bounds.get(
             "tpot", math.inf
         )
@@ -69,18 +69,18 @@ class ClosedFormEngine:
 
     @property
     def count(self) -> int:
-        """Of attention replicas."""
+        """Number of attention replicas."""
         return self.replicas * self.deployment.replicas * self.deployment.lanes
 
     @once
     def _most_tokens(self) -> int:
-        """Of a step."""
+        """Token budget of a step."""
         engine = self.deployment.engine
         return engine.policy.step_tokens(dict(engine.options)) or self.demand.prompt
 
     @once
     def read_s(self) -> float:
-        """Of a prompt that is read alone: all its steps."""
+        """Seconds of reading one prompt alone: all its steps."""
         costs, most = self.deployment.costs, self._most_tokens
         starts = range(0, self.demand.prompt, most)
         pieces = [PromptChunk(min(most, self.demand.prompt - start), start) for start in starts]
@@ -88,20 +88,20 @@ class ClosedFormEngine:
 
     @once
     def shared_read_s(self) -> float:
-        """The same of prompts that fill steps together."""
+        """Seconds per prompt where prompts fill steps together."""
         together = max(1, self._most_tokens // self.demand.prompt)
         if together == 1:
             return self.read_s
         return self.deployment.costs.seconds([StepWork((PromptChunk(self.demand.prompt, 0),) * together)]) / together
 
     def reads_s(self, sequences: int) -> float:
-        """Seconds of steps that read prompts, for every token that each of so many sequences puts out."""
+        """Seconds of steps that read prompts, per output token of each of ``sequences`` sequences."""
         steps = max(1.0 / max(1, self._most_tokens // self.demand.prompt), self.demand.prompt / self._most_tokens)
         alone = min(1.0, sequences * steps / self.demand.output)
         return (1.0 - (1.0 - alone) ** self.deployment.lanes) * self.shared_read_s / steps
 
     def step_s(self, sequences: int) -> float:
-        """Of a step that decodes so many sequences a replica."""
+        """Seconds of a step that decodes ``sequences`` sequences per replica."""
         if sequences not in self._steps:
             work = StepWork((), (self.demand.context,) * sequences)
             self._steps[sequences] = float(self.deployment.costs.seconds([work]))
@@ -109,62 +109,64 @@ class ClosedFormEngine:
 
     @property
     def accepted(self) -> float:
-        """Tokens that a step puts out of a sequence."""
+        """Output tokens of a step per sequence."""
         drafts = self.deployment.drafts
         return drafts.accepted if drafts else 1.0
 
     @once
     def most(self) -> int:
-        """Sequences that an attention replica has room for, up to the engine's own limit."""
+        """Most sequences that fit an attention replica's cache, up to the engine's own limit."""
         sessions = self.deployment.costs.capacity.sessions(self.demand.prompt + self.demand.output)
         engine = self.deployment.engine
-        seats = getattr(engine.options, engine.policy.sequence_option, MOST)
-        return int(min(sessions, seats, MOST))
+        max_num_seqs = getattr(engine.options, engine.policy.sequence_option, MOST)
+        return int(min(sessions, max_num_seqs, MOST))
 
 
 def loads(most: int) -> list[int]:
-    """Powers of two up to a number, and the number."""
+    """Powers of two up to a number, at least one."""
     sizes = [1 << power for power in range(max(1, most).bit_length())]
     return [size for size in sizes if size <= most] or [1]
 
 
 def together(engine: ClosedFormEngine) -> list[ExpectedLoad]:
     """One pool that reads and writes: every load, smallest first."""
-    found, n = [], engine.demand.output
+    expected, n = [], engine.demand.output
     for size in loads(engine.most):
         first_s = engine.read_s + engine.step_s(size)
         token_s = engine.step_s(size) / engine.accepted + engine.reads_s(size)
         clients = size * (1.0 + first_s / (n * token_s))
-        found.append(ExpectedLoad(round(clients * engine.count), engine.count * size / (n * token_s), first_s, token_s))
-    return found
+        expected.append(
+            ExpectedLoad(round(clients * engine.count), engine.count * size / (n * token_s), first_s, token_s)
+        )
+    return expected
 
 
 def apart(reader: ClosedFormEngine, writer: ClosedFormEngine) -> list[ExpectedLoad]:
-    """Two pools: every load, smallest first, as far as prompts are read fast enough."""
-    found, n = [], writer.demand.output
+    """Two pools: every load, smallest first, as long as prompts are read fast enough."""
+    expected, n = [], writer.demand.output
     reads = reader.count / reader.shared_read_s
     for size in loads(writer.most):
         token_s = writer.step_s(size) / writer.accepted
         writes = writer.count * size / (n * token_s)
         first_s = reader.read_s + token_s
         served = min(reads, writes)
-        found.append(ExpectedLoad(max(1, round(served * (first_s + n * token_s))), served, first_s, token_s))
+        expected.append(ExpectedLoad(max(1, round(served * (first_s + n * token_s))), served, first_s, token_s))
         if writes >= reads:
             break
-    return found
+    return expected
 
 
 def best_of(expected: Sequence[ExpectedLoad], bounds: Mapping[str, float], slack: float = 1.0) -> ExpectedLoad | None:
-    """The load with most requests/s that keeps the bounds, or nearly; None where none does."""
-    kept = [each for each in expected if each.keeps(bounds, slack)]
-    return max(kept, key=lambda each: each.requests_per_s, default=None)
+    """The load with most requests/s that keeps the bounds, with some slack; None where none does."""
+    kept = [load for load in expected if load.keeps(bounds, slack)]
+    return max(kept, key=lambda load: load.requests_per_s, default=None)
 
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
-def tried(find: Callable[[], Sequence[Found]]) -> Sequence[Found]:
-    """Nothing where a plan is not legal, or has no room."""
+def tried(find: Callable[[], Sequence[Value]]) -> Sequence[Value]:
+    """The result of ``find``; empty where a plan is not legal, or does not fit."""
     try:
         return find()
     except (TspsimError, ValueError):

@@ -1,4 +1,4 @@
-"""What a plan needs of memory, and what none of many can undercut."""
+"""Memory of a plan, and lower bounds on the memory of many."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from .candidate import Candidate
 
 
 def without_gathered(job: Job) -> Job:
-    """The job with all divided that replicas can divide."""
+    """The job with all state divided that replicas can divide."""
     return replace(job, plan=replace(job.plan, zero=3 if job.training else 0))
 
 
 def total(parts: Mapping[str, float]) -> float:
-    """Bytes of memory, but for weights that are gathered."""
+    """Bytes of memory without gathered weights."""
     return sum(parts.values()) - parts.get("gathered_weights", 0.0)
 
 
 def layout_bytes(layout: Candidate) -> float:
-    """What no plan of a layout can undercut, whatever its replicas divide: with all of it divided, nothing gathered."""
+    """A lower bound on a layout's plans, for any division: everything divided, nothing gathered."""
     return total(peak_memory(without_gathered(layout.job), scheme_of(layout.plan).residency))
 
 
 def memory_bytes(job: Job) -> float:
-    """What a plan's fullest rank needs."""
+    """Bytes of a plan's fullest rank."""
     return peak_bytes(job)
 
 
 def first_stage_bytes(job: Job) -> float:
-    """What no plan that divides a job's state somehow can undercut on the first stage, without what exchanges keep,
-    which a schedule decides."""
+    """A lower bound on the first stage of plans with any division of a job's state, without buffers of exchanges, which
+    depend on the schedule."""
     job, residency = without_gathered(job), scheme_of(job.plan).residency
     exchanged = {buffer.part for buffer in residency.buffers(job)}
     of_scheme = (feature for feature in features_of(job) if feature.scheme)
@@ -45,7 +45,7 @@ def first_stage_bytes(job: Job) -> float:
 
 
 def state_bytes(job: Job, division: Division) -> float:
-    """Weights, gradients and the optimizer's state on a rank of the first stage, divided in some way."""
+    """Weights, gradients and the optimizer's state on a rank of the first stage, under a division."""
     divided = replace(job, plan=replace(job.plan, zero=division.zero, shard_group=division.shard_group))
     share = data.OwnedParameters(divided, scheme_of(job.plan).residency.weight_shards(divided))
-    return sum(each.size_bytes for each in data.state(divided, share, divided.chunks(0)))
+    return sum(part.size_bytes for part in data.state(divided, share, divided.chunks(0)))

@@ -1,4 +1,4 @@
-"""Legal plans that fit, drawn at random: what a search is held against."""
+"""Legal plans that fit, drawn at random: a baseline for searches."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ...base.errors import UnreachableError
 from .candidate import Candidate
 from .shapes import Shapes
 
-#: Draws in a row that give no plan, after which there is none.
+#: Consecutive draws without a plan after which the sampling ends.
 MOST_DRAWS = 2000
 
 
 def drawn(shapes: Shapes, room_bytes: float, seed: int = 0) -> Iterator[Candidate]:
-    """Plans of a search's space, each once: degrees and micro-batch first, then each further choice among those that
-    are legal with it, evenly.
+    """Plans of a search's space, each once: degrees and micro-batch first, then each further choice uniformly among the
+    legal ones.
 
     Parameters
     ----------
     room_bytes
-        What they may need of memory.
+        Memory that they may need.
     seed
-        Of the generator: the same plans in the same order.
+        Seed of the generator: the same plans in the same order.
     """
     chance, sets, seen, missed = random.Random(seed), shapes.sets, set[str](), 0
     while missed < MOST_DRAWS:
@@ -37,8 +37,8 @@ def drawn(shapes: Shapes, room_bytes: float, seed: int = 0) -> Iterator[Candidat
         if not every:
             continue
         layout = chance.choice(sets.once(sets.pipelined, chance.choice(every)))
-        made = sets.plan(layout, chance.choice(sets.space.divisions(layout)))
-        if made is not None and made[0] <= room_bytes and made[1].name not in seen:
+        sized = sets.plan(layout, chance.choice(sets.space.divisions(layout)))
+        if sized is not None and sized[0] <= room_bytes and sized[1].name not in seen:
             missed = 0
-            seen.add(made[1].name)
-            yield made[1]
+            seen.add(sized[1].name)
+            yield sized[1]

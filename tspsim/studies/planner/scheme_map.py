@@ -14,7 +14,7 @@ _FORM = "is not of the form sequences=8Ki,128Ki,nodes=1,8,128"
 
 
 class MapPoint(NamedTuple):
-    """Tokens a sequence, and nodes."""
+    """Tokens per sequence, and nodes."""
 
     sequence: int
     nodes: int
@@ -22,18 +22,18 @@ class MapPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Points:
-    """What a map spans: tokens a sequence, and nodes."""
+    """The axes of a map: tokens per sequence, and nodes."""
 
     sequences: tuple[int, ...]
     nodes: tuple[int, ...]
 
-    def each(self) -> list[MapPoint]:
+    def cells(self) -> list[MapPoint]:
         """Row by row, the largest cluster first: its points take longest."""
         return [MapPoint(sequence, nodes) for nodes in reversed(self.nodes) for sequence in self.sequences]
 
 
 class Side(NamedTuple):
-    """The best plan of one kind at a point, its step, and the seconds that no plan of its kind undercuts."""
+    """The best plan of a side at a point, its step, and a lower bound on the side's steps."""
 
     plan: str
     step_s: float
@@ -44,7 +44,7 @@ class Side(NamedTuple):
 class Cell:
     """The best plan with TSP and the best without at one point; None where none fits.
 
-    ``batch`` is in sequences: as many as keep the tokens of a step, at least one. ``sure`` is False where time ran out.
+    ``batch`` is in sequences, for constant tokens per step, at least one. ``sure`` is False where time ran out.
     """
 
     sequence: int
@@ -56,7 +56,7 @@ class Cell:
 
     @property
     def ratio(self) -> float | None:
-        """Rate with TSP over that without; infinite where only TSP fits.
+        """Rate with TSP over the rate without; infinite where only TSP fits.
 
         None where nothing fits, or time ran out before both were known.
         """
@@ -68,7 +68,7 @@ class Cell:
 
     @property
     def proven(self) -> bool:
-        """Whether no plan that was not simulated can turn win into loss; where only one kind fits, it has won."""
+        """Whether no plan that was not simulated can turn a win into a loss. Where only one side fits, it has won."""
         if self.folded is None or self.other is None:
             return self.sure
         folded, other = self.folded, self.other

@@ -1,4 +1,4 @@
-"""Searches of one scenario's plans on its own cluster and on others of the same nodes, at any length and batch."""
+"""Searches of one scenario's plans, on its own cluster and on other numbers of its nodes, at any length and batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .space import Space
 
 
 def at_nodes(scenario: Scenario, cluster: Cluster, nodes: int) -> Scenario:
-    """The scenario on another number of the same nodes; raises InputError where they are not known."""
+    """The scenario on another number of the same nodes. Raises InputError where these are not known."""
     if isinstance(scenario.cluster, ClusterInline):
         inline, measured = scenario.cluster.model_copy(update={"nodes": nodes}), scenario.cluster.measured
         if measured is not None:
@@ -55,30 +55,30 @@ def one_draw(scenario: Scenario) -> Scenario:
 
 
 def of_nodes(islands: Sequence[Island], nodes: int) -> tuple[Island, ...]:
-    """The first nodes of islands, in theirs; raises InputError where there are not as many."""
-    found, left = [], nodes
+    """The first nodes of islands. Raises InputError where there are too few."""
+    kept, left = [], nodes
     for island in islands:
         here = min(island.nodes, left)
         left -= here
-        found += [island.model_copy(update={"nodes": here})] if here else []
+        kept += [island.model_copy(update={"nodes": here})] if here else []
     if left:
         raise InputError(f"islands have {nodes - left} nodes, not {nodes}", key="cluster.islands")
-    return tuple(found)
+    return tuple(kept)
 
 
 class Searches:
-    """Makes searches; what they have in common is looked up and priced once.
+    """Builds searches; they share look-ups and prices.
 
     Parameters
     ----------
     scenario
-        Whose cluster and workload.
+        The scenario of cluster and workload.
     library
-        Look-ups that remember.
+        Memoizing look-ups.
     simulate
-        Answers plans of a scenario.
+        Simulates plans of a scenario.
     effort
-        Is told what all of them do.
+        Counts the work of all searches.
 
     Raises
     ------
@@ -99,17 +99,17 @@ class Searches:
         self.costs = Costs(self.question.device)
 
     def look_up(self, scenario: Scenario) -> Question:
-        """Everything a scenario names; its plans are judged one by one later."""
+        """Resolves all names of a scenario; plans are checked one by one later."""
         any_plan, workload = type(scenario.plans[0])(name="any"), scenario.workload
         if workload.lengths is not None:
             return self._unequal(scenario)
-        if workload.global_batch is not None:  # which this plan need not divide
+        if workload.global_batch is not None:  # the placeholder need not divide it
             workload = workload.with_sequences(1)
         bare = scenario.model_copy(update={"plans": (any_plan,), "workload": workload})
         return look_up(bare, self.library.lookups)
 
     def _unequal(self, scenario: Scenario) -> Question:
-        """The same, of sequences of unequal length: with a plan that they can be dealt to, shared or whole."""
+        """The same with sequences of unequal length: with a plan that can hold them, shared or whole."""
         plan_type = type(scenario.plans[0])
         shared, whole = (
             scenario.model_copy(update={"plans": (plan_type.model_validate({"name": "any"} | keys),)})
@@ -121,12 +121,12 @@ class Searches:
             return look_up(whole, self.library.lookups)
 
     def resized(self, nodes: int) -> Scenario:
-        """The scenario on so many nodes; raises InputError where they have no fabric."""
+        """The scenario on ``nodes`` nodes. Raises InputError where they have no fabric."""
         cluster = self.question.cluster
         return self.scenario if nodes == cluster.nodes else at_nodes(self.scenario, cluster, nodes)
 
     def search(self, nodes: int, batch: int, sequence: int | None = None, *, deadline: Deadline = NEVER) -> Search:
-        """A search on so many nodes; ``sequence`` in place of the scenario's own, ``batch`` in sequences."""
+        """A search on ``nodes`` nodes. ``sequence`` replaces the scenario's own; ``batch`` is in sequences."""
         scenario = self.resized(nodes)
         if sequence is not None and sequence != scenario.workload.sequence:
             workload = scenario.workload.model_copy(update={"sequence": sequence})

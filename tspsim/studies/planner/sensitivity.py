@@ -1,4 +1,4 @@
-"""The front's plans where one thing is different: another length, another number of nodes."""
+"""The front's plans with one thing changed: another length, another number of nodes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ...parallel import Job, build_mesh, located, peak_memory, scheme_axes, sche
 from ...parallel.checks import check
 from .branch import Search
 from .candidate import Candidate, name_of
-from .found import Found
+from .simulated_plan import SimulatedPlan
 from .space import Space
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """One such place: the plans that may be fastest there with their steps, and those that do not fit.
+    """One changed place: its fastest plans with their steps, and the plans that do not fit.
 
     ``batch`` is in sequences.
     """
@@ -38,7 +38,7 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Place:
-    """Where to look."""
+    """A changed length or number of nodes."""
 
     what: str
     nodes: int
@@ -47,7 +47,7 @@ class Place:
 
 
 def places(cluster: Cluster, sequence: int, batch: int) -> Iterator[Place]:
-    """Half and double the sequence (tokens a step as they are) and the nodes (batch as it is), where there are such."""
+    """Half and double the sequence (constant tokens per step) and the nodes (constant batch), where possible."""
     if sequence % 2 == 0:
         yield Place("half the sequence", cluster.nodes, sequence // 2, batch * 2)
     if batch % 2 == 0:
@@ -58,22 +58,22 @@ def places(cluster: Cluster, sequence: int, batch: int) -> Iterator[Place]:
         yield Place("double the nodes", cluster.nodes * 2, sequence, batch)
 
 
-def ranked(plans: Iterable[Found], place: Place, search: Search, gap: float = 0.0) -> Sensitivity:
-    """The plans there, or where none of them runs the best that a round of simulations finds.
+def ranked(plans: Iterable[SimulatedPlan], place: Place, search: Search, gap: float = 0.0) -> Sensitivity:
+    """The plans at a place, or where none runs, the best of one round of simulations.
 
-    The first is simulated, and of the others those that may be faster by more than ``gap`` than what was.
+    The first is simulated; of the others those that may be faster than the simulated ones by more than ``gap``.
     """
     tried: list[tuple[bool, float, str, Candidate]] = []
     unfit = []
-    for number, found in enumerate({each.candidate.name: each for each in plans}.values()):
-        candidate = adapted(found.candidate.job, search.space, search.capacity_bytes)
+    for number, plan in enumerate({plan.candidate.name: plan for plan in plans}.values()):
+        candidate = adapted(plan.candidate.job, search.space, search.capacity_bytes)
         if candidate is None:
-            unfit.append(found.candidate.name)
+            unfit.append(plan.candidate.name)
         else:
             bound_s = search.bound.step_s(candidate.job, candidate.mesh)
             tried.append((number > 0, bound_s, candidate.name, candidate))
     ran: list[tuple[str, float]] = []
-    for _, bound_s, name, candidate in sorted(tried, key=lambda each: each[:3]):
+    for _, bound_s, name, candidate in sorted(tried, key=lambda entry: entry[:3]):
         if ran and bound_s * (1.0 + gap) >= min(step_s for _, step_s in ran):
             continue  # cannot be the fastest there
         answer = search.simulate([candidate])[0]
@@ -81,14 +81,13 @@ def ranked(plans: Iterable[Found], place: Place, search: Search, gap: float = 0.
             ran.append((name, answer.step_time_s))
     if not ran:
         found_there = search.best(1, most_rounds=1, gap=gap).plans
-        ran = [(each.candidate.name, each.step_s) for each in found_there]
-    ranking = tuple(sorted(ran, key=lambda each: each[1]))
+        ran = [(plan.candidate.name, plan.step_s) for plan in found_there]
+    ranking = tuple(sorted(ran, key=lambda pair: pair[1]))
     return Sensitivity(place.what, place.nodes, place.sequence, place.batch, ranking, tuple(unfit))
 
 
 def adapted(job: Job, space: Space, room_bytes: float) -> Candidate | None:
-    """A plan in another space, with as many replicas as there is room for; None where it divides nothing or does not
-    fit."""
+    """A plan in another space, with as many replicas as fit; None where degrees do not divide or it does not fit."""
     gpus = space.cluster.gpus
     replica = math.prod(job.plan.degree(axis) for axis in (*scheme_axes(), "pp"))
     if gpus % replica or space.batch % (gpus // replica):

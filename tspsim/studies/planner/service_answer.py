@@ -1,4 +1,4 @@
-"""What searches of plans that serve answer, of a step or of requests, and its JSON."""
+"""The answer of a search for serving plans, for a step or for requests, and its JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...step.statements import defaults_in_words
 
 @dataclass(frozen=True)
 class SimulatedService:
-    """A plan that was simulated: its keys in a scenario, and the scenario with it alone, under its load."""
+    """A simulated plan: its keys in a scenario, and the scenario with only this plan, under its load."""
 
     keys: Mapping[str, Any]
     result: PlanResult
@@ -28,56 +28,56 @@ class SimulatedService:
         return self.result.name
 
     def to_json(self) -> dict[str, Any]:
-        """A plan's entry of the contract, with the keys that ask for it again."""
+        """A plan's entry of the contract, with its keys in a scenario."""
         return self.result.to_json() | {"keys": dict(self.keys)}
 
 
-Each = TypeVar("Each", bound=SimulatedService)
+Service = TypeVar("Service", bound=SimulatedService)
 
 
 @dataclass(repr=False)
-class ServicePlanned(ShownPlans, Generic[Each]):
-    """What was found."""
+class ServicePlanned(ShownPlans, Generic[Service]):
+    """The planner's answer for serving."""
 
     scenario: Scenario
     question: Question
     objective: str
-    #: The keys that were.
+    #: The keys that were searched.
     searched: tuple[str, ...]
     #: The best plans, best first, each once.
-    best: tuple[Each, ...] = ()
-    #: Those that no other beats in rate and in what a user sees.
-    front: tuple[Each, ...] = ()
-    stated: tuple[Each, ...] = ()
-    #: Plans by name, and why.
+    best: tuple[Service, ...] = ()
+    #: Plans that no other beats in rate and in latency.
+    front: tuple[Service, ...] = ()
+    stated: tuple[Service, ...] = ()
+    #: Plans by name, with the reason.
     refused: tuple[tuple[str, str], ...] = ()
     simulated: int = 0
     bounded: int = 0
     #: False where time ran out.
     complete: bool = True
     interrupted: bool = False
-    #: All that were simulated and may be the best.
-    known: list[Each] = field(default_factory=list, repr=False)
-    #: What is wrong with a plan that the scenario states.
+    #: All simulated plans that may be the best.
+    known: list[Service] = field(default_factory=list, repr=False)
+    #: An error of a plan that the scenario states.
     wrong: InputError | None = field(default=None, repr=False)
 
     def shown_title(self) -> str:
         return self.scenario.name
 
     def shown_plans(self) -> Iterable[tuple[str, PlanResult]]:
-        return [(each.name, each.result) for each in self.best]
+        return [(service.name, service.result) for service in self.best]
 
     def plans_to_json(self) -> dict[str, Any]:
-        """The limits, and plans by why they are told."""
+        """The limits, and the plans by list."""
         raise NotImplementedError
 
     def why_none(self) -> str:
-        """What to say where no plan is known."""
+        """The message where no plan was simulated."""
         return f"no plan fits; {self.refused[0][0]}: {self.refused[0][1]}" if self.refused else "no plan is legal"
 
     def check_any(self) -> None:
-        """Raise InfeasibleError where no plan is known, or what is wrong with a stated one; where somebody stopped it
-        before, KeyboardInterrupt."""
+        """Raise InfeasibleError where no plan was simulated, or the error of a stated one; KeyboardInterrupt if the
+        search was interrupted before."""
         if not self.known:
             raise KeyboardInterrupt if self.interrupted else self.wrong or InfeasibleError(self.why_none())
 
@@ -105,5 +105,5 @@ class ServicePlanned(ShownPlans, Generic[Each]):
 
 
 def stated_keys(plan: PlanSpec) -> dict[str, Any]:
-    """What a scenario states of a plan."""
+    """The keys that a scenario states of a plan."""
     return {key: value for key, value in plan.model_dump(exclude_unset=True).items() if value is not None}

@@ -1,4 +1,4 @@
-"""What a search is asked to serve: requests in a few numbers, and the bounds on their waits."""
+"""The demand of a search: requests in a few numbers, and the bounds on their latencies."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ def demand_of(traffic: TrafficSpec, bounds: Mapping[str, float]) -> Demand:
     first = traffic.points()[0]
     if first.arrivals.searches:
         first = first.at_rate(1.0)
-    asked = first.draw()
-    prompt, output = (max(1, round(float(each.mean()))) for each in (asked.prompt_tokens, asked.output_tokens))
+    requests = first.draw()
+    prompt, output = (
+        max(1, round(float(lengths.mean()))) for lengths in (requests.prompt_tokens, requests.output_tokens)
+    )
     return Demand(prompt, output, bounds)
 
 
 def bounded_by(traffic: TrafficSpec, limits: Sequence[Limit]) -> TrafficSpec:
-    """The traffic with the bounds that limits state over its own; raises InputError."""
+    """The traffic with the bounds of limits in place of its own; raises InputError."""
     if not limits:
         return traffic
     update: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What plans that serve requests are called."""
+"""Names of plans that serve requests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from ...scenario import PlanSpec
 from .serving import name_of
 
-#: Of a plan that states none.
+#: The router of a plan that states none.
 PLAIN_ROUTER = "round_robin"
 
 
 def plain(keys: Mapping[str, Any]) -> str:
-    """A plan without its name, as text: the same for the same plan, however it is stated.
+    """A plan without its name, as canonical text: equal for equal plans, however they are stated.
 
     >>> plain({"tp": 1, "router": "round_robin"}) == plain({"name": "one"})
     True
@@ -24,8 +24,8 @@ def plain(keys: Mapping[str, Any]) -> str:
         plan = PlanSpec.model_validate({**said, "name": "same"})
     except ValueError:
         return repr(sorted((key, repr(value)) for key, value in said.items()))
-    told = plan.model_dump(mode="json", exclude_defaults=True)
-    return json.dumps({key: value for key, value in told.items() if key not in ("name", "pools")} | _pools(plan))
+    data = plan.model_dump(mode="json", exclude_defaults=True)
+    return json.dumps({key: value for key, value in data.items() if key not in ("name", "pools")} | _pools(plan))
 
 
 def _pools(plan: PlanSpec) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def _pools(plan: PlanSpec) -> dict[str, Any]:
 
 
 def name_of_service(keys: Mapping[str, Any], gpus: int) -> str:
-    """A name that says what was searched.
+    """A name with the searched keys.
 
     >>> name_of_service({"pools": {"prefill": {"replicas": 2, "tp": 2}, "decode": {"replicas": 1, "tp": 4}}}, 8)
     '2P1D TP2→TP4'

@@ -1,7 +1,8 @@
-"""Plans of many equal replicas compared on a few of them: replicas that share nothing are as good in a part as in all.
+"""Plans of many equal replicas are compared on a few of them: replicas that share nothing are alike.
 
-A run takes as long as it has requests, and twice the replicas take twice the requests to show the same. So a search
-serves a part of the load on a part of the cluster; what leads is then served whole, and only that is told.
+A run takes as long as it has requests, and twice the replicas need twice the requests to show the same. So a search
+serves a part of the load on a part of the cluster. The leading plans are then served whole, and only that result is
+reported.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from ...scenario.cluster import ClusterInline
 from ...scenario.traffic import TrafficSpec
 from ...serving.highest import four_digits
 
-#: Replicas that a part has at least, so that a router has a choice; of two pools of both together.
+#: Least replicas of a part, so that a router has a choice; of two pools, both together.
 REPLICAS = 8
 
 
 def parts_of(scenario: Scenario, keys: Mapping[str, Any], replicas: int, gpus_per_node: int) -> int:
-    """Into how many equal parts a plan of so many replicas falls, each with :data:`REPLICAS` of them and whole nodes.
+    """The number of equal parts of a plan, each with :data:`REPLICAS` replicas and whole nodes.
 
-    One, where parts are not alike (links of their own, faults), where requests share something (tools, a trace's
-    times, a limit on all), in a single node, or in a cluster of the catalog.
+    One, where parts are not alike (links of their own, faults), where requests share something (tools, a trace's times,
+    a limit on all), in a single node, or in a cluster of the catalog.
     """
     cluster, traffic = scenario.cluster, scenario.traffic
     assert traffic is not None
@@ -43,10 +44,10 @@ def parts_of(scenario: Scenario, keys: Mapping[str, Any], replicas: int, gpus_pe
         if not all(isinstance(side.get("replicas"), int) and "cluster" not in side for side in sides):
             return 1
         counts += [side["replicas"] for side in sides]
-        # Caches go between nodes in a part as they do in all.
+        # Caches cross nodes in a part as they do in the whole.
         whole = (divmod(side["replicas"] * ranks_of(side), gpus_per_node) for side in sides)
         counts += [1 if rest else nodes for nodes, rest in whole]
-    return max(part for part in range(1, max(1, replicas // REPLICAS) + 1) if not any(each % part for each in counts))
+    return max(part for part in range(1, max(1, replicas // REPLICAS) + 1) if not any(count % part for count in counts))
 
 
 def ranks_of(side: Mapping[str, Any]) -> int:
@@ -55,7 +56,7 @@ def ranks_of(side: Mapping[str, Any]) -> int:
 
 
 def part_of(scenario: Scenario, parts: int) -> Scenario:
-    """One part of the machine."""
+    """One part of the cluster."""
     cluster = scenario.cluster
     assert isinstance(cluster, ClusterInline)
     nodes = cluster.nodes // parts
@@ -64,7 +65,7 @@ def part_of(scenario: Scenario, parts: int) -> Scenario:
 
 
 def keys_of_part(keys: Mapping[str, Any], parts: int) -> dict[str, Any]:
-    """The plan on one part: fewer replicas of its pools. What states no pools fills what it has."""
+    """The plan on one part: fewer replicas of its pools. A plan without pools fills the part."""
     pools = keys.get("pools")
     if pools is None:
         return dict(keys)
@@ -73,10 +74,10 @@ def keys_of_part(keys: Mapping[str, Any], parts: int) -> dict[str, Any]:
 
 
 def under(traffic: TrafficSpec, times: float) -> TrafficSpec:
-    """The same traffic of so many times the clients and requests, or at so many times its rate."""
+    """The same traffic with its clients and requests, or its rate, times a factor."""
     arrivals = traffic.arrivals
     if arrivals.closed:
-        clients = tuple(max(1, round(times * int(each.arrivals.most or 1))) for each in traffic.points())
+        clients = tuple(max(1, round(times * int(point.arrivals.most or 1))) for point in traffic.points())
         requests = max(1, round(times * traffic.requests)) if traffic.requests else traffic.requests
         changed = arrivals.model_copy(update={"concurrency": clients})
         return traffic.model_copy(update={"arrivals": changed, "requests": requests})

@@ -1,4 +1,4 @@
-"""Plans that serve requests: replicas over a cluster's GPUs, or two pools, each with what closed forms expect."""
+"""Plans that serve requests: replicas over a cluster's GPUs, or two pools, each with its closed-form loads."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from .rates import ClosedFormEngine, Demand, ExpectedLoad, apart, best_of, loads
 from .spreads import spreads, with_experts
 from .step_budgets import Reading, budgets, keys_with
 
-#: Means that closed forms give may be so much above a bound that requests keep it all the same.
+#: Closed-form means may exceed a bound by this factor while requests still keep it.
 SLACK = 1.25
-#: Replicas of a pool take no more GPUs than so many.
+#: Most GPUs of a pool's replica.
 MOST_RANKS = 64
-#: Replicas from which on pools are tried halved alone.
+#: From this number of replicas on, only equal pools are tried.
 MANY = 64
-#: The router that anybody would try first.
+#: The router of the obvious plans.
 OBVIOUS_ROUTER = "least_load"
-#: Sequences of a step that ways to decode are compared by.
+#: Sequences of a step by which decode pools are compared.
 TYPICAL = 64
 
 
 @dataclass(frozen=True)
 class ServiceCandidate:
-    """A plan on one offer's cluster: its keys, and the loads that closed forms expect of it."""
+    """A plan on one offer's cluster: its keys, and its loads in closed form."""
 
     keys: Mapping[str, Any]
     scenario: Scenario = field(repr=False)
     expected: tuple[ExpectedLoad, ...] = field(default=(), repr=False)
 
     def best(self, bounds: Mapping[str, float]) -> ExpectedLoad | None:
-        """The load that is expected to serve most within bounds, or nearly."""
+        """The load with most requests within bounds, with some slack."""
         return best_of(self.expected, bounds, SLACK)
 
     def plan(self, name: str) -> PlanKeys:
-        """As a scenario's plan; raises ValueError."""
+        """The plan as a scenario's plan; raises ValueError."""
         keys = {"recomputation": "none", **self.keys} if "pools" not in self.keys else self.keys
         return PlanKeys.model_validate({**keys, "name": name})
 
@@ -59,7 +59,7 @@ class ServiceSpace:
     scenario
         With traffic, and without offers.
     library
-        Look-ups that remember.
+        Memoizing look-ups.
     """
 
     def __init__(self, scenario: Scenario, demand: Demand, library: Library, limits: Limits) -> None:
@@ -68,23 +68,22 @@ class ServiceSpace:
         self.question = self.look_up(PlanKeys.model_validate({"name": "any", "recomputation": "none"}))
 
     def look_up(self, plan: PlanKeys) -> Question:
-        """The question with this plan alone."""
+        """The question with only this plan."""
         return self.library.look_up(self.scenario.model_copy(update={"plans": (plan,)}))
 
     def deployment(self, plan: PlanKeys) -> Deployment:
-        """How it serves; raises InputError where it is not legal."""
+        """The plan's deployment. Raises InputError where it is not legal."""
         question = self.look_up(plan)
         return deployment_of(question, question.plans[0], self.library.lookups)
 
     # --- what anybody would try first -----------------------------------------------------------------------
 
     def obvious(self) -> list[ServiceCandidate]:
-        """The services that anybody would try first, with what closed forms expect; of each kind the best expected
-        first, the kinds in turn.
+        """The obvious services with their closed-form loads: the kinds in turn, of each kind the best expected first.
 
-        Tensor parallelism of every size with replicas that fill the cluster, behind the router that looks at loads;
-        with experts the same with expert parallelism, and attention replicas that share experts; 1P1D to nP1D and
-        1PnD of replicas of one size; and where prompts are long schedules that divide tokens.
+        Tensor parallelism of every size with replicas that fill the cluster, behind a load-aware router; with experts
+        the same with expert parallelism, and attention replicas that share experts; 1P1D to nP1D and 1PnD of replicas
+        of one size; for long prompts, schedules that divide tokens.
         """
         gpus = self.cluster.gpus
         sizes = [size for size in loads(min(gpus, 4 * self.cluster.gpus_per_node)) if gpus % size == 0]
@@ -95,15 +94,20 @@ class ServiceSpace:
         plain = [self.expected(keys, self._routed(keys)) for keys in whole if self.limits.admits(keys)]
         long = [self.expected(keys) for keys in self.of_long_contexts(sizes) if self.limits.admits(keys)]
         split = [self._halved(one, size) for one, size in zip(whole, sizes, strict=False) if self.limits.admits(one)]
-        kinds = [plain, [each for pools in split for each in pools], long]
+        kinds = [plain, [candidate for pools in split for candidate in pools], long]
         for kind in kinds:
-            kind.sort(key=lambda each: -rate(each, self.demand.bounds))
-        return [each for pair in zip_longest(*kinds) for each in pair if each is not None and each.expected]
+            kind.sort(key=lambda candidate: -rate(candidate, self.demand.bounds))
+        return [
+            candidate
+            for pair in zip_longest(*kinds)
+            for candidate in pair
+            if candidate is not None and candidate.expected
+        ]
 
     def of_long_contexts(self, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """All GPUs on one prompt or context: weights that come to tokens, in the engine's steps and with prompts at
-        once, where a prompt has more tokens than the model is wide; and contexts divided by tokens, where heads divide
-        no cache as far."""
+        """Plans with all GPUs on one prompt or context. Where a prompt has more tokens than the model's width, weights
+        move to tokens, with the engine's step budget and with whole prompts per step; where heads cannot divide the
+        cache as far, contexts are divided by tokens."""
         model, gpus = self.question.model, self.cluster.gpus
         experts = {"ep": gpus} if model.experts is not None else {}
         if gpus not in sizes or gpus == 1:
@@ -111,18 +115,18 @@ class ServiceSpace:
         if self.demand.prompt > model.hidden:
             folded = {"tsp": gpus, **experts}
             yield folded
-            for found in tried(lambda: [self.deployment(ServiceCandidate(folded, self.scenario).plan("tried"))]):
-                yield from (keys_with(folded, options) for options in budgets(found, self.demand.prompt))
+            for deployment in tried(lambda: [self.deployment(ServiceCandidate(folded, self.scenario).plan("tried"))]):
+                yield from (keys_with(folded, options) for options in budgets(deployment, self.demand.prompt))
         if any(use.grows and use.heads < gpus for use in model.cache_uses()):
             yield {"tp": gpus, **experts, "dcp": gpus, "decode_exchange": "all_to_all"}
 
     def _routed(self, keys: Mapping[str, Any]) -> dict[str, Any]:
-        """Behind the router that looks at loads, where there are several replicas."""
+        """With a load-aware router, where the plan has several replicas."""
         several = "expert_dispatch" not in keys and int(keys.get("tp", 1)) < self.cluster.gpus
         return {**keys, **({"router": OBVIOUS_ROUTER} if several else {})}
 
     def _halved(self, one: Mapping[str, Any], size: int) -> Iterator[ServiceCandidate]:
-        """Pools of equal replicas: 1P…, a quarter, a half, …1D."""
+        """Pools of equal replicas: one prefill replica, a quarter, a half, all but one."""
         replicas = self.cluster.gpus // size
         readers = {1, replicas // 4, replicas // 2, replicas - 1} if replicas < MANY else {replicas // 2}
         both = [self._engine(dict(one), name) for name in ("prefill", "decode")] if replicas > 1 else [None, None]
@@ -136,7 +140,7 @@ class ServiceSpace:
             yield ServiceCandidate({"pools": pools}, self.scenario, tuple(expected))
 
     def reading(self, keys: Mapping[str, Any], name: str) -> Reading | None:
-        """How soon a plan of one pool reads a prompt; None where it is not legal, or has no room."""
+        """The time in which a one-pool plan reads a prompt; None where it is not legal, or does not fit."""
 
         def find() -> list[Reading]:
             deployment = self.deployment(ServiceCandidate(keys, self.scenario).plan("tried"))
@@ -154,8 +158,8 @@ class ServiceSpace:
                 yield self.expected(keys)
 
     def expected(self, keys: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> ServiceCandidate:
-        """A plan of one pool with its loads, with none where it is not legal or has no room; told with the keys
-        ``more``, which closed forms do not know."""
+        """A one-pool plan with its loads; no loads where it is not legal or does not fit. ``more``: its keys with those
+        that closed forms ignore."""
         candidate = ServiceCandidate(dict(more or keys), self.scenario)
 
         def find() -> list[ExpectedLoad]:
@@ -169,16 +173,16 @@ class ServiceSpace:
     # --- two pools ------------------------------------------------------------------------------------------
 
     def split(self) -> Iterator[ServiceCandidate]:
-        """Pools that read and pools that write, with as many replicas of each as match best."""
+        """Pools that read and pools that write, with the best matching numbers of replicas."""
         gpus = self.cluster.gpus
         if gpus < 2:
             return
         readers, writers = self._replicas("prefill"), self._replicas("decode")
         for reading, reader in readers:
             for writing, writer in writers:
-                found = self._matched(gpus, (reading, reader), (writing, writer))
-                if found is not None:
-                    yield found
+                matched = self._matched(gpus, (reading, reader), (writing, writer))
+                if matched is not None:
+                    yield matched
 
     def _matched(
         self,
@@ -186,7 +190,7 @@ class ServiceSpace:
         reader: tuple[dict[str, Any], ClosedFormEngine],
         writer: tuple[dict[str, Any], ClosedFormEngine],
     ) -> ServiceCandidate | None:
-        """With the numbers of replicas that serve most; None where they do not fill the cluster."""
+        """The pools with the numbers of replicas that serve most; None where they cannot fill the cluster."""
         best: ServiceCandidate | None = None
         for x in range(1, gpus // ranks(reader[0]) + 1):
             left = gpus - x * ranks(reader[0])
@@ -201,8 +205,8 @@ class ServiceSpace:
         return best
 
     def _replicas(self, name: str) -> list[tuple[dict[str, Any], ClosedFormEngine]]:
-        """Replicas of a pool on fewer GPUs than there are: plain tensor parallelism, and experts over the ranks."""
-        found = []
+        """Replicas of a pool on at most half of the GPUs: plain tensor parallelism, and experts over ranks."""
+        replicas = []
         gpus, experts = self.cluster.gpus, self.question.model.experts is not None
         for size in loads(min(gpus // 2, MOST_RANKS)):
             ways: list[list[dict[str, Any]]] = [[{"tp": size} if size > 1 else {}]]
@@ -213,15 +217,15 @@ class ServiceSpace:
                 spread = [{"dp": size, **more} for more in with_experts({}, 1, size)]
                 ways.append([keys for keys in spread if name == "decode" or not of_decoding(keys)])
             for alike in ways:
-                made = [(keys, self._engine(keys, name)) for keys in alike if self.limits.admits(keys)]
-                able = [(keys, engine) for keys, engine in made if engine is not None]
-                # Of ways to bring tokens to experts the fastest for what the pool does.
+                engines = [(keys, self._engine(keys, name)) for keys in alike if self.limits.admits(keys)]
+                able = [(keys, engine) for keys, engine in engines if engine is not None]
+                # Of the expert dispatches the fastest for the pool's task.
                 fastest = min(able, key=lambda way: busy_s(way[1], name), default=None)
-                found += [fastest] if fastest else []
-        return found
+                replicas += [fastest] if fastest else []
+        return replicas
 
     def _engine(self, keys: dict[str, Any], name: str) -> ClosedFormEngine | None:
-        """One replica of a pool, if it is legal and has room for a request."""
+        """One replica of a pool; None where it is not legal or has no room for a request."""
         pools = {"prefill": {"replicas": 1, **keys}, "decode": {"replicas": 1, **keys}}
 
         def find() -> list[ClosedFormEngine]:
@@ -238,12 +242,12 @@ class ServiceSpace:
 
 
 def of_decoding(keys: Mapping[str, Any]) -> bool:
-    """Whether tokens go to experts by kernels for small messages."""
+    """Whether the dispatch uses kernels for small messages."""
     return DISPATCHES.get(keys["expert_dispatch"]).element_bytes is not None
 
 
 def busy_s(engine: ClosedFormEngine, name: str) -> float:
-    """Seconds of what a pool's replica does: a prompt, or a step of many sequences."""
+    """Seconds of a pool replica's task: a prompt, or a step of many sequences."""
     return engine.shared_read_s if name == "prefill" else engine.step_s(min(engine.most, TYPICAL))
 
 
@@ -253,6 +257,6 @@ def ranks(keys: Mapping[str, Any]) -> int:
 
 
 def rate(candidate: ServiceCandidate, bounds: Mapping[str, float]) -> float:
-    """Requests/s that closed forms expect within bounds, or nearly."""
+    """Requests/s within bounds by the closed form, with some slack."""
     best = candidate.best(bounds)
     return best.requests_per_s if best else 0.0

@@ -1,9 +1,9 @@
-"""The best plans of a serving step: every legal way to spread a replica, at the batch that its limits allow.
+"""The best plans of a serving step: every legal spread of a replica, at the batch that its limits allow.
 
-A step that serves is simulated in tens of milliseconds, so plans are not searched in layers as training's are: each
-legal one is bounded (:mod:`tspsim.step.bound`), and simulated unless its ceiling lies below what is known. Where a
-limit is set on the time of an output token, the batch of a decoding step is free: more sequences take longer and put
-out more, so that the largest batch that keeps the limits, and has room, is the best of a plan.
+A serving step is simulated in tens of milliseconds, so plans are not searched in layers as training's are: each legal
+one is bounded (:mod:`tspsim.step.bound`), and simulated unless its ceiling lies below the best. With a limit on the
+time of an output token, the batch of a decoding step is free: more sequences take longer and put out more, so the
+largest batch that fits and keeps the limits is a plan's best.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ from .limit import LIMITS, Limit, Limits, limit_texts
 from .service_answer import ServicePlanned, SimulatedService, stated_keys
 from .spreads import spreads
 
-#: What a plan may be chosen by → its merit, of which more is better.
+#: Objectives, each with its merit; more is better.
 OBJECTIVES: Mapping[str, Callable[[PlanResult], float]] = {
     "tokens_per_s": lambda result: result.tokens_per_s,
     "tokens_per_s_per_gpu": lambda result: result.tokens_per_s_per_gpu,
     "tokens_per_dollar": lambda result: result.tokens_per_s_per_gpu,
-    "tokens_per_joule": lambda result: result.tokens_per_s_per_gpu,  # one device draws its power whatever a step does
+    "tokens_per_joule": lambda result: result.tokens_per_s_per_gpu,  # a device's power does not depend on the step
     "time_to_first_token": lambda result: -result.inference.get("time_to_first_token_s", math.inf),
     "time_per_output_token": lambda result: -result.inference.get("time_per_output_token_s", math.inf),
     "memory_headroom": lambda result: result.memory.capacity_bytes - result.memory.peak_bytes,
 }
-#: Of what may be limited, what only decoding sequences or prompts have: what a load must have some of.
+#: Limited quantities that need decoding sequences or prompts in the load.
 _OF_LOAD = {
     "tpot": "batch", "time_per_output_token": "batch", "ttft": "prompts", "time_to_first_token": "prompts"
 }  # fmt: skip
-#: Batches are looked for among powers of two and, between the last that keeps the limits and the first that does not,
-#: so many steps finer.
+#: Batches are searched among powers of two; then this many bisections refine between the last that keeps the limits and
+#: the first that does not.
 REFINEMENTS = 3
-#: The key of a plan whose weights lie on hosts.
+#: The plan's key for layers with weights on hosts.
 WEIGHTS = "offload_weights"
-#: Stated batches that a search doubles at most.
+#: The largest batch that a search tries.
 MOST_BATCH = 1 << 20
 
 
 @dataclass(frozen=True)
 class ServedStep(SimulatedService):
-    """A plan of a step; ``batch``: sequences a replica, where it decodes."""
+    """A plan of a step; ``batch``: sequences per replica, where it decodes."""
 
     batch: int | None
 
@@ -68,32 +68,32 @@ class ServedStep(SimulatedService):
 
 @dataclass(repr=False)
 class ServingPlanned(ServicePlanned[ServedStep]):
-    """What was found for a step; the front is in rate, and in what a user sees."""
+    """The answer for a step; the front is in rate and latency."""
 
     limits: tuple[Limit, ...] = ()
 
     def plans_to_json(self) -> dict[str, Any]:
         return {
             "limits": limit_texts(self.limits),
-            "best": [each.to_json() for each in self.best],
-            "front": [each.to_json() for each in self.front],
-            "stated": [each.to_json() for each in self.stated],
+            "best": [plan.to_json() for plan in self.best],
+            "front": [plan.to_json() for plan in self.front],
+            "stated": [plan.to_json() for plan in self.stated],
         }
 
     def why_none(self) -> str:
         if self.limits and self.simulated:
-            said = " and ".join(f"{each.name} {each.compare} {each.value:g}" for each in self.limits)
+            said = " and ".join(f"{limit.name} {limit.compare} {limit.value:g}" for limit in self.limits)
             return f"no plan keeps {said}; {were(self.simulated)} simulated"
         return super().why_none()
 
 
 class ServingPlanner:
-    """Asks and answers for one serving step; parameters as of :func:`~.choose.planner_of`. One plan is always answered.
+    """Plans one serving step; parameters as of :func:`~.choose.planner_of`. At least one plan is always simulated.
 
     Raises
     ------
     InputError
-        The scenario, the objective or a limit is wrong, or of another step.
+        The scenario, the objective or a limit is wrong, or belongs to another step.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ServingPlanner:
             raise UnknownNameError("objective", objective, OBJECTIVES, key="--objective")
         self.merit, self.top, self.progress = OBJECTIVES[objective], top, progress
         kept = Limits.of(limits, serves=True)
-        self.limits, self.admits = kept.each, kept.admits
+        self.limits, self.admits = kept.limits, kept.admits
         self.library = Library()
         question = self.library.look_up(scenario)
         self.question, self.scenario = question, scenario
@@ -121,10 +121,12 @@ class ServingPlanner:
         load, gpus = question.work.load, question.cluster.gpus
         for key, name in (("--objective", objective), *(("--limit", limit.name) for limit in self.limits)):
             if name in _OF_LOAD and not getattr(load, _OF_LOAD[name]):
-                can = ", ".join(each for each in (LIMITS if key == "--limit" else OBJECTIVES) if each not in _OF_LOAD)
+                can = ", ".join(
+                    quantity for quantity in (LIMITS if key == "--limit" else OBJECTIVES) if quantity not in _OF_LOAD
+                )
                 raise InputError(f"a {question.work.step.title} has no {name}; use {can}", key=key)
         first = scenario.plans[0].degrees(gpus)["dp"] if stated else 1
-        #: Decoding sequences of the whole cluster, where no limit frees them.
+        #: Decoding sequences of the whole cluster, unless a limit frees the batch.
         self.sequences = load.batch * first
         self.prompts = load.prompts * first
         self.free_batch = bool(load.batch) and any(limit.name in ("tpot", "step") for limit in self.limits)
@@ -135,12 +137,12 @@ class ServingPlanner:
         self.answer = ServingPlanned(scenario, question, objective, names, limits=self.limits)
 
     def run(self) -> ServingPlanned:
-        """The best plans, the stated ones and the front; Ctrl-C ends with what is there.
+        """The best plans, the stated ones and the front; Ctrl-C ends with the results so far.
 
         Raises
         ------
         InfeasibleError
-            No legal plan has room, or keeps the limits.
+            No legal plan fits, or keeps the limits.
         """
         answer = self.answer
         try:
@@ -159,13 +161,13 @@ class ServingPlanner:
         except KeyboardInterrupt:
             answer.interrupted, answer.complete = True, False
         answer.check_any()
-        known = sorted(answer.known, key=lambda served: (-self.merit(served.result), served.name))
-        answer.best = tuple(known[: self.top])
-        answer.front = tuple(front_of(known, lambda served: self._merits(served.result)))
+        ranked = sorted(answer.known, key=lambda served: (-self.merit(served.result), served.name))
+        answer.best = tuple(ranked[: self.top])
+        answer.front = tuple(front_of(ranked, lambda served: self._merits(served.result)))
         return answer
 
     def _merits(self, result: PlanResult) -> tuple[float, ...]:
-        """A front's: tokens a second and GPU, and what a user sees."""
+        """The front's merits: tokens per second and GPU, and latency."""
         seen = result.inference
         seconds = -seen.get("time_to_first_token_s", 0.0)
         return result.tokens_per_s_per_gpu, seen.get("tokens_per_s_per_user", 0.0), seconds
@@ -173,19 +175,19 @@ class ServingPlanner:
     # --- one plan -----------------------------------------------------------------------------------------------
 
     def _try(self, keys: dict[str, Any], *, stated: bool = False) -> None:
-        """Simulate a plan at its best batch, if it is legal and may be better than what is known."""
+        """Simulate a plan at its best batch, if it is legal and may beat the best."""
         name = keys.get("name") or name_of(keys, self.question.cluster.gpus)
         try:
             plan = PlanKeys.model_validate({**keys, "name": name})
             recomputation = self.question.work.step.recomputation
-            found = self._best_batch(plan.model_copy(update={"recomputation": recomputation}))
+            best = self._best_batch(plan.model_copy(update={"recomputation": recomputation}))
         except (InputError, ValueError) as error:
             if stated:
                 self.answer.refused += ((name, str(error)),)
             return
-        if found is None:
+        if best is None:
             return
-        batch, result = found
+        batch, result = best
         served = ServedStep({**keys, "name": name}, result, self._asked(plan, batch), batch)
         if stated:
             self.answer.stated += (served,)
@@ -193,7 +195,7 @@ class ServingPlanner:
             self.answer.known.append(served)
 
     def _with_weights_away(self, keys: dict[str, Any]) -> None:
-        """A plan that has no room, with weights of the fewest layers on the hosts that leave it some."""
+        """A plan that does not fit, with the fewest layers of weights on hosts that make it fit."""
         try:
             question = self._question({**keys, WEIGHTS: 1})
             most = max(question.job(question.plans[0]).chunk_sizes)
@@ -205,7 +207,7 @@ class ServingPlanner:
         self._try({**keys, WEIGHTS: least + 1})
 
     def _has_room(self, keys: dict[str, Any]) -> bool:
-        """Whether a plan has room for the stated batch, or where that is free for one sequence."""
+        """Whether a plan fits at the stated batch, or where the batch is free, with one sequence."""
         question = self._question(keys)
         load, dp = question.work.load, question.plans[0].dp
         batch = 1 if self.free_batch else -(-self.sequences // dp) if load.batch else 0
@@ -217,7 +219,7 @@ class ServingPlanner:
         return self.library.look_up(self.scenario.model_copy(update={"plans": (plan,), "offers": ()}))
 
     def _asked(self, plan: PlanKeys, batch: int | None) -> Scenario:
-        """The scenario of one plan at its batch, as it may be written."""
+        """The scenario of one plan at its batch, as a user may write it."""
         update: dict[str, Any] = {"batch": batch} if batch else {}
         if self.prompts and not self.free_batch:
             update["sequences_per_replica"] = -(-self.prompts // plan.degrees(self.question.cluster.gpus)["dp"])
@@ -225,9 +227,9 @@ class ServingPlanner:
         return self.scenario.model_copy(update={"workload": workload, "plans": (plan,), "offers": ()})
 
     def _best_batch(self, plan: PlanKeys) -> tuple[int | None, PlanResult] | None:
-        """The batch a replica and what comes out; None where there is no room or no hope."""
-        asked = self.scenario.model_copy(update={"plans": (plan,), "offers": ()})
-        question = self.library.look_up(asked)
+        """The batch per replica and the result; None where it does not fit or cannot win."""
+        scenario = self.scenario.model_copy(update={"plans": (plan,), "offers": ()})
+        question = self.library.look_up(scenario)
         dp = question.plans[0].dp
         if not self.free_batch:
             load = question.work.load
@@ -239,7 +241,7 @@ class ServingPlanner:
         wanted = self._wanted_batch(dp)
         if wanted > most or (wanted > 1 and self._kept(question, wanted) is None):
             return None
-        # Powers of two: the largest that keeps the limits, then between it and the next.
+        # The largest power of two that keeps the limits, then bisection up to the next.
         sizes = [1 << power for power in range(most.bit_length())]
         low, high, best = 0, len(sizes), None
         while low < high:
@@ -258,8 +260,8 @@ class ServingPlanner:
         return best
 
     def _wanted_batch(self, dp: int) -> int:
-        """Sequences a replica without which a plan that keeps the limits cannot be among the best: as many as put out
-        what the best do, in the longest time allowed. More sequences in a batch never put out less a second."""
+        """The least batch per replica for a plan among the best: the output of the best, in the longest allowed time.
+        More sequences in a batch never lower the output per second."""
         longest_s = min(limit.value for limit in self.limits if limit.name in ("tpot", "step"))
         rates = sorted((served.result.tokens_per_s for served in self.answer.known), reverse=True)
         if self.merit is not OBJECTIVES["tokens_per_s"] or len(rates) < self.top:
@@ -268,7 +270,7 @@ class ServingPlanner:
         return max(1, math.ceil(rates[self.top - 1] * longest_s / dp / (drafts.accepted if drafts else 1.0)))
 
     def _most(self, question: Question) -> int | None:
-        """The largest batch a replica that there is room for, a power of two or three halves of one; None: not one."""
+        """The largest batch per replica that fits, a power of two or 1.5 times one; None where not even one does."""
         most = None
         for power in range(MOST_BATCH.bit_length()):
             for batch in (1 << power, (1 << power) + (1 << power >> 1)):
@@ -278,12 +280,12 @@ class ServingPlanner:
         return most
 
     def _kept(self, question: Question, batch: int) -> tuple[int | None, PlanResult] | None:
-        """What comes out with so many sequences, if it keeps the limits."""
+        """The result with ``batch`` sequences, if it keeps the limits."""
         tried = self._simulated(amount(question, batch))
         return tried if tried and all(limit.holds(tried[1]) for limit in self.limits) else None
 
     def _at(self, question: Question) -> tuple[int | None, PlanResult] | None:
-        """A plan, if there is room and it may be among the best."""
+        """A plan's result, if it fits and may be among the best."""
         refused = self._refused(question)
         if refused is not None:
             self.answer.refused += ((question.plans[0].name, refused),)
@@ -291,7 +293,7 @@ class ServingPlanner:
         return None if self._beaten(self._ceiling(question)) else self._simulated(question)
 
     def _refused(self, question: Question) -> str | None:
-        """Why there is no room; None where there is."""
+        """Why the plan does not fit; None where it does."""
         job = scheduled(question, question.plans[0])
         room = capacity.capacity_of(job, question.device.visible_memory_bytes)
         return room.refusal(capacity.kept_by(job))
@@ -309,7 +311,7 @@ class ServingPlanner:
         return question.work.load.batch or None, result
 
     def _beaten(self, ceiling_tokens_per_s: float) -> bool:
-        """Whether as many plans as are wanted put out more than a plan can, where that is what counts."""
+        """Whether enough simulated plans put out more than a plan's ceiling, where the objective is output."""
         if self.merit is not OBJECTIVES["tokens_per_s"]:
             return False
         rates = sorted((served.result.tokens_per_s for served in self.answer.known), reverse=True)
@@ -317,7 +319,7 @@ class ServingPlanner:
 
 
 def amount(question: Question, batch: int, prompts: int | None = None) -> Question:
-    """The question with other numbers of sequences and prompts a replica, checked."""
+    """The question with other numbers of sequences and prompts per replica, checked."""
     load = question.work.load
     load = replace(load, batch=batch, prompts=load.prompts if prompts is None else prompts)
     other = replace(question, work=replace(question.work, load=load))
@@ -326,7 +328,7 @@ def amount(question: Question, batch: int, prompts: int | None = None) -> Questi
 
 
 def name_of(keys: Mapping[str, Any], gpus: int) -> str:
-    """A name that says what was searched.
+    """A name with the searched keys.
 
     >>> name_of({"tp": 4, "ep": 8, "expert_dispatch": "gather"}, 8)
     'TP4-DP2-EP8 gather'
@@ -334,7 +336,7 @@ def name_of(keys: Mapping[str, Any], gpus: int) -> str:
     spread = {axis: int(keys.get(axis, 1)) for axis in (*scheme_axes(), "pp")}
     sizes = {**spread, "dp": gpus // math.prod(spread.values()), "ep": int(keys.get("ep", 1))}
     degrees = [f"{axis.upper()}{size}" for axis, size in sizes.items() if size > 1]
-    known = {*scheme_axes(), "pp", "ep", "name"}
-    others = [(name, value) for name, value in keys.items() if name not in known]
+    of_spread = {*scheme_axes(), "pp", "ep", "name"}
+    others = [(name, value) for name, value in keys.items() if name not in of_spread]
     words = [f"{name}{value}" if isinstance(value, int) else str(value) for name, value in others]
     return " ".join(["-".join(degrees) or "DP1", *words])

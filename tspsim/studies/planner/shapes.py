@@ -1,5 +1,4 @@
-"""The plans of a search by what they are made of, each step nearest to some plan: how one is completed, and which
-differ from it in one thing."""
+"""The plans of a search by their sets: how one is completed nearest to a given plan, and its neighbours."""
 
 from __future__ import annotations
 
@@ -18,16 +17,20 @@ from .space import RECOMPUTATION
 
 #: Degrees by axis in order, ranks of experts, sequences of a micro-batch, context method.
 SpreadKey = tuple[tuple[int, ...], int, int, str]
-#: Axes whose degrees say which spread a plan is of, but for its replicas.
+#: Axes whose degrees identify a plan's spread, up to its replicas.
 AXES = (*scheme_axes(), "pp")
-Given = TypeVar("Given", Job, Candidate)
-_COMPARED = [each.name for each in fields(Plan) if each.name not in ("name", "degrees", "together", "expert_owners")]
+Source = TypeVar("Source", Job, Candidate)
+_COMPARED = [
+    key_field.name
+    for key_field in fields(Plan)
+    if key_field.name not in ("name", "degrees", "together", "expert_owners")
+]
 _USUAL = {name: getattr(Plan("", {}), name) for name in _COMPARED}
 
 
 @dataclass(frozen=True)
 class PlanLine:
-    """A plan with the sets that it is in, largest first, and the memory that it needs."""
+    """A plan with the sets that contain it, largest first, and the memory that it needs."""
 
     spread: Job
     family: Job
@@ -44,9 +47,9 @@ class Shapes:
     Parameters
     ----------
     sets
-        Of the search, which remember what is made.
+        The search's memoized sets.
     spreads
-        All of them.
+        All spreads.
     """
 
     def __init__(self, sets: Sets, spreads: Sequence[Job]) -> None:
@@ -57,67 +60,72 @@ class Shapes:
         return {key_of(spread.plan): spread for spread in self.spreads}
 
     def lightest(self, spread: Job, zero: int, like: Plan, room_bytes: float) -> PlanLine | None:
-        """The plan of a spread that makes least again of those that fit, otherwise nearest to ``like``."""
+        """The plan of a spread that fits with the least recomputation, otherwise nearest to ``like``."""
         like = like.with_values({"zero": zero})
         every = self.sets.once(self.sets.families, spread)
         for recomputation in RECOMPUTATION:
-            families = [each for each in every if each.plan.recomputation == recomputation]
+            families = [family for family in every if family.plan.recomputation == recomputation]
             line = self.of_family(spread, nearest(families, like), like) if families else None
             if line is not None and line.division.zero == zero and line.needed_bytes <= room_bytes:
                 return line
         return None
 
     def of(self, plan: Plan) -> PlanLine | None:
-        """The plan that is nearest to one of these degrees."""
+        """The plan nearest to a plan with these degrees."""
         spread = self.by_key.get(key_of(plan))
         families = self.sets.once(self.sets.families, spread) if spread is not None else []
         return self.of_family(spread, nearest(families, plan), plan) if spread is not None and families else None
 
     def of_family(self, spread: Job, family: Job, like: Plan) -> PlanLine | None:
-        """The plan of a family that is nearest to another; None where none is legal."""
+        """The plan of a family nearest to ``like``; None where none is legal."""
         every = self.sets.once(self.sets.staged, family)
         return self.of_staged(spread, family, nearest(every, like), like) if every else None
 
     def of_staged(self, spread: Job, family: Job, staged: Candidate, like: Plan) -> PlanLine | None:
-        """The same of a schedule within a stage."""
+        """The plan of a schedule within a stage nearest to ``like``."""
         layout = nearest(self.sets.once(self.sets.pipelined, staged), like)
         return self.of_layout(spread, family, staged, layout, like)
 
     def of_layout(self, spread: Job, family: Job, staged: Candidate, layout: Candidate, like: Plan) -> PlanLine | None:
-        """The same of a layout."""
+        """The plan of a layout nearest to ``like``."""
         every = self.sets.space.divisions(layout)
-        alike = [each for each in every if each.zero == like.zero] or every[-1:]
-        division = next((each for each in alike if each.shard_group == like.shard_group), alike[0])
+        alike = [division for division in every if division.zero == like.zero] or every[-1:]
+        division = next((candidate for candidate in alike if candidate.shard_group == like.shard_group), alike[0])
         return self._line(spread, family, staged, layout, division)
 
     def _line(
         self, spread: Job, family: Job, staged: Candidate, layout: Candidate, division: Division
     ) -> PlanLine | None:
-        made = self.sets.plan(layout, division)
-        return None if made is None else PlanLine(spread, family, staged, layout, division, made[1], made[0])
+        sized = self.sets.plan(layout, division)
+        return None if sized is None else PlanLine(spread, family, staged, layout, division, sized[1], sized[0])
 
     def within(self, line: PlanLine) -> Iterator[PlanLine]:
-        """Plans of the same spread that differ in one of its sets: what is made again or the way to experts, the
-        schedule, the pipeline, who divides the state."""
+        """Plans of the same spread that differ in one of its sets: recomputation or expert dispatch, schedule,
+        pipeline, division of state."""
         plan, sets = line.candidate.plan, self.sets
         spread, family, staged = line.spread, line.family, line.staged
-        families = [each for each in sets.once(sets.families, spread) if differences(each.plan, family.plan) == 1]
-        found: Iterator[PlanLine | None] = itertools.chain(
-            (self._line(spread, family, staged, line.layout, each) for each in sets.space.divisions(line.layout)),
-            (self.of_family(spread, each, plan.with_values(_again(each))) for each in families),
-            (self.of_layout(spread, family, staged, each, plan) for each in sets.once(sets.pipelined, staged)),
-            (self.of_staged(spread, family, each, plan) for each in sets.once(sets.staged, family)),
+        families = [other for other in sets.once(sets.families, spread) if differences(other.plan, family.plan) == 1]
+        lines: Iterator[PlanLine | None] = itertools.chain(
+            (
+                self._line(spread, family, staged, line.layout, division)
+                for division in sets.space.divisions(line.layout)
+            ),
+            (self.of_family(spread, other, plan.with_values(_again(other))) for other in families),
+            (self.of_layout(spread, family, staged, layout, plan) for layout in sets.once(sets.pipelined, staged)),
+            (self.of_staged(spread, family, schedule, plan) for schedule in sets.once(sets.staged, family)),
         )
-        yield from (each for each in found if each is not None and each.candidate.name != plan.name)
+        yield from (neighbour for neighbour in lines if neighbour is not None and neighbour.candidate.name != plan.name)
 
     def beside(self, line: PlanLine) -> Iterator[Job]:
-        """Spreads one step away: another micro-batch, ranks of experts or context method, a factor moved between two
-        axes, one scheme in the place of another."""
+        """Spreads one step away: another micro-batch, other ranks of experts or context method, a factor moved between
+        two axes, one scheme in place of another."""
         spread = line.spread
         degrees, ep, size, exchange = key_of(spread.plan)
-        tried: list[SpreadKey] = [(degrees, ep, each, exchange) for each in self._sizes(degrees, ep, exchange, size)]
-        tried += [(degrees, each, size, exchange) for each in self._experts(degrees, size, exchange, ep)]
-        tried += [(degrees, ep, size, each) for each in self.sets.space.exchanges(spread.plan)]
+        tried: list[SpreadKey] = [
+            (degrees, ep, other_size, exchange) for other_size in self._sizes(degrees, ep, exchange, size)
+        ]
+        tried += [(degrees, ranks, size, exchange) for ranks in self._experts(degrees, size, exchange, ep)]
+        tried += [(degrees, ep, size, method) for method in self.sets.space.exchanges(spread.plan)]
         for moved in self._moved(degrees):
             tried += self._like(moved, ep, size, exchange)
         for key in dict.fromkeys(tried):
@@ -127,15 +135,15 @@ class Shapes:
     def larger(self, spread: Job) -> list[Job]:
         """The same degrees at the next larger micro-batch, if there is one."""
         degrees, ep, size, exchange = key_of(spread.plan)
-        sizes = [each for each in self._sizes(degrees, ep, exchange, size) if each > size]
-        return [self.by_key[degrees, ep, each, exchange] for each in sizes]
+        sizes = [larger for larger in self._sizes(degrees, ep, exchange, size) if larger > size]
+        return [self.by_key[degrees, ep, larger, exchange] for larger in sizes]
 
     @once
     def _of_degrees(self) -> Mapping[tuple[int, ...], list[SpreadKey]]:
-        found: dict[tuple[int, ...], list[SpreadKey]] = {}
+        by_degrees: dict[tuple[int, ...], list[SpreadKey]] = {}
         for key in self.by_key:
-            found.setdefault(key[0], []).append(key)
-        return found
+            by_degrees.setdefault(key[0], []).append(key)
+        return by_degrees
 
     def _sizes(self, degrees: tuple[int, ...], ep: int, exchange: str, size: int) -> list[int]:
         """The next smaller and larger micro-batch."""
@@ -143,12 +151,12 @@ class Shapes:
         return around(every, size)
 
     def _experts(self, degrees: tuple[int, ...], size: int, exchange: str, ep: int) -> list[int]:
-        """The next fewer and more ranks of experts, and none."""
+        """The next fewer and more ranks of experts, and one."""
         every = [key[1] for key in self._of_degrees[degrees] if (key[2], key[3]) == (size, exchange)]
         return [*around(every, ep), 1]
 
     def _moved(self, degrees: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Degrees with a prime factor moved from one axis to another or to replicas, or from these to an axis."""
+        """Degrees with a prime factor moved between two axes, or between an axis and replicas."""
         near = self.sets.space.cluster.gpus
         steps = primes(near)
         for place, degree in enumerate(degrees):
@@ -169,7 +177,7 @@ class Shapes:
                         yield (*bare[:other], degree, *bare[other + 1 :])
 
     def _like(self, degrees: tuple[int, ...], ep: int, size: int, exchange: str) -> list[SpreadKey]:
-        """Of other degrees what has nearest to as many ranks of experts and sequences."""
+        """Of spreads with other degrees, the nearest in ranks of experts and micro-batch."""
         every = self._of_degrees.get(degrees, [])
         if not every:
             return []
@@ -185,14 +193,14 @@ def _again(family: Job) -> Mapping[str, str]:
 
 
 def key_of(plan: Plan) -> SpreadKey:
-    """What of a plan says which spread it is of."""
+    """The key of a plan's spread."""
     exchange = plan.exchange if plan.sp > 1 else Plan.exchange
     return tuple(plan.degree(axis) for axis in AXES), plan.ep, plan.micro_batch or 1, exchange
 
 
-def nearest(options: Sequence[Given], like: Plan) -> Given:
-    """The first of those that agree with a plan in most keys."""
-    return min(options, key=lambda each: differences(each.plan, like))
+def nearest(options: Sequence[Source], like: Plan) -> Source:
+    """The first of the options that agree with a plan in most keys."""
+    return min(options, key=lambda option: differences(option.plan, like))
 
 
 def differences(plan: Plan, other: Plan) -> int:
@@ -201,8 +209,8 @@ def differences(plan: Plan, other: Plan) -> int:
 
 
 def distance(plan: Plan, other: Plan) -> tuple[int, int, float]:
-    """How unlike two plans are: keys that one states and the other leaves at its default, keys that differ at all, and
-    factors between their degrees."""
+    """Distance of two plans: keys that only one leaves at its default, keys that differ, and factors between their
+    degrees."""
     apart = sum((getattr(plan, name) == _USUAL[name]) != (getattr(other, name) == _USUAL[name]) for name in _COMPARED)
     factors = sum(abs(math.log2(plan.degree(axis) / other.degree(axis))) for axis in (*AXES, "ep"))
     return apart, differences(plan, other), factors
@@ -214,7 +222,7 @@ def around(every: Iterable[int], here: int) -> list[int]:
     >>> around([1, 2, 4, 8], 4)
     [2, 8]
     """
-    few, many = [each for each in every if each < here], [each for each in every if each > here]
+    few, many = [number for number in every if number < here], [number for number in every if number > here]
     return [*([max(few)] if few else []), *([min(many)] if many else [])]
 
 
@@ -224,11 +232,11 @@ def primes(number: int) -> list[int]:
     >>> primes(72)
     [2, 3]
     """
-    found, divisor = [], 2
+    factors, divisor = [], 2
     while number > 1:
         if number % divisor == 0:
-            found.append(divisor)
+            factors.append(divisor)
             while number % divisor == 0:
                 number //= divisor
         divisor += 1
-    return found
+    return factors

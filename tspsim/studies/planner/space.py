@@ -1,11 +1,12 @@
 """The legal plans of a model on a cluster, for one global batch.
 
-What a competent engineer would fix is fixed: tokens in zigzag order, the library's own choice of algorithms, layers as
-even as can be (and chunks of equal size where there are such), tensor parallelism and TSP on neighbouring GPUs, four
-chunks where reductions are overlapped. Sequences are not cut finer than :data:`LEAST_TOKENS`, and not cut at all where
-the micro-batch has whole ones to give away: sp = 2 with two sequences is two replicas with one, and an exchange. The
-rest is free. A plan is chosen in three steps, so that a search can leave out many at once: a family says what kernels a
-rank runs, a layout when and where it talks, and last comes what replicas divide among them.
+Some choices are fixed as a competent engineer would fix them: tokens in zigzag order, the library's own choice of
+algorithms, layers as even as possible (and chunks of equal size where possible), tensor parallelism and TSP on
+neighbouring GPUs, four chunks for overlapped reductions. Sequences are not cut finer than :data:`LEAST_TOKENS`, and not
+at all where the micro-batch has whole ones to give away: sp = 2 with two sequences is two replicas with one, plus an
+exchange. Everything else is free. A plan is chosen in three steps, so that a search can discard many at once: a family
+fixes the kernels of a rank, a layout its schedule and communication, and last comes the division of state over
+replicas.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ from .candidate import Candidate, name_of
 RECOMPUTATION = (KEPT, ATTENTION, CHEAP, FULL)
 #: Axes that a placement may lay across nodes while replicas fill the node; tensor parallelism and TSP stay innermost.
 MOVABLE = ("sp", "pp")
-#: Tokens a rank of sequences of unequal length, over what the longest leaves each where most share it.
+#: Tokens per rank for sequences of unequal length, over the least that the longest needs.
 ROOMS = (1, 2, 4)
-#: Tokens of a sequence that a shard has at least.
+#: Least tokens of a sequence per shard.
 LEAST_TOKENS = 512
 
 
@@ -60,14 +61,14 @@ LEAST_TOKENS = 512
 class Space:
     """All legal plans."""
 
-    #: What every replica computes; its number of sequences is set a plan.
+    #: The model and the work of a replica; each plan sets its number of sequences.
     model: Architecture
     work: Work
-    #: Where.
+    #: The cluster.
     cluster: Cluster
-    #: Sequences of a step over all replicas: every plan has the same.
+    #: Sequences of a step over all replicas, the same for every plan.
     batch: int
-    #: Is told what is looked at.
+    #: Counts the checks.
     effort: Effort = field(default_factory=Effort, repr=False, compare=False)
     _placed: dict[Hashable, list[tuple[tuple[str, ...], Mesh]]] = field(default_factory=dict, repr=False)
     _meshes: dict[Hashable, Mesh] = field(default_factory=dict, repr=False)
@@ -94,8 +95,8 @@ class Space:
             yield from self.families_of(spread)
 
     def spreads(self) -> Iterator[Job]:
-        """Every choice of degrees, micro-batch and exchange, nothing made again and experts reached as usual: what a
-        search begins with. Of sequences of unequal length the families themselves."""
+        """Every choice of degrees, micro-batch and exchange, without recomputation and with the usual expert dispatch:
+        the start of a search. For sequences of unequal length, the families themselves."""
         if self.work.unequal.tokens:
             yield from self._unequal_families()
             return
@@ -113,12 +114,12 @@ class Space:
                         yield Job(self.model, with_defaults(plan), work)
 
     def families_of(self, spread: Job) -> Iterator[Job]:
-        """Every way to the experts, and what is made again of each."""
-        for way in self.ways(spread):
-            yield from self.makings(way)
+        """Every expert dispatch, with every recomputation."""
+        for way in self.dispatches(spread):
+            yield from self.recomputations(way)
 
-    def makings(self, way: Job) -> Iterator[Job]:
-        """The families of a way: what each makes again, nothing first."""
+    def recomputations(self, way: Job) -> Iterator[Job]:
+        """The families of a dispatch, the one without recomputation first."""
         yield way
         if self.work.step.trains and not way.unequal:
             for recomputation in RECOMPUTATION[1:]:
@@ -126,29 +127,29 @@ class Space:
                 if self.legal(family):
                     yield family
 
-    def ways(self, job: Job) -> Iterator[Job]:
-        """A spread with every way to its experts, nothing made again; those spread beside tensor parallelism need
-        sequence regions."""
+    def dispatches(self, job: Job) -> Iterator[Job]:
+        """A spread with every expert dispatch, without recomputation. Experts beside tensor parallelism need sequence
+        regions."""
         if job.unequal:
             yield job
             return
         for regions in (False, True) if job.plan.ep > 1 and job.plan.tp > 1 else (False,):
             alike = replace(job, plan=replace(job.plan, sequence_regions=regions)) if regions else job
-            found = False
-            for each in self._ways(alike, self.kernel_keys):
-                if self.legal(each):
-                    found = True
-                    yield each
-            if found:
+            any_legal = False
+            for candidate in self._candidates(alike, self.kernel_keys):
+                if self.legal(candidate):
+                    any_legal = True
+                    yield candidate
+            if any_legal:
                 return
 
-    def _ways(self, job: Job, keys: Sequence[Sought]) -> Iterator[Job]:
-        """A job with everything that keys which declare their ways try; what follows from each is found anew."""
+    def _candidates(self, job: Job, keys: Sequence[Sought]) -> Iterator[Job]:
+        """A job with every value of the keys that declare candidates; derived values are computed anew for each."""
         if not keys:
             yield job
             return
-        for each in ways_of(self._whole(job), keys):
-            yield self._whole(each)
+        for candidate in ways_of(self._whole(job), keys):
+            yield self._whole(candidate)
 
     def _whole(self, job: Job) -> Job:
         plan = job.plan.owned(self.model)
@@ -156,17 +157,17 @@ class Space:
 
     @once
     def kernel_keys(self) -> list[Sought]:
-        """Keys with ways of their own that change kernels, in this question."""
-        return [each for each in searched_keys(self.model, self.work) if each.ways is not None and each.kernels]
+        """Keys with their own candidates that change kernels, in this question."""
+        return [key for key in searched_keys(self.model, self.work) if key.ways is not None and key.kernels]
 
     @once
     def moment_keys(self) -> list[Sought]:
-        """Those that change when things run alone."""
-        return [each for each in searched_keys(self.model, self.work) if each.ways is not None and not each.kernels]
+        """Keys with their own candidates that only change when things run."""
+        return [key for key in searched_keys(self.model, self.work) if key.ways is not None and not key.kernels]
 
     def _unequal_families(self) -> Iterator[Job]:
-        """Of sequences of unequal length: shared by as many ranks as each needs, by a fixed number, or by none; as many
-        tokens a rank as the longest leaves each, or twice and four times as many."""
+        """Families for sequences of unequal length: shared by as many ranks as each needs, by a fixed number, or by
+        none; with the least tokens per rank that the longest needs, or two or four times that."""
         longest, training = max(self.work.unequal.tokens), self.work.step.trains
         for degrees in self.degrees():
             lone = Plan("", degrees)
@@ -185,24 +186,28 @@ class Space:
                     plan = Plan("", degrees, exchange=exchange, recomputation=recomputation, options=options)
                     plan = with_defaults(plan)
                     job = Job(self.model, located(plan, self.cluster.gpus, self.cluster.gpus_per_node), work)
-                    yield from (each for each in self._ways(job, self.kernel_keys) if self.legal(each))
+                    yield from (
+                        candidate for candidate in self._candidates(job, self.kernel_keys) if self.legal(candidate)
+                    )
 
     @staticmethod
     def _shared_exchanges(shared: bool) -> tuple[str, ...]:
-        """Of sequences that some ranks share: the usual one, and those that hide by themselves."""
-        hiding = tuple(each.name for each in CONTEXT_METHODS.values() if each.overlaps and each.name != Plan.exchange)
+        """Context methods of sequences that some ranks share: the usual one, and those that overlap by themselves."""
+        hiding = tuple(
+            method.name for method in CONTEXT_METHODS.values() if method.overlaps and method.name != Plan.exchange
+        )
         return (Plan.exchange, *(hiding if shared else ()))
 
     def degrees(self) -> Iterator[dict[str, int]]:
-        """Ranks on every axis; of schemes with as many the one that has more axes first."""
+        """Ranks on every axis; of schemes with equal sizes the one with more axes first."""
         gpus, none = self.cluster.gpus, dict.fromkeys(mesh_axes(), 1)
         spreads = [
             (sizes, scheme)
-            for scheme in sorted(SCHEMES.values(), key=lambda each: -len(each.axes))
+            for scheme in sorted(SCHEMES.values(), key=lambda candidate: -len(candidate.axes))
             for sizes in itertools.product(self.divisors, repeat=len(scheme.axes))
             if gpus % math.prod(sizes) == 0 and (scheme.usual or math.prod(sizes) > 1)
         ]
-        spreads.sort(key=lambda each: each[0] + (1,) * (len(scheme_axes()) - len(each[0])))
+        spreads.sort(key=lambda entry: entry[0] + (1,) * (len(scheme_axes()) - len(entry[0])))
         for pp in self.divisors:
             if pp > self.model.layers:
                 break
@@ -215,61 +220,62 @@ class Space:
                     yield degrees
 
     def exchanges(self, plan: Plan) -> tuple[str, ...]:
-        """The context methods of a plan's sequence shards; of none the usual one."""
+        """The context methods of a plan's sequence shards; without shards the usual one."""
         return CONTEXT_METHODS.names() if plan.sp > 1 else (Plan.exchange,)
 
     def expert_degrees(self, ranks: int) -> list[int]:
-        """What experts may be spread over: one rank where the model has none."""
+        """Ranks that experts may be spread over; one where the model has none."""
         experts = getattr(self.model, "experts", None)
         if experts is None:
             return [1]
         few = [degree for degree in self.divisors if experts.count % degree == 0 and ranks % degree == 0]
         if self.work.step.serves:
             return few
-        # More ranks than experts: each has a slice of one's columns.
+        # More ranks than experts: each rank has a slice of an expert's columns.
         count, width = experts.count, experts.width
         slices = [degree for degree in self.divisors if degree > count and degree % count == 0 and ranks % degree == 0]
         return [*few, *(degree for degree in slices if width % (degree // count) == 0)]
 
     def searched(self) -> Mapping[str, tuple[str, ...]]:
-        """What of a plan is chosen here besides degrees → the values looked at, where not all of them are."""
+        """Keys that are searched besides degrees, and the values tried where not all are."""
         keys = searched_keys(self.model, self.work)
-        return {each.called or each.name: tuple(each.values(self.model, self.work)) for each in keys}
+        return {key.called or key.name: tuple(key.values(self.model, self.work)) for key in keys}
 
     def left(self) -> Mapping[str, tuple[str, ...]]:
-        """Why keys are left as they are stated → these keys, or values of theirs."""
+        """Reasons why keys stay as stated, each with these keys, or values of theirs."""
         return {reason: tuple(keys) for reason, keys in left_alone(self.model, self.work).items()}
 
     def within_stage(self, family: Job) -> Iterator[Candidate]:
-        """Every schedule of a family's ranks within a stage: placement, regions, overlap; no pipeline chosen yet."""
+        """Every schedule of a family's ranks within a stage: placement, regions, overlap; the pipeline is not chosen
+        yet."""
         for place, (rails, mesh) in enumerate(self.placements(family.plan)):
             plan = located(replace(family.plan, rail_axes=rails), self.cluster.gpus, self.cluster.gpus_per_node)
             for number, job in enumerate(schedules_of(replace(family, plan=plan), self.cluster.layout.mesh)):
                 if not self.legal(job):
                     continue
-                for hidden, told in enumerate(self._ways(job, self.moment_keys)):
-                    if hidden == 0 or self.legal(told):
-                        yield Candidate(told, mesh, (place, number, hidden))
+                for hidden, candidate in enumerate(self._candidates(job, self.moment_keys)):
+                    if hidden == 0 or self.legal(candidate):
+                        yield Candidate(candidate, mesh, (place, number, hidden))
 
     def layouts(self, staged: Candidate) -> Iterator[Candidate]:
-        """Every pipeline around that."""
+        """Every pipeline around a schedule."""
         for number, vpp, schedule in self.pipelines(staged.job):
             job = replace(staged.job, plan=replace(staged.plan, vpp=vpp, schedule=schedule))
             if number == 0 or self.legal(job):
                 yield Candidate(job, staged.mesh, (*staged.order, number))
 
     def pipelines(self, family: Job) -> tuple[tuple[int, int, str], ...]:
-        """Number, chunks a stage and schedule of every pipeline that a family's degrees and micro-batches allow; where
-        layers can be cut into equal chunks, only such cuts. The first is always there."""
+        """Number, chunks per stage and schedule of every pipeline that a family's degrees and micro-batches allow.
+        Where layers can be cut into equal chunks, only such cuts. The first always exists."""
         plan, count, splits = family.plan, family.micro_batches, scheme_of(family.plan).layer_weights is not None
         key = (plan.pp, plan.schedule, count, family.training, splits, plan.ep > 1)
         if key not in self._pipelines:
-            found = []
+            allowed = []
             for number, (vpp, name) in enumerate(self._cuts(family)):
                 order = replace(plan, vpp=vpp, schedule=name).order
                 if not number or order.check(Pipeline(plan.pp, vpp, count, splits)) is None:
-                    found.append((number, vpp, name))
-            self._pipelines[key] = tuple(found)
+                    allowed.append((number, vpp, name))
+            self._pipelines[key] = tuple(allowed)
         return self._pipelines[key]
 
     def _cuts(self, family: Job) -> Iterator[tuple[int, str]]:
@@ -279,8 +285,8 @@ class Space:
         if pp == 1:
             return
         if family.training:
-            orders = (each for each in ORDERS.values() if each.name != usual and each.searched)
-            yield from ((1, each.name) for each in orders if family.plan.ep > 1 or not each.for_experts)
+            orders = (order for order in ORDERS.values() if order.name != usual and order.searched)
+            yield from ((1, order.name) for order in orders if family.plan.ep > 1 or not order.for_experts)
         for vpp in range(2, layers // pp + 1):
             if layers % pp or layers % (pp * vpp) == 0:
                 yield vpp, usual
@@ -308,22 +314,22 @@ class Space:
                     yield rails, mesh
 
     def divisions(self, layout: Candidate) -> tuple[Division, ...]:
-        """Every ZeRO stage of a layout and who divides it; all ranks before groups of them."""
+        """Every ZeRO stage of a layout and its shard groups; all ranks before groups."""
         plan, training = layout.plan, layout.job.training
         key = (*plan.degrees.items(), plan.rail_axes, plan.schedule, training)
         if key not in self._divided:
-            found = []
+            divisions = []
             for zero in range(4) if training and layout.job.copies > 1 else (0,):
-                found.append(Division(zero, None, layout.mesh))
+                divisions.append(Division(zero, None, layout.mesh))
                 for group in self.shard_groups(layout) if zero else ():
                     grouped = replace(plan, zero=zero, shard_group=group)
                     if self.legal(replace(layout.job, plan=grouped)):
-                        found.append(Division(zero, group, self._grouped(grouped)))
-            self._divided[key] = tuple(found)
+                        divisions.append(Division(zero, group, self._grouped(grouped)))
+            self._divided[key] = tuple(divisions)
         return self._divided[key]
 
     def plan(self, layout: Candidate, division: Division) -> Candidate | None:
-        """A layout whose state is divided so, named; None where that is not legal."""
+        """A layout with a division of its state, named; None where that is not legal."""
         zero, group, mesh = division
         plan = replace(layout.plan, zero=zero, shard_group=group)
         job = replace(layout.job, plan=replace(plan, name=name_of(plan)))
@@ -339,9 +345,9 @@ class Space:
                 yield plan
 
     def thinner(self, candidate: Candidate, fits: Callable[[Job], bool]) -> Iterator[Candidate]:
-        """What may take the place of a plan that keeps everything and does not fit: the least that fits of each way to
-        keep less. Activations are stored in eight bits only where products multiply in eight bits anyway: a search does
-        not change what is computed."""
+        """Replacements for a plan that keeps everything and does not fit: for each method of keeping less, the least
+        that fits. Activations are stored in eight bits only where products multiply in eight bits anyway: a search does
+        not change the arithmetic."""
         plan, job = candidate.plan, candidate.job
         if not job.training or plan.recomputation != KEPT:
             return
@@ -371,7 +377,7 @@ class Space:
             yield replace(candidate, job=named(thin), order=(*candidate.order, number, least))
 
     def _from(self, plan: Plan, fits: Callable[[Plan], bool]) -> Plan:
-        """The plan with activations of no more sequences away than have to be: the longest."""
+        """The plan with activations of as few sequences offloaded as possible: the longest."""
 
         def away_from(tokens: int) -> Plan:
             return replace(plan, options={**plan.options, OFFLOAD_FROM: tokens})
@@ -381,16 +387,16 @@ class Space:
         return away_from(lengths[most - 1]) if most > 1 else plan
 
     def _grouped(self, plan: Plan) -> Mesh:
-        """The mesh of a plan whose state groups of ranks divide; each once."""
+        """The mesh of a plan whose state shard groups divide; each once."""
         key = (*plan.degrees.items(), plan.rail_axes, plan.shard_group)
         if key not in self._meshes:
             self._meshes[key] = build_mesh(plan, self.cluster.gpus, self.cluster.gpus_per_node)
         return self._meshes[key]
 
     def shard_groups(self, layout: Candidate) -> tuple[int, ...]:
-        """Ranks that may divide state among themselves: those of as many whole nodes as divide, fewest first.
+        """Sizes of groups that may divide state: ranks of whole nodes, fewest first.
 
-        Fewer than a node's would leave its links unused and keep more.
+        Groups smaller than a node would leave its links unused and keep more.
         """
         job = layout.job
         if job.copies == 1 or self.cluster.nodes == 1:

@@ -1,4 +1,4 @@
-"""Every way to spread replicas of a served model over some GPUs, as the keys of a scenario's plan."""
+"""Every spread of a served model's replicas over some GPUs, as keys of a scenario's plan."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ...steps import Step
 
 
 def spreads(model: Architecture, step: Step, gpus: int) -> Iterator[dict[str, Any]]:
-    """Keys of plans that take all of ``gpus`` GPUs, simplest first; not all of them legal."""
+    """Keys of plans that use all ``gpus`` GPUs, simplest first; not all of them are legal."""
     divisors = [degree for degree in range(1, gpus + 1) if gpus % degree == 0]
-    for scheme in sorted(SCHEMES.values(), key=lambda each: not each.usual):
+    for scheme in sorted(SCHEMES.values(), key=lambda candidate: not candidate.usual):
         for sizes in itertools.product(divisors, repeat=len(scheme.axes)):
             spread = {axis: size for axis, size in zip(scheme.axes, sizes, strict=True) if size > 1}
             if not (spread or scheme.usual):
@@ -38,13 +38,13 @@ def spreads(model: Architecture, step: Step, gpus: int) -> Iterator[dict[str, An
 
 
 def _shares(scheme: Scheme, step: Step, keys: Mapping[str, int], further: Mapping[str, Any]) -> bool:
-    """Whether ranks of such a plan share contexts in a step."""
+    """Whether ranks of the plan share contexts in a step."""
     own = {name: value for name, value in further.items() if name not in Plan.__dataclass_fields__}
     return not step.shards_tokens and scheme.context(Plan("tried", dict(keys), options=own)).ranks > 1
 
 
 def with_experts(keys: dict[str, Any], ranks: int, replicas: int) -> Iterator[dict[str, Any]]:
-    """Experts over the ranks of a replica, and over all replicas with every way to get there."""
+    """Experts over the ranks of a replica, and over all replicas with every dispatch."""
     if ranks > 1:
         yield keys | {"ep": ranks}
     if replicas > 1:

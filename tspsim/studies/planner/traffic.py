@@ -1,13 +1,12 @@
-"""The best plans for requests: every way to spread replicas and pools, at the load that bounds allow, on every offer.
+"""The best plans for requests: every spread of replicas and pools, at the load that bounds allow, on every offer.
 
-What anybody would try first is simulated first: every size of tensor parallelism behind the router that looks at
-loads, experts over ranks and attention replicas, pools from 1P1D on, and the other routers. Then a plan is bounded in
-closed form from a few of its steps (:mod:`.rates`), and those that are expected to serve most are simulated: clients
-in a closed loop are doubled or halved while that serves more within the bounds, and of requests that come at times of
-their own the highest rate within the bounds is looked for, roughly. What is best then gets variants: other routers, a
-limit on sequences, drafts, caches that are pushed. Those that lead are served as ``tspsim run`` serves them, and
-ranked by that; what falls into equal parts is compared on one of them (:mod:`.service_part`). The budget is counted
-work (:mod:`.effort`), shared evenly by the offers; one plan is always answered.
+Obvious plans are simulated first: every size of tensor parallelism behind a load-aware router, experts over ranks and
+attention replicas, pools from 1P1D on, and the other routers. Then every plan is bounded in closed form from a few of
+its steps (:mod:`.rates`), and the most promising are simulated. Clients of a closed loop are doubled or halved while
+that serves more within the bounds; for open arrivals the highest rate within the bounds is searched roughly. The best
+plan then gets variants: other routers, a limit on sequences, drafts, pushed caches. The leaders are served as ``tspsim
+run`` serves them, and ranked by that; plans of equal parts are compared on one part (:mod:`.service_part`). The budget
+is counted work (:mod:`.effort`), shared evenly by the offers; at least one plan is always simulated.
 """
 
 from __future__ import annotations
@@ -40,24 +39,24 @@ from .service_part import keys_of_part, part_of, parts_of, under
 from .service_space import ServiceCandidate, ServiceSpace, rate
 from .spreads import spreads
 from .step_budgets import budgets, keys_with, why_not_the_step_s
-from .traffic_answer import OBJECTIVES, TrafficPlanned, Tried, goodput
+from .traffic_answer import OBJECTIVES, ServiceUnderLoad, TrafficPlanned, goodput
 
-#: Shares of an offer's budget after which no more obvious plans, closed forms and new plans are looked at.
+#: Shares of an offer's budget after which no more obvious plans, closed forms and new plans are tried.
 OBVIOUS, BOUNDING, SEARCHING = 0.55, 0.7, 0.85
-#: Obvious plans that are simulated whatever the budget is: one of one pool, and one of two.
+#: Obvious plans that are simulated under any budget: one of one pool, and one of two.
 ALWAYS = 2
-#: Share of the whole budget for the search: the rest serves the best again as ``tspsim run`` does.
+#: Share of the whole budget for the search; the rest serves the best again as ``tspsim run`` does.
 SEARCH = 0.6
-#: Plans of an offer that are served so at least, and those that come so near the best.
+#: Least plans per offer that are served whole, and how near the best further ones must be.
 LEADERS, NEARLY = 2, 0.93
-#: Plans whose closed form serves less than this share of what the best was simulated to are not simulated.
+#: Plans whose closed form serves less than this share of the best simulated plan are skipped.
 HOPE = 0.6
-#: Requests of a run of the search: ten a client, but no more than this, and never fewer than so many a client, so that
-#: warm-up and drain leave a steady part.
+#: Most requests of a search's run (otherwise ten per client), and least per client, so that warm-up and drain leave a
+#: steady part.
 REQUESTS, LEAST_A_CLIENT = 640, 8
-#: Plans whose reading of a prompt in one step is compared with the best plan's.
+#: Plans whose prompt step is compared with the best plan's.
 READINGS = 12
-#: Clients, at most, and steps down from a rate that was looked for roughly and is too high for a longer run.
+#: Most clients; steps down from a rough rate that is too high for a longer run.
 MOST_CLIENTS, DOWN = 8192, 4
 
 
@@ -70,31 +69,31 @@ class TrafficOffer:
     space: ServiceSpace
     effort: SearchEffort
     candidates: list[ServiceCandidate] = field(default_factory=list)
-    known: list[Tried] = field(default_factory=list)
+    known: list[ServiceUnderLoad] = field(default_factory=list)
 
-    #: Plans that were tried, as text.
+    #: ServiceUnderLoad plans, as text.
     seen: set[str] = field(default_factory=set)
-    #: Of so many equal parts of the cluster the plans on one.
+    #: Number of equal parts of the cluster → the plans on one part.
     smaller: dict[int, ServiceSpace] = field(default_factory=dict)
 
     def passed(self, share: float) -> bool:
-        """Whether so much of its budget is spent."""
+        """Whether this share of the budget is spent."""
         return self.effort.passed(share)
 
 
 @dataclass(frozen=True)
 class EqualPart:
-    """One of so many equal parts of a plan, which is simulated instead of all."""
+    """One of the equal parts of a plan, simulated in place of the whole."""
 
     deployment: Deployment
     parts: int = 1
 
 
 class TrafficPlanner:
-    """Asks and answers for a scenario with traffic; parameters as of :func:`~.choose.planner_of`.
+    """Plans a scenario with traffic; parameters as of :func:`~.choose.planner_of`.
 
-    Objectives are :data:`.traffic_answer.OBJECTIVES`; None: most goodput a dollar, without bounds most tokens a dollar.
-    Limits such as ``tpot<=50ms`` and ``ttft<=2s`` stand instead of the scenario's bounds.
+    Objectives are :data:`.traffic_answer.OBJECTIVES`; None: goodput per dollar, without bounds tokens per dollar.
+    Limits such as ``tpot<=50ms`` and ``ttft<=2s`` replace the scenario's bounds.
 
     Raises
     ------
@@ -115,7 +114,7 @@ class TrafficPlanner:
     ) -> None:
         assert scenario.traffic is not None
         kept = Limits.of(limits, serves=True)
-        self.traffic = bounded_by(scenario.traffic, kept.each)
+        self.traffic = bounded_by(scenario.traffic, kept.limits)
         bounds = self.traffic.bounds(scenario.workload.model)
         objective = objective or ("goodput_per_dollar" if bounds else "tokens_per_dollar")
         if objective not in OBJECTIVES:
@@ -131,8 +130,8 @@ class TrafficPlanner:
         self.effort = SearchEffort(math.inf if budget_s is None else budget_s)
 
     def _searched_on(self, space: ServiceSpace) -> tuple[str, ...]:
-        """Keys that are tried on a cluster: those of every way to spread a replica among the others, and options of
-        the engine: tokens and sequences of a step, and whether prompts are cut."""
+        """Keys searched on a cluster: those of every spread of a replica, and options of the engine (tokens and
+        sequences of a step, chunked prefill)."""
         every = spreads(space.question.model, space.question.work.step, space.cluster.gpus)
         spread = dict.fromkeys(key for keys in every for key in keys if key not in self.searched)
         policy = Deployment(space.question, space.question.plans[0], dict(self.scenario.workload.engine), {}).policy
@@ -142,16 +141,16 @@ class TrafficPlanner:
 
     @property
     def load_name(self) -> str:
-        """What of the traffic is chosen with a plan."""
+        """The key of the traffic that is chosen with a plan."""
         return "concurrency" if self.traffic.arrivals.closed else "rate"
 
     def run(self) -> TrafficPlanned:
-        """The best plans, the stated ones and the front; Ctrl-C ends with what is there.
+        """The best plans, the stated ones and the front; Ctrl-C ends with the results so far.
 
         Raises
         ------
         InfeasibleError
-            No legal plan has room.
+            No legal plan fits.
         """
         offers = expand(self.scenario)
         answer: TrafficPlanned | None = None
@@ -186,48 +185,57 @@ class TrafficPlanner:
             self._serve_leaders(answer)
         except KeyboardInterrupt:
             answer.interrupted, answer.complete = True, False
-        answer.known = [each for each in answer.known if each.parts == 1]
+        answer.known = [service for service in answer.known if service.parts == 1]
         answer.check_any()
         ranked = self._ranked(answer.known)
-        distinct: dict[tuple[str, str], Tried] = {}
+        distinct: dict[tuple[str, str], ServiceUnderLoad] = {}
         for tried in ranked:
             distinct.setdefault((tried.offer, plain(tried.keys)), tried)
         every = list(distinct.values())
         answer.best = tuple(every[: self.top])
-        first: dict[str, Tried] = {}
+        first: dict[str, ServiceUnderLoad] = {}
         for tried in every:
             first.setdefault(tried.offer, tried)
         answer.by_offer = tuple(first.values())
-        answer.stated = tuple(distinct.get((each.offer, plain(each.keys)), each) for each in answer.stated)
+        answer.stated = tuple(distinct.get((service.offer, plain(service.keys)), service) for service in answer.stated)
         answer.kept = not self.bounds or answer.best[0].kept
         answer.front = tuple(
             sorted(
-                (each for name in first for each in front_of([t for t in ranked if t.offer == name], merits)),
+                (service for name in first for service in front_of([t for t in ranked if t.offer == name], merits)),
                 key=lambda tried: (tried.offer, -tried.result.tokens_per_s_per_gpu),
             )
         )
         return answer
 
-    def _ranked(self, known: Sequence[Tried]) -> list[Tried]:
-        """Of every offer those that were served whole first, then the others: the best first."""
-        return sorted(known, key=lambda tried: (not tried.whole, *(-each for each in self._rank(tried)), tried.name))
+    def _ranked(self, services: Sequence[ServiceUnderLoad]) -> list[ServiceUnderLoad]:
+        """Plans of every offer, those served whole first, the best first."""
+        return sorted(
+            services, key=lambda tried: (not tried.whole, *(-merit for merit in self._rank(tried)), tried.name)
+        )
 
     def _serve_leaders(self, answer: TrafficPlanned) -> None:
-        """The best plans of every offer, and stated ones, as ``tspsim run`` serves them: the best first of all."""
-        first: dict[str, list[Tried]] = {}
+        """Serve the best plans of every offer, and stated ones, as ``tspsim run`` does; the best of all first."""
+        first: dict[str, list[ServiceUnderLoad]] = {}
         for tried in self._ranked(answer.known):
             mine = first.setdefault(tried.offer, [])
-            if all(plain(tried.keys) != plain(each.keys) for each in mine):
+            if all(plain(tried.keys) != plain(other.keys) for other in mine):
                 mine.append(tried)
-        leaders: list[tuple[int, Tried]] = []
+        leaders: list[tuple[int, ServiceUnderLoad]] = []
         for mine in first.values():
             most = self.merit(mine[0])
-            near = [each for each in mine if self.merit(each) >= NEARLY * most or self.merit(each) >= most / NEARLY]
-            chosen = [*mine[: max(LEADERS, self.top)], *(each for each in near if each not in mine[: self.top])]
+            near = [
+                service
+                for service in mine
+                if self.merit(service) >= NEARLY * most or self.merit(service) >= most / NEARLY
+            ]
+            chosen = [
+                *mine[: max(LEADERS, self.top)],
+                *(service for service in near if service not in mine[: self.top]),
+            ]
             chosen = chosen[: 2 * max(LEADERS, self.top)]
-            chosen += [each for each in answer.stated if each.offer == mine[0].offer and each not in chosen]
+            chosen += [service for service in answer.stated if service.offer == mine[0].offer and service not in chosen]
             leaders += list(enumerate(chosen))
-        served: dict[tuple[str, str], Tried] = {}
+        served: dict[tuple[str, str], ServiceUnderLoad] = {}
         try:
             for place, tried in sorted(leaders, key=lambda pair: pair[0]):
                 key = (tried.offer, plain(tried.keys))
@@ -246,8 +254,8 @@ class TrafficPlanner:
         for plan in here.scenario.plans if self.stated else ():
             keys = stated_keys(plan)
             keys.pop("name")
-            found = self._try(here, answer, ServiceCandidate(keys, here.scenario), plan.name, whole=True)
-            answer.stated += (found,) if found is not None else ()
+            service = self._try(here, answer, ServiceCandidate(keys, here.scenario), plan.name, whole=True)
+            answer.stated += (service,) if service is not None else ()
         obvious = here.space.obvious()
         here.candidates += obvious
         here.effort.closed(len(obvious))
@@ -264,7 +272,7 @@ class TrafficPlanner:
             if here.passed(BOUNDING) and here.candidates:
                 answer.complete = False
                 break
-        here.candidates.sort(key=lambda each: -self._hoped(each))
+        here.candidates.sort(key=lambda candidate: -self._hoped(candidate))
         for candidate in here.candidates:
             if here.known and (here.passed(SEARCHING) or not self._hopeful(here, candidate)):
                 answer.complete &= not here.passed(SEARCHING)
@@ -279,13 +287,14 @@ class TrafficPlanner:
         self._explain(here, answer)
 
     def _explain(self, here: TrafficOffer, answer: TrafficPlanned) -> None:
-        """Why the plan whose step reads a prompt soonest is not the one that serves best."""
+        """Why the plan with the fastest prompt step does not serve best."""
         best = max(here.known, key=self._rank, default=None)
         if best is None or "pools" in best.keys:
             return
         more = {key: best.keys[key] for key in ("engine",) if key in best.keys}
-        spread = [{key: value for key, value in each.keys.items() if key not in ("engine", "speculation", "router")}
-                  for each in here.candidates if "pools" not in each.keys and each.expected]  # fmt: skip
+        not_spread = ("engine", "speculation", "router")
+        one_pool = (candidate for candidate in here.candidates if "pools" not in candidate.keys and candidate.expected)
+        spread = [{k: value for k, value in candidate.keys.items() if k not in not_spread} for candidate in one_pool]
         gpus, names = here.space.cluster.gpus, dict[str, dict[str, Any]]()
         for keys in spread:
             if math.prod(int(keys.get(axis, 1)) for axis in (*scheme_axes(), "pp")) == gpus:
@@ -295,7 +304,7 @@ class TrafficPlanner:
         here.effort.closed(len(others))
         clients = int(best.load.get("concurrency", 1))
         if own is not None:
-            said = why_not_the_step_s(own, [each for each in others if each is not None], clients)
+            said = why_not_the_step_s(own, [other for other in others if other is not None], clients)
             several = f"{here.name}: " if self.scenario.offers else ""
             answer.notes += (several + said,) if said else ()
 
@@ -312,47 +321,49 @@ class TrafficPlanner:
 
     @property
     def _free_clients(self) -> bool:
-        """Clients of a closed loop are looked for, between bounds; a stated curve is what it says."""
+        """Whether clients of a closed loop are searched, between bounds; a stated curve is served as stated."""
         return bool(self.bounds) and self.traffic.arrivals.closed and len(self.traffic.points()) == 1
 
     def _all(self, here: TrafficOffer) -> Iterator[ServiceCandidate]:
-        """Usual plans and pools in turn, so that a short time sees both."""
+        """One-pool plans and two-pool plans in turn, so that a short search sees both."""
         both = [here.space.usual(), here.space.split()]
         while both:
-            for each in list(both):
-                candidate = next(each, None)
+            for source in list(both):
+                candidate = next(source, None)
                 if candidate is None:
-                    both.remove(each)
+                    both.remove(source)
                 else:
                     yield candidate
 
     def _hoped(self, candidate: ServiceCandidate) -> float:
-        """Requests/s that are expected within bounds; of those that keep none the shortest wait."""
+        """Expected requests/s within bounds; where no load keeps them, the negative excess of the best."""
         hoped = rate(candidate, self.bounds)
         if hoped or not candidate.expected:
             return hoped
-        return -min(self._excess(each.ttft_s, each.tpot_s) for each in candidate.expected)
+        return -min(self._excess(load.ttft_s, load.tpot_s) for load in candidate.expected)
 
     def _excess(self, ttft_s: float, tpot_s: float) -> float:
-        """How far waits are above their bounds, the worst."""
+        """The worst ratio of a latency to its bound."""
         waits = {"ttft": ttft_s, "tpot": tpot_s}
         return max([waits[name] / bound for name, bound in self.bounds.items() if name in waits], default=0.0)
 
     def _hopeful(self, here: TrafficOffer, candidate: ServiceCandidate) -> bool:
-        """Whether a plan may serve more than the best does, going by its closed form."""
+        """Whether a plan may serve more than the best, by its closed form."""
         most = max(goodput(tried) for tried in here.known)
         return rate(candidate, self.bounds) > HOPE * most or not most
 
     def _variants(self, here: TrafficOffer) -> Iterator[ServiceCandidate]:
-        """Of the best plan so far: other drafts, fewer sequences at once, caches that are pushed."""
+        """Variants of the best plan so far: other drafts, fewer sequences, pushed caches."""
         best = max(here.known, key=self._rank, default=None)
         if best is None:
             return
-        expected = next((each.expected for each in here.candidates if plain(each.keys) == plain(best.keys)), ())
+        expected = next(
+            (candidate.expected for candidate in here.candidates if plain(candidate.keys) == plain(best.keys)), ()
+        )
         for keys in self._further(here, best):
             yield ServiceCandidate(keys, here.scenario, expected)
 
-    def _further(self, here: TrafficOffer, best: Tried) -> Iterator[dict[str, Any]]:
+    def _further(self, here: TrafficOffer, best: ServiceUnderLoad) -> Iterator[dict[str, Any]]:
         keys = {key: value for key, value in best.keys.items() if key != "name"}
         if "pools" not in keys and int(best.result.settings.get("replicas") or 1) > 1:
             yield from ({**keys, "router": router} for router in ROUTERS.names())
@@ -382,8 +393,8 @@ class TrafficPlanner:
         candidate: ServiceCandidate,
         name: str | None = None,
         whole: bool = False,
-    ) -> Tried | None:
-        """The plan at its best load, if it is legal and has room; ``whole``: on all of the cluster."""
+    ) -> ServiceUnderLoad | None:
+        """The plan at its best load, if it is legal and fits; ``whole``: on the whole cluster."""
         if plain(candidate.keys) in here.seen:
             return None
         here.seen.add(plain(candidate.keys))
@@ -397,16 +408,16 @@ class TrafficPlanner:
                 answer.refused += ((name, refused),)
                 return None
             loads = self._loads(here, candidate, served)
-            found = [self._at(here, answer, candidate, served, traffic) for traffic in loads]
+            services = [self._at(here, answer, candidate, served, traffic) for traffic in loads]
         except (TspsimError, ValueError) as error:
             answer.refused += ((name, str(error)),)
             if isinstance(error, InputError) and name in {stated.name for stated in self.stated}:
                 answer.wrong = answer.wrong or error
             return None
-        return max(found, key=self._rank, default=None)
+        return max(services, key=self._rank, default=None)
 
     def _served(self, here: TrafficOffer, candidate: ServiceCandidate, name: str, whole: bool = False) -> EqualPart:
-        """What of a plan is simulated: all of it, or of many equal replicas a part."""
+        """The deployment to simulate: the whole plan, or one of many equal parts."""
         deployment, cluster = here.space.deployment(candidate.plan(name)), here.space.cluster
         replicas = sum(count for _, _, count, _ in deployment.engines())
         parts = 1 if whole else parts_of(here.scenario, candidate.keys, replicas, cluster.gpus // cluster.nodes)
@@ -423,28 +434,28 @@ class TrafficPlanner:
         return EqualPart(part, parts) if alike else EqualPart(deployment)
 
     def _loads(self, here: TrafficOffer, candidate: ServiceCandidate, served: EqualPart) -> Iterator[TrafficSpec]:
-        """Loads to try, each after the one before was."""
+        """Loads to try, each depending on the result of the one before."""
         arrivals = self.traffic.arrivals
         if not arrivals.closed:
             points = self.traffic.points()
             if self.looks_for_rate:
                 expected = candidate.best(self.bounds)
                 start = expected.requests_per_s / served.parts if expected else None
-                found = highest_rate(served.deployment, self.traffic, rough=True, start=start)
-                here.effort.served(found.served)
+                highest = highest_rate(served.deployment, self.traffic, rough=True, start=start)
+                here.effort.served(highest.served)
                 trace = arrivals.trace()
-                most = 2 * found.requests if trace is None else min(2 * found.requests, len(trace))
-                asked = self.traffic.model_copy(update={"requests": most})
-                rate_ = served.parts * found.rate if found.rate else points[0].arrivals.mean_rate or 0.01
-                for _ in range(DOWN if found.rate else 1):
-                    yield asked.at_rate(four_digits(rate_))
+                most = 2 * highest.requests if trace is None else min(2 * highest.requests, len(trace))
+                longer = self.traffic.model_copy(update={"requests": most})
+                rate_ = served.parts * highest.rate if highest.rate else points[0].arrivals.mean_rate or 0.01
+                for _ in range(DOWN if highest.rate else 1):
+                    yield longer.at_rate(four_digits(rate_))
                     if here.known[-1].kept:
                         break
                     rate_ /= 1.0 + NEAR
             else:
                 yield points[0]
             return
-        stated = [int(each.arrivals.most or 1) for each in self.traffic.points()]
+        stated = [int(point.arrivals.most or 1) for point in self.traffic.points()]
         powers = [1 << power for power in range(MOST_CLIENTS.bit_length())]
         sizes = powers if self._free_clients else sorted(stated)
         expected = candidate.best(self.bounds)
@@ -453,7 +464,7 @@ class TrafficPlanner:
         rank = self._rank_of_last(here)
         yield self._with_clients(sizes[start])
         best, index = rank(), start
-        # Up while requests keep the bounds, else down, as long as it gets better.
+        # Up while requests keep the bounds, else down, as long as that improves.
         step = 1 if here.known[-1].kept else -1
         while 0 <= index + step < len(sizes) and not here.passed(1.0):
             index += step
@@ -466,7 +477,7 @@ class TrafficPlanner:
         return lambda: self._rank(here.known[-1])
 
     def _with_clients(self, clients: int) -> TrafficSpec:
-        """A closed loop of so many, long enough to mean something."""
+        """A closed loop of ``clients`` clients, long enough for a steady part."""
         requests = max(min(10 * clients, REQUESTS), LEAST_A_CLIENT * clients)
         arrivals = self.traffic.arrivals.model_copy(update={"concurrency": (clients,)})
         return self.traffic.model_copy(update={"arrivals": arrivals, "requests": requests})
@@ -478,72 +489,74 @@ class TrafficPlanner:
         candidate: ServiceCandidate,
         served: EqualPart,
         traffic: TrafficSpec,
-    ) -> Tried:
+    ) -> ServiceUnderLoad:
         """A plan under one load."""
         deployment, parts = served.deployment, served.parts
         load = under(traffic, 1.0 / parts) if parts > 1 else traffic
         one = point(deployment, load, ranges=False, steady=False)
         if one.interrupted:
             raise KeyboardInterrupt
-        told = dict(one.run.metrics)
-        if told["steady"] is None and (told["bounds"] is None or told["bounds"]["kept"]):
-            # Ramp and drain only flatter: what misses the bounds with them does so in a longer run too.
-            told |= steady_entries(deployment, load, one.run.waits)
-            one = replace(one, run=replace(one.run, metrics=told))
-        here.effort.served(max(told["requests"], (told["steady"] or {}).get("run_requests", 0)))
+        metrics = dict(one.run.metrics)
+        if metrics["steady"] is None and (metrics["bounds"] is None or metrics["bounds"]["kept"]):
+            # Ramp and drain only flatter: a run that misses the bounds with them misses them in a longer run too.
+            metrics |= steady_entries(deployment, load, one.run.waits)
+            one = replace(one, run=replace(one.run, metrics=metrics))
+        here.effort.served(max(metrics["requests"], (metrics["steady"] or {}).get("run_requests", 0)))
         answer.simulated += 1
-        notes = tuple(notes_of_runs(deployment, [told], one))
+        notes = tuple(notes_of_runs(deployment, [metrics], one))
         result = result_of(deployment, one, [one], None, notes)
         plan = candidate.plan(deployment.plan.name)
-        asked = here.scenario.model_copy(update={"plans": (plan,), "traffic": traffic, "offers": ()})
+        scenario = here.scenario.model_copy(update={"plans": (plan,), "traffic": traffic, "offers": ()})
         keys = {**candidate.keys, "name": plan.name}
-        kept = told["bounds"] or {"share": 1.0, "kept": True}
+        kept = metrics["bounds"] or {"share": 1.0, "kept": True}
         label = dict(traffic.arrivals.label)
-        tried = Tried(keys, result, asked, here.name, label, float(kept["share"]), bool(kept["kept"]), parts=parts)
+        tried = ServiceUnderLoad(
+            keys, result, scenario, here.name, label, float(kept["share"]), bool(kept["kept"]), parts=parts
+        )
         here.known.append(tried)
         return tried
 
-    def _whole(self, tried: Tried) -> Tried:
-        """The same as ``tspsim run`` serves it: the highest rate to two per cent where one is looked for, as many
-        requests as a scenario has, its ranges."""
+    def _whole(self, tried: ServiceUnderLoad) -> ServiceUnderLoad:
+        """The plan as ``tspsim run`` serves it: the highest rate to two per cent where one is searched, all requests of
+        the scenario, and its ranges."""
         space = ServiceSpace(tried.asked, self.demand, self.library, self.kept_limits)
         deployment = space.deployment(tried.asked.plans[0])
-        traffic, found = self.traffic, None
+        traffic, highest = self.traffic, None
         assert tried.asked.traffic is not None
         if self.looks_for_rate:
-            found = highest_rate(deployment, traffic)
-            self.effort.served(found.served)
-            if found.rate is None:
+            highest = highest_rate(deployment, traffic)
+            self.effort.served(highest.served)
+            if highest.rate is None:
                 return replace(tried, kept=False)
-            traffic = traffic.model_copy(update={"requests": found.requests}).at_rate(found.rate)
+            traffic = traffic.model_copy(update={"requests": highest.requests}).at_rate(highest.rate)
         else:
             traffic = traffic.model_copy(update={"arrivals": tried.asked.traffic.arrivals})
         one = point(deployment, traffic)
         if one.interrupted:
             raise KeyboardInterrupt
-        told = one.run.metrics
-        self.effort.served(3 * max(told["requests"], (told["steady"] or {}).get("run_requests", 0)))
-        result = result_of(deployment, one, [one], found, tuple(notes_of_runs(deployment, [told], one)))
-        kept = told["bounds"] or {"share": 1.0, "kept": True}
-        asked = tried.asked.model_copy(update={"traffic": traffic})
+        metrics = one.run.metrics
+        self.effort.served(3 * max(metrics["requests"], (metrics["steady"] or {}).get("run_requests", 0)))
+        result = result_of(deployment, one, [one], highest, tuple(notes_of_runs(deployment, [metrics], one)))
+        kept = metrics["bounds"] or {"share": 1.0, "kept": True}
+        scenario = tried.asked.model_copy(update={"traffic": traffic})
         return replace(
-            tried, result=result, asked=asked, load=one.run.label, share=float(kept["share"]), kept=bool(kept["kept"]),
-            whole=True, parts=1,
+            tried, result=result, asked=scenario, load=one.run.label, share=float(kept["share"]),
+            kept=bool(kept["kept"]), whole=True, parts=1,
         )  # fmt: skip
 
     @property
     def looks_for_rate(self) -> bool:
-        """Of requests that come at times of their own the highest rate within the bounds is looked for."""
+        """Whether the highest rate within the bounds of open arrivals is searched."""
         arrivals = self.traffic.arrivals
         if arrivals.closed or not self.bounds:
             return False
         return arrivals.searches or bool(arrivals.mean_rate and arrivals.trace() is None)
 
-    def _rank(self, tried: Tried) -> tuple[float, ...]:
-        """More is better: bounds that are kept, where the objective does not count them itself; the objective; and
-        where nothing is good, how near it comes."""
-        told = tried.result.serving
-        waits = self._excess(told["ttft_s"]["mean"], (told["tpot_s"] or {"mean": 0.0})["mean"])
+    def _rank(self, tried: ServiceUnderLoad) -> tuple[float, ...]:
+        """Rank of a service, more is better: kept bounds (if the objective does not count them), then the objective;
+        where no request keeps them, how near it comes."""
+        serving = tried.result.serving
+        waits = self._excess(serving["ttft_s"]["mean"], (serving["tpot_s"] or {"mean": 0.0})["mean"])
         near = -waits if tried.share == 0.0 and self.bounds else 0.0
         return float(tried.kept), near, self.merit(tried)
 
@@ -555,6 +568,6 @@ class TrafficPlanner:
             self.progress(what, share)
 
 
-def merits(tried: Tried) -> tuple[float, ...]:
-    """A front's: tokens/s per GPU, and what a user sees of them."""
+def merits(tried: ServiceUnderLoad) -> tuple[float, ...]:
+    """The front's merits: tokens/s per GPU, and tokens/s per user."""
     return tried.result.tokens_per_s_per_gpu, tried.result.serving["tokens_per_s_per_user"] or 0.0

@@ -1,4 +1,4 @@
-"""Why one plan is faster than another: where the seconds of both steps go."""
+"""Why one plan is faster than another: the seconds of both steps by part."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...engine.timeline import ON_HOST
 from ...step import metrics
 from ...step.result import PlanResult
 
-#: Of seconds in which kernels and transfers wait for the host, which launches them or works itself.
+#: Part for seconds in which kernels and transfers wait for the host, which launches or computes.
 HOST = "the host"
 
 
@@ -25,15 +25,15 @@ class StepPart:
 
     @property
     def saved_s(self) -> float:
-        """By how much the best plan spends less."""
+        """Seconds that the best plan saves."""
         return self.other_s - self.best_s
 
 
 def parts_s(result: PlanResult) -> dict[str, float]:
-    """Seconds of a step by what they go to, mean over ranks.
+    """Seconds of a step by part, mean over ranks.
 
-    ``compute`` without what recomputation repeats, ``recomputation``, exposed communication by mesh axis (``host`` for
-    copies from and to it), launches by the host, ``waiting`` (the bubble of a pipeline, or for others). A result
+    ``compute`` without recomputation, ``recomputation``, exposed communication by mesh axis (``host`` for
+    copies from and to the host), launches by the host, ``waiting`` (pipeline bubbles and waits for others). A result
     without timeline has communication by kind instead.
     """
     breakdown = result.breakdown_s
@@ -48,17 +48,17 @@ def parts_s(result: PlanResult) -> dict[str, float]:
     again = np.array([label.is_compute and label.part.endswith(" again") for label in kinds.labels], dtype=bool)
     columns = result.timeline.columns()
     origin_s = float(columns["start_s"].min(initial=0.0))
-    total = sum(each.size for each in result.classes)
+    total = sum(rank_class.size for rank_class in result.classes)
     makespan_s = float(columns["end_s"].max(initial=0.0)) - origin_s
     exposed_s: dict[str, float] = {}
     compute_s = again_s = 0.0
     idle_s = result.step_time_s - makespan_s
-    for each in result.classes:
-        rows = columns["rank"] == each.representative
+    for rank_class in result.classes:
+        rows = columns["rank"] == rank_class.representative
         which = kinds.number[rows]
         start_s, end_s = columns["start_s"][rows] - origin_s, columns["end_s"][rows] - origin_s
         kernels, exposed_here, idle = metrics.of_rank(metrics.Kinds(by_axis, which), which, start_s, end_s, makespan_s)
-        share = each.size / total
+        share = rank_class.size / total
         again_s += share * float((end_s - start_s)[again[which]].sum())
         compute_s += share * sum(kernels.values())
         idle_s += share * idle
@@ -70,7 +70,7 @@ def parts_s(result: PlanResult) -> dict[str, float]:
 
 
 def compare(best: Mapping[str, float], other: Mapping[str, float]) -> tuple[StepPart, ...]:
-    """Every part of either step, what saves most first."""
+    """Every part of either step, the largest saving first."""
     names = dict.fromkeys((*best, *other))
     parts = [StepPart(name, best.get(name, 0.0), other.get(name, 0.0)) for name in names]
     return tuple(sorted(parts, key=lambda part: -abs(part.saved_s)))

@@ -1,4 +1,4 @@
-"""Plans simulated by processes: questions out, answers back in the order they were asked."""
+"""Plans simulated by processes: answers come in the order of the questions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .candidate import Candidate
 
 
 class Simulators:
-    """An executor that simulates plans of one scenario, each with its replica's share of the batch.
+    """Simulates plans of one scenario with an executor, each with its replica's share of the batch.
 
     Parameters
     ----------
     executor
-        Who answers.
+        The executor.
     library
-        Look-ups that remember.
+        Memoizing look-ups.
     """
 
     def __init__(self, executor: Executor, library: Library) -> None:
@@ -37,30 +37,30 @@ class Simulators:
         Raises
         ------
         Interrupted
-            Ctrl-C; with the answers so far.
+            Ctrl-C, with the answers so far.
         TspsimError
-            A simulation met a bug, or workers die again and again.
+            A simulation has a bug, or workers die repeatedly.
         """
         return self.ask([scenario_of(scenario, candidate) for candidate in candidates])
 
     def ask(self, scenarios: Sequence[Scenario]) -> list[PlanResult | None]:
-        """The same for scenarios of one plan each."""
-        questions = [Query(self.library.key(self.library.look_up(asked)), asked) for asked in scenarios]
-        found: dict[str, PlanResult] = {}
+        """Answers for scenarios of one plan each."""
+        questions = [Query(self.library.key(self.library.look_up(scenario)), scenario) for scenario in scenarios]
+        results: dict[str, PlanResult] = {}
         try:
             for answered in answers(iter(questions), self.executor, answer):
-                for told in answered:
-                    if told.bug:
-                        name = next(q.scenario.plans[0].name for q in questions if q.key == told.key)
-                        raise TspsimError(f"bug: plan '{name}': {told.bug}; please report")
-                    found[told.key] = plan_result(json.loads(told.text))
+                for reply in answered:
+                    if reply.bug:
+                        name = next(q.scenario.plans[0].name for q in questions if q.key == reply.key)
+                        raise TspsimError(f"bug: plan '{name}': {reply.bug}; please report")
+                    results[reply.key] = plan_result(json.loads(reply.text))
         except KeyboardInterrupt:
-            raise SimulationsInterrupted([found.get(question.key) for question in questions]) from None
-        return [found.get(question.key) for question in questions]
+            raise SimulationsInterrupted([results.get(question.key) for question in questions]) from None
+        return [results.get(question.key) for question in questions]
 
 
 def scenario_of(scenario: Scenario, candidate: Candidate) -> Scenario:
-    """The scenario with one plan, and as many sequences a replica as make the batch."""
+    """The scenario with one plan, and the sequences per replica that make up the batch."""
     workload = scenario.workload.with_sequences(candidate.job.work.sequences)
     plan = PlanKeys.model_validate(candidate.keys)
     return scenario.model_copy(update={"workload": workload, "plans": (plan,), "offers": ()})

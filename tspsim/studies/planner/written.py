@@ -1,4 +1,4 @@
-"""A plan that was found as text: keys to paste into a scenario, or a scenario that runs as it is."""
+"""A plan as text: keys to paste into a scenario, or a scenario that runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...base.units import WITH_UNITS
 from ...scenario import Scenario
 from ...steps import STEPS
 
-#: Columns that no line of keys reaches: nothing is folded.
+#: A column beyond every line of keys: nothing is folded.
 WIDE = 10_000
 
 
@@ -26,12 +26,12 @@ def keys_text(keys: Mapping[str, Any]) -> str:
     return _text({"plans": [dict(keys)]}).rstrip()
 
 
-def scenario_text(asked: Scenario) -> str:
+def scenario_text(scenario: Scenario) -> str:
     """A scenario as it was stated, without offers: a file that loads to the same question."""
-    data = asked.model_dump(
+    data = scenario.model_dump(
         mode="json", by_alias=True, exclude_unset=True, exclude_none=True, context={WITH_UNITS: True}
     )
-    if asked.traffic is not None:  # then steps are what an engine makes of it
+    if scenario.traffic is not None:  # the engine then forms the steps
         amounts = {key for step in STEPS.values() for key in (*step.needs, *step.takes)} - {"speculation"}
         data["workload"] = {key: value for key, value in data["workload"].items() if key not in {"pass", *amounts}}
     return _text({key: value for key, value in data.items() if value or key not in ("offers", "project")})

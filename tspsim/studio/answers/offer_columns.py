@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ...base.units import compact, digits, percent
 
 NOTHING = "–"
 Offer = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class OfferColumn:
-    """A column: its name and the cell of an offer; :data:`NOTHING` where an offer has none."""
-
-    name: str
-    of: Callable[[Offer], str]
 
 
 def _stated(key: str) -> Callable[[Offer], str]:
@@ -63,21 +54,22 @@ def _nodes(offer: Offer) -> str:
     return NOTHING if nodes is None else f"{nodes:,}"
 
 
-OFFER_COLUMNS = (
-    OfferColumn("offer", _stated("name")),
-    OfferColumn("device", _stated("device")),
-    OfferColumn("GPUs", _stated("gpus")),
-    OfferColumn("plan", _stated("plan")),
-    OfferColumn("load", _stated("load")),
-    OfferColumn("tokens/s", _stated("tokens_per_s")),
-    OfferColumn("$ a GPU hour", _hour),
-    OfferColumn("tokens a dollar", _stated("tokens_per_usd")),
-    OfferColumn("tokens a joule", _stated("tokens_per_joule")),
-    OfferColumn("days", _days),
-    OfferColumn("$ of the project", _dollars),
-    OfferColumn("goodput", _goodput),
-    OfferColumn("nodes that are enough", _nodes),
-    OfferColumn("why none is enough", _stated("too_small")),
-    OfferColumn("what it misses", _stated("misses")),
-    OfferColumn("what limits it", _stated("limit")),
-)
+#: The name of each column, and its cell of an offer; :data:`NOTHING` where an offer has none.
+OFFER_COLUMNS: Mapping[str, Callable[[Offer], str]] = {
+    "offer": _stated("name"),
+    "device": _stated("device"),
+    "GPUs": _stated("gpus"),
+    "plan": _stated("plan"),
+    "load": _stated("load"),
+    "tokens/s": _stated("tokens_per_s"),
+    "$ a GPU hour": _hour,
+    "tokens a dollar": _stated("tokens_per_usd"),
+    "tokens a joule": _stated("tokens_per_joule"),
+    "days": _days,
+    "$ of the project": _dollars,
+    "goodput": _goodput,
+    "nodes needed": _nodes,
+    "why too small": _stated("too_small"),
+    "missed bounds": _stated("misses"),
+    "limited by": _stated("limit"),
+}

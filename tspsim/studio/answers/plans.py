@@ -53,11 +53,13 @@ class Plans:
         document = decision.to_json()
         offers = document["offers"]
         names = [offer["name"] for offer in offers]
-        columns = [column for column in OFFER_COLUMNS if any(column.of(offer) != NOTHING for offer in offers)]
+        columns = {
+            name: cell for name, cell in OFFER_COLUMNS.items() if any(cell(offer) != NOTHING for offer in offers)
+        }
         return Bought(
             words=list(decision.in_words()),
-            columns=[column.name for column in columns],
-            rows=[[column.of(offer) for column in columns] for offer in offers],
+            columns=list(columns),
+            rows=[[cell(offer) for cell in columns.values()] for offer in offers],
             best=names.index(document["winner"]) if document["winner"] in names else None,
         )
 

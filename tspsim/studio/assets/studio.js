@@ -5,9 +5,9 @@
   const none = () => window.dash_clientside.no_update;
   const answer = () => document.getElementById("answer");
 
-  /* What happens is told to the server one by one: while it works out one turn, the next ones wait here. */
+  /* The page sends events to the server one by one; while the server handles one, the next wait here. */
   const queue = [];
-  /* What somebody typed or chose in fields and was not told yet; a form that is drawn anew meanwhile may show an older text. */
+  /* Typed or chosen values that the server does not have yet; a form that is drawn anew meanwhile may show an older text. */
   const typing = new Map();
   function push(event) {
     event.at = Date.now();
@@ -37,18 +37,18 @@
           push({ kind: "link", hash: hash || location.hash });
           return none();
         }
-        const told = window.dash_clientside.callback_context.triggered;
+        const inputs = window.dash_clientside.callback_context.triggered;
         const fields = {};
-        for (const each of told) {
-          const at = each.prop_id.lastIndexOf("."), name = each.prop_id.slice(0, at);
+        for (const input of inputs) {
+          const at = input.prop_id.lastIndexOf("."), name = input.prop_id.slice(0, at);
           const id = name.startsWith("{") ? JSON.parse(name) : { type: name };
-          if (id.type === "field") fields[id.path] = each.value;
-          else if (question && each.value === { link: question.hash, file: question.file }[id.type]) continue;
-          else if (id.type === "link") push({ kind: "link", hash: each.value });
-          else if (id.type === "slid") each.value && push(Object.assign({ kind: "slid" }, each.value));
-          else if (each.value) push(Object.assign({}, id, { kind: id.type, value: each.value }));
+          if (id.type === "field") fields[id.path] = input.value;
+          else if (question && input.value === { link: question.hash, file: question.file }[id.type]) continue;
+          else if (id.type === "link") push({ kind: "link", hash: input.value });
+          else if (id.type === "slid") input.value && push(Object.assign({ kind: "slid" }, input.value));
+          else if (input.value) push(Object.assign({}, id, { kind: id.type, value: input.value }));
         }
-        /* Of the others the form has just been drawn. */
+        /* The form of the other fields has just been drawn. */
         const mine = Object.keys(fields).filter((path) => typing.has(path));
         const values = Object.fromEntries(mine.map((path) => [path, typing.get(path).text]));
         mine.forEach((path) => typing.delete(path));

@@ -14,7 +14,7 @@ from ...base.units import PositiveNumber
 from ..kind import Floats, Kind, Rate, refuse
 from ..traces import RequestTrace
 
-#: Instead of a rate: the highest that the bounds of ``slo`` allow, found by bisection.
+#: The keyword in place of a rate: the highest one that keeps the bounds of ``slo``, found by bisection.
 HIGHEST = "highest"
 MOST_POINTS = 64
 
@@ -22,7 +22,7 @@ MOST_POINTS = 64
 class Arrivals(Kind):
     """When requests are sent.
 
-    A curve is asked as several points (:meth:`points`), each of them arrivals of their own.
+    A curve has several points (:meth:`points`), each with arrivals of its own.
     """
 
     registry: ClassVar[Registry[Any]] = Registry("kind of arrivals", "tspsim.arrivals")
@@ -31,49 +31,49 @@ class Arrivals(Kind):
     replays: ClassVar[bool] = False
 
     def points(self) -> tuple[Self, ...]:
-        """One a point of a curve, in the order stated; mostly itself alone."""
+        """The points of a curve, in the order stated; a single one returns itself."""
         return (self,)
 
     @property
     def label(self) -> Mapping[str, float]:
-        """What a point of a curve is told by."""
+        """Name and value that identify a point of a curve."""
         return {}
 
     @property
     def most(self) -> int | None:
-        """Requests that are under way at once, at most; None: there is no limit."""
+        """Requests under way at once, at most; None: no limit."""
         return None
 
     @property
     def closed(self) -> bool:
-        """A request is sent when another ends, and not at a time of its own."""
+        """Whether a request is sent when another ends, and not at a time of its own."""
         return False
 
     @property
     def spacing_s(self) -> float:
-        """Of a closed loop: seconds between the first requests of two clients."""
+        """Seconds between the first requests of two clients of a closed loop."""
         return 0.0
 
     @property
     def searches(self) -> bool:
-        """Its rate is to be found."""
+        """Whether the rate is searched for."""
         return False
 
     def at(self, rate: float) -> Self:
-        """The same at a stated rate, in requests/s."""
+        """The same arrivals at a stated rate, in requests/s."""
         raise NotImplementedError
 
     @property
     def mean_rate(self) -> float | None:
-        """Requests/s; None where it has none of its own."""
+        """Mean requests/s; None where the kind has no rate of its own."""
         return None
 
     def trace(self) -> RequestTrace | None:
-        """The requests that it replays; None where it makes them up."""
+        """The trace that it replays; None where arrivals are drawn."""
         return None
 
     def times(self, random: np.random.Generator, count: int) -> Floats | None:
-        """Seconds of each of ``count`` arrivals, ascending from 0; None of a closed loop."""
+        """Send times of ``count`` requests in seconds, ascending from 0; None of a closed loop."""
         raise NotImplementedError
 
 
@@ -94,7 +94,7 @@ def _one_or_highest(value: Any) -> Any:
     return values
 
 
-#: A rate, several for a curve, or the highest that keeps the bounds.
+#: A rate, several for a curve, or ``highest``.
 Rates = Annotated[
     Annotated[tuple[Rate, ...], Field(min_length=1, max_length=MOST_POINTS), OneOrSeveral()] | Literal["highest"],
     BeforeValidator(_one_or_highest),
@@ -102,7 +102,7 @@ Rates = Annotated[
 
 
 class OpenLoop(Arrivals):
-    """Requests are sent at times of their own, at a rate, though no more than ``max_concurrency`` at once."""
+    """Requests are sent at times of their own, with at most ``max_concurrency`` under way."""
 
     max_concurrency: Concurrency | None = Field(
         None, description="requests under way at once, at most; those beyond wait at the client, unsent"
@@ -150,7 +150,7 @@ class Renewal(OpenLoop):
         return np.cumsum(gaps)
 
     def gaps(self, random: np.random.Generator, count: int) -> Floats:
-        """Gaps before ``count`` arrivals, of mean one; the first is not used: the first request is sent at 0."""
+        """Gaps before ``count`` arrivals, of mean one. The first is not used: the first request is sent at 0."""
         raise NotImplementedError
 
     @property

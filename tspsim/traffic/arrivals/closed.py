@@ -1,4 +1,4 @@
-"""A closed loop: a number of clients, each of whom sends its next request when its last one ends."""
+"""A closed loop: each of a number of clients sends its next request when its last one ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .base import MOST_POINTS, Arrivals, Concurrency
 
 
 class Closed(Arrivals):
-    """All clients send at the start; whenever a request ends the next one is sent."""
+    """All clients send at the start. Whenever a request ends the next one is sent."""
 
     name = "closed"
     concurrency: Annotated[tuple[Concurrency, ...], Field(min_length=1, max_length=MOST_POINTS), OneOrSeveral()] = (

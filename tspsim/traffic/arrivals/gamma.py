@@ -1,7 +1,7 @@
 """Gamma-distributed gaps: arrivals more bursty, or more even, than a Poisson process.
 
-The shape of the distribution is what vLLM's benchmark calls ``burstiness``: 1 is a Poisson process, less is more
-bursty. The coefficient of variation of the gaps is 1/√shape.
+vLLM's benchmark calls the shape of the distribution ``burstiness``: 1 is a Poisson process, less is more bursty. The
+coefficient of variation of the gaps is 1/√shape.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Gamma(Renewal):
 
     @property
     def shape(self) -> float:
-        """Of the distribution."""
+        """Shape of the gamma distribution."""
         return self.burstiness if self.burstiness is not None else float(self.cv or 1.0) ** -2.0
 
     def gaps(self, random: np.random.Generator, count: int) -> Floats:

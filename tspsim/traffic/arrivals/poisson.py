@@ -1,4 +1,4 @@
-"""Poisson arrivals: many clients who do not know of each other."""
+"""Poisson arrivals: many independent clients."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from .base import HIGHEST, Arrivals, OpenLoop, Rates
 
 
 class Replayed(OpenLoop):
-    """Requests are sent when they were in a trace, at its own pace or stretched to a rate."""
+    """Requests are sent at the times of a trace, at its own pace or stretched to a rate."""
 
     name = "trace"
     replays = True
@@ -23,7 +23,7 @@ class Replayed(OpenLoop):
     )
     rate: Rates | None = Field(
         None,
-        description="mean requests a second that the time of those replayed is stretched to; a list makes a curve; "
+        description="mean requests a second that the replayed times are stretched to; a list makes a curve; "
         "highest: the highest that keeps the slo; default: its own",
     )
 

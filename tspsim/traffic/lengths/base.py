@@ -18,8 +18,8 @@ class Lengths(Kind):
     registry: ClassVar[Registry[Any]] = Registry("kind of length", "tspsim.lengths")
 
     def draw(self, random: np.random.Generator, count: int, column: str) -> Ints:
-        """Tokens of ``count`` requests, whole and each at least one: an array (count,), whose chance is ``random``'s
-        alone; ``column`` is ``prompt_tokens`` or ``output_tokens``."""
+        """Tokens of ``count`` requests: whole numbers from 1 on, an array (count,). Only ``random`` may add chance;
+        ``column`` is ``prompt_tokens`` or ``output_tokens``."""
         raise NotImplementedError
 
 
@@ -34,8 +34,8 @@ def shorthand(value: Any) -> Mapping[str, Any] | None:
 
 
 def drawn_lengths(lengths: Lengths, random: np.random.Generator, count: int, column: str) -> Ints:
-    """Tokens of ``count`` requests; raises TspsimError for what else a kind gives."""
-    found = np.asarray(lengths.draw(random, count, column))
-    if found.shape != (count,) or found.dtype.kind not in "iu" or (count and found.min() < 1):
+    """Tokens of ``count`` requests. Raises TspsimError for any other result of a kind."""
+    tokens = np.asarray(lengths.draw(random, count, column))
+    if tokens.shape != (count,) or tokens.dtype.kind not in "iu" or (count and tokens.min() < 1):
         raise TspsimError(f"{lengths.registry.what} '{lengths.name}' has to give {count} whole numbers from 1 on")
-    return found
+    return tokens

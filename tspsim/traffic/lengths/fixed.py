@@ -11,7 +11,7 @@ from .base import Lengths
 
 
 class FixedLengths(Lengths):
-    """Every request has as many tokens."""
+    """Every request has the same number of tokens."""
 
     name = "fixed"
     of: PositiveCount = Field(description="tokens")

@@ -1,4 +1,4 @@
-"""Lengths of a file, in its order."""
+"""Lengths of a file, in the order of its rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .base import Lengths
 
 
 class ListedLengths(Lengths):
-    """The lengths of a trace, first row to last and round again: prompts and outputs of one file stay together."""
+    """The lengths of a trace, first row to last, then again. Prompts and outputs of one file stay together."""
 
     name = "file"
     file: Annotated[str, Field(min_length=1, max_length=1000)] = Field(
@@ -25,8 +25,8 @@ class ListedLengths(Lengths):
     def draw(self, random: np.random.Generator, count: int, column: str) -> Ints:
         trace = read_trace(self.file)
         own = trace.prompt_tokens if column == "prompt_tokens" else trace.output_tokens
-        found = np.resize(own, count)
-        return np.minimum(found, self.cap) if self.cap else found
+        tokens = np.resize(own, count)
+        return np.minimum(tokens, self.cap) if self.cap else tokens
 
     def in_words(self) -> str:
         return f"as in {self.file}" + (f", cut to {self.cap:,}" if self.cap else "")

@@ -1,4 +1,4 @@
-"""Log-normal lengths: what lengths of real conversations look like."""
+"""Log-normal lengths, as measured of real conversations."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Positive = Annotated[float, Field(gt=0, le=1e9)]
 class LogNormalLengths(Lengths):
     """exp(normal(μ, σ)), rounded up to whole tokens and cut to ``cap``.
 
-    Of ``mu`` (= ln median), ``median`` and ``mean`` (= exp(μ + σ²/2)) one fixes where it lies; median and mean together
-    fix σ as well.
+    One of ``mu`` (= ln median), ``median`` and ``mean`` (= exp(μ + σ²/2)) sets the location; median and mean together
+    set σ as well.
     """
 
     name = "lognormal"
@@ -37,7 +37,7 @@ class LogNormalLengths(Lengths):
             if placed != ["median", "mean"]:
                 raise refuse("needs sigma beside mu, median or mean; or median and mean")
             if float(self.mean or 0.0) < float(self.median or 0.0):
-                raise refuse(f"mean {self.mean:g} is less than median {self.median:g}; of a log-normal it never is")
+                raise refuse(f"mean {self.mean:g} is less than median {self.median:g}; a log-normal never is so")
         elif len(placed) != 1:
             raise refuse("needs one of mu, median and mean beside sigma")
         if self.cap is not None and self.cap < self.floor:

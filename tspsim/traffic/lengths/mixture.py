@@ -12,34 +12,37 @@ from .base import Lengths, shorthand
 
 
 class MixtureComponent(BaseModel):
-    """One of them, and how much of it there is."""
+    """One component of a mixture, and its weight."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    weight: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="how much of it there is, over the others")
+    weight: Annotated[float, Field(gt=0, le=1e6)] = Field(
+        1.0, description="share of requests, relative to the other parts' weights"
+    )
     lengths: Annotated[Lengths, OneKind(Lengths.registry, shorthand, without=("mixture",))] = Field(
         description="tokens of its requests"
     )
 
 
 class Mixture(Lengths):
-    """Each request is of one of the parts, as likely as their weights say; prompts and outputs are drawn apart."""
+    """Each request belongs to one of the parts, with probability by weight. Prompts and outputs are drawn
+    independently."""
 
     name = "mixture"
     parts: Annotated[tuple[MixtureComponent, ...], Field(min_length=1, max_length=64)] = Field(
-        description="what it is mixed of"
+        description="components of the mixture"
     )
 
     def draw(self, random: np.random.Generator, count: int, column: str) -> Ints:
         weights = np.array([part.weight for part in self.parts])
         which = random.choice(len(self.parts), count, p=weights / weights.sum())
         drawn = np.stack([part.lengths.draw(random, count, column) for part in self.parts])
-        found: Ints = drawn[which, np.arange(count)]
-        return found
+        tokens: Ints = drawn[which, np.arange(count)]
+        return tokens
 
     def in_words(self) -> str:
         whole = sum(part.weight for part in self.parts)
-        told: list[Any] = [f"{100 * part.weight / whole:.3g} % {part.lengths.in_words()}" for part in self.parts]
-        return "; ".join(told)
+        parts: list[Any] = [f"{100 * part.weight / whole:.3g} % {part.lengths.in_words()}" for part in self.parts]
+        return "; ".join(parts)
 
 
 Lengths.registry.register(Mixture)

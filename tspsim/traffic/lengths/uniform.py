@@ -19,7 +19,7 @@ Share = Annotated[float, Field(ge=0, le=100)]
 
 
 class Uniform(Lengths):
-    """Whole numbers from ``from`` to ``to`` times ``of``, both included, all as likely."""
+    """Whole numbers from ``from`` to ``to`` times ``of``, both included, equally likely."""
 
     name = "uniform"
     of: PositiveCount = Field(description="tokens")
@@ -34,7 +34,7 @@ class Uniform(Lengths):
 
     @property
     def ends(self) -> tuple[int, int]:
-        """Shortest and longest."""
+        """Shortest and longest length."""
         low = max(1, int(self.of * self.from_))
         return low, max(low, int(self.of * self.to))
 

@@ -6,7 +6,7 @@ from . import agents, hash_ids, listed_calls, share, trees, turns
 from .base import Needs, Prefixes, Shared, shorthand
 
 PREFIXES = Prefixes.registry
-#: No prompt begins as another.
+#: No prompt shares its beginning with another.
 NOTHING = share.Share(part=0.0)
 
 __all__ = [

@@ -1,8 +1,8 @@
-"""Agents: tasks of several turns, between which a tool runs on a processor of a host.
+"""Agents: tasks of several turns, with a tool call on a host processor between two turns.
 
-A task of n turns takes n prompts with all that was said before, n answers, and n − 1 calls of a tool, each of which
-waits for one of so many workers, in order (a queue of c servers). What a tool found is what is new in the next prompt
-(Asgar et al. 2025, arXiv:2507.19635: models on accelerators, tools on CPUs).
+A task of n turns has n prompts with all that was said before, n answers, and n − 1 tool calls. Each call waits for one
+of a number of workers, in order (a queue of c servers). The tool's result is the new text of the next prompt (Asgar et
+al. 2025, arXiv:2507.19635: models on accelerators, tools on CPUs).
 """
 
 from __future__ import annotations

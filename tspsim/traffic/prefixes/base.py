@@ -1,4 +1,4 @@
-"""What prompts have in common, so that a cache can serve it: the family of prefixes."""
+"""Shared beginnings of prompts, which a prefix cache can serve: the family of prefixes."""
 
 from __future__ import annotations
 
@@ -13,82 +13,84 @@ from ...base.registry import Registry
 from ..kind import Floats, Ints, Kind
 from ..traces import RequestTrace
 
-#: Of each request of a conversation, those of it that have to end before it is sent.
+#: For each request of a conversation: its requests that must end before this one is sent.
 Needs = tuple[tuple[int, ...], ...]
 
 
 class Shared:
-    """What is shared among drawn requests; this one: nothing.
+    """Blocks that drawn requests share. This base class shares none.
 
     Attributes
     ----------
     block_tokens
-        Tokens of a block that has an identity; 0 where none has.
+        Tokens of a block with an identity; 0 where no block has one.
     """
 
     block_tokens = 0
 
     def blocks(self, number: int) -> tuple[int, ...]:
-        """Identities of the blocks of a prompt and its answer from their beginning, as far as any may be met again."""
+        """Identities of the blocks of a prompt and its answer, from their beginning, as far as they can occur again."""
         return ()
 
     def conversation(self, number: int) -> int | None:
-        """Which a request is a turn of; None: it stands alone."""
+        """The conversation of which a request is a turn; None: it stands alone."""
         return None
 
 
 class Prefixes(Kind):
-    """What prompts begin with."""
+    """How prompts begin."""
 
     registry: ClassVar[Registry[Any]] = Registry("kind of prefix", "tspsim.prefixes")
 
-    #: Turns of a conversation: requests of which each is sent after the one before has ended.
+    #: Turns of a conversation; each is sent after the one before has ended.
     turns_each: ClassVar[int] = 1
 
     def beside(self, folder: Path | None) -> Self:
-        """With what its files say, which may stand beside the scenario's; raises InputError for what is wrong there."""
+        """The same prefixes with the data of their files, which may stand in the scenario's folder. Raises InputError
+        for a wrong file."""
         return self
 
     def drawn(self, random: np.random.Generator, count: int) -> Self:
-        """With the shapes of conversations of so many requests, where they are drawn; more requests begin alike."""
+        """The same prefixes with drawn shapes of ``count`` requests' conversations, where shapes are drawn. A larger
+        count begins with the same shapes."""
         return self
 
     def sizes(self, count: int) -> Ints | None:
-        """Requests of each conversation that so many requests need; None: ``turns_each``, the last maybe in part."""
+        """Requests of each conversation that ``count`` requests need. None: ``turns_each``, the last maybe cut."""
         return None
 
     def follows(self, conversations: int) -> Sequence[Needs] | None:
-        """Of each conversation what its requests wait for; None: the one before it."""
+        """For each conversation, the requests that each of its requests waits for; None: the one before it."""
         return None
 
     @property
     def shares(self) -> bool:
-        """Whether a cache could meet anything again."""
+        """Whether any block of a prompt can occur again."""
         return True
 
     @property
     def calls_tools(self) -> bool:
-        """Whether a tool runs between the turns of a conversation, for as long as :meth:`think_s` says."""
+        """Whether a tool runs between the turns of a conversation, for the seconds of :meth:`think_s`."""
         return False
 
     @property
     def tool_workers(self) -> int | None:
-        """Calls of tools that run at once; None: no limit."""
+        """Tool calls that run at once; None: no limit."""
         return None
 
     def needs(self, trace: RequestTrace | None) -> str | None:
-        """What is wrong with it beside a trace, or without one; None where nothing is."""
+        """An error about a trace that it needs or cannot use; None where all is right."""
         return None
 
     def prompts(self, prompt_tokens: Ints, output_tokens: Ints) -> Ints:
-        """Whole prompts, of tokens that were drawn for each."""
+        """Tokens of whole prompts, from the drawn tokens of each turn."""
         return prompt_tokens
 
     def share(
         self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: RequestTrace | None
     ) -> Shared:
-        """What is shared among requests of these whole prompts and outputs, arrays (requests,); ``trace`` is what
-        arrivals replay, None where they make requests up."""
+        """Blocks shared among requests with these whole prompts and outputs, arrays (requests,). ``trace`` is the trace
+        that arrivals replay; None where arrivals are drawn."""
         raise NotImplementedError
 
     def think_s(self, random: np.random.Generator, count: int) -> Floats:
@@ -100,7 +102,8 @@ Prefixes.registry.of = type[Prefixes]
 
 
 def shorthand(value: Any) -> Mapping[str, Any] | None:
-    """The kind may be left out: it is the key of its name, or of the nearest, whose class tells what is wrong."""
+    """Adds the kind where it is left out: the name that is one of the keys, or nearly one, so that its class can name
+    the fault."""
     if not isinstance(value, Mapping) or "kind" in value:
         return None
     for cutoff in (1.0, 0.6):

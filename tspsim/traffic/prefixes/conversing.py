@@ -1,4 +1,4 @@
-"""What conversations of any kind have in common: every turn's prompt is all that was said before, and something new."""
+"""Conversations of any kind: every turn's prompt is all that was said before, and new text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .share import BLOCK_TOKENS
 
 
 class Conversing(Prefixes):
-    """The lengths of prompts are those of what is new in a turn; arrivals are those of conversations."""
+    """Drawn prompt lengths are those of a turn's new text; arrivals are those of conversations."""
 
     turns: Annotated[PositiveNumber, Field(le=10_000)] = Field(description="requests of a conversation")
 
@@ -35,17 +35,18 @@ class Conversing(Prefixes):
 
 
 def _by_turn(tokens: Ints, turns: int) -> Ints:
-    """One row a conversation; the last is filled up with zeros."""
+    """One row per conversation; the last is filled with zeros."""
     padded = np.zeros(-(-len(tokens) // turns) * turns, dtype=np.int64)
     padded[: len(tokens)] = tokens
     return padded.reshape(-1, turns)
 
 
 class Conversations(Shared):
-    """Requests in order of conversations; blocks are those of each one's text, the answer's too: engines keep what they
-    decode (vLLM, SGLang, TensorRT-LLM), and the next turn begins with it.
+    """Requests in the order of conversations. Blocks cover prompt and answer: engines keep decoded tokens in the cache
+    (vLLM, SGLang, TensorRT-LLM), and the next turn begins with them.
 
-    ``said`` are the tokens of every prompt and its answer."""
+    ``said`` are the tokens of every prompt and its answer.
+    """
 
     block_tokens = BLOCK_TOKENS
 

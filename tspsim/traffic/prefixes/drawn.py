@@ -1,6 +1,6 @@
-"""Numbers that a scenario states, or has drawn: how many calls lie below one, how deep they go, what they fetch.
+"""Numbers that a scenario states or draws: calls below a call, depth of a tree, tokens that a call fetches.
 
-What may be drawn is any kind of length: ``breadth: 3``, or ``breadth: {kind: uniform, of: 4, from: 0.25}``.
+A drawn number has any kind of length: ``breadth: 3``, or ``breadth: {kind: uniform, of: 4, from: 0.25}``.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ..lengths import LENGTHS, Lengths, drawn_lengths
 #: Calls of one task, at most.
 MOST_CALLS = 10_000
 
-#: Rows of a file are no chance, and mixtures are of prompts of several kinds of use.
+#: Rows of a file are not random, and mixtures describe prompts of several kinds of use.
 KINDS = OneKind(LENGTHS, without=("file", "mixture"))
-#: A number, or what it is drawn from.
+#: A number, or the distribution it is drawn from.
 Number = int | Lengths
 
 
 @dataclass(frozen=True)
 class Drawable:
-    """Annotates a :data:`Number`, which is from ``least`` to ``most`` where it is stated."""
+    """Annotates a :data:`Number`; a stated one lies between ``least`` and ``most``."""
 
     least: int
     most: int
@@ -63,24 +63,24 @@ Tokens = Annotated[Number, Drawable(0, 2**40)]
 
 @dataclass
 class Draws:
-    """Numbers of one task after the other; without ``random`` none may be drawn.
+    """Draws the numbers of a task. Without ``random`` all numbers must be stated.
 
     Attributes
     ----------
     calls
-        Of this task so far.
+        Calls of this task so far.
     """
 
     random: np.random.Generator | None = None
     calls: int = field(default=0, init=False)
 
     def of(self, number: Number, key: str, least: int = 0, most: int = 2**40) -> int:
-        """One of them.
+        """The number as stated, or a drawn one.
 
         Raises
         ------
         InputError
-            What was drawn is not within the bounds.
+            The drawn number is outside the bounds.
         """
         if isinstance(number, int):
             return number
@@ -92,12 +92,12 @@ class Draws:
         return int(drawn)
 
     def further(self, calls: int = 1) -> None:
-        """So many calls more.
+        """Counts further calls of the task.
 
         Raises
         ------
         InputError
-            A task has too many.
+            The task has too many calls.
         """
         self.calls += calls
         if self.calls > MOST_CALLS:
@@ -105,5 +105,5 @@ class Draws:
 
 
 def in_words(number: Number) -> str:
-    """Of how many there are: ``4``, or ``1 to 4, all as likely``."""
+    """The number in words: ``4``, or ``1 to 4, all as likely``."""
     return f"{number:,}" if isinstance(number, int) else f"({number.in_words().replace(' tokens', '')})"

@@ -1,4 +1,4 @@
-"""Blocks as a trace identifies them."""
+"""Block identities from a trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .base import Prefixes, Shared
 
 
 class HashIds(Prefixes):
-    """Prompts share the blocks to which their trace gives the same identity (Mooncake's traces: 512 tokens each)."""
+    """Prompts share the blocks with the same identity in the trace (Mooncake's traces: 512 tokens each)."""
 
     name = "hash_ids"
     hash_ids: Literal[True] = Field(True, description="as the trace of the arrivals has them")
@@ -22,7 +22,7 @@ class HashIds(Prefixes):
 
     def needs(self, trace: RequestTrace | None) -> str | None:
         if trace is None:
-            return "hash_ids are those of a trace; state arrivals: {kind: trace, file: …}"
+            return "hash_ids come from a trace; state arrivals: {kind: trace, file: …}"
         if len(trace.hashes) != len(trace):
             return f"the trace {trace.name} has no hash_ids; leave prefix out, or state a share"
         return None
@@ -38,7 +38,7 @@ class HashIds(Prefixes):
 
 
 class Hashed(Shared):
-    """Blocks of recorded identities; a last block that is not full has none that a cache can use."""
+    """Blocks of recorded identities. A partial last block has none, as caches hold whole blocks."""
 
     def __init__(self, hashes: tuple[tuple[int, ...], ...], prompt_tokens: Ints, block_tokens: int) -> None:
         self._hashes, self._prompt_tokens, self.block_tokens = hashes, prompt_tokens, block_tokens

@@ -16,15 +16,15 @@ from .trees import Call, Shape, Trees
 
 
 class ListedCalls(BaseModel):
-    """A call: ``after`` names those that it needs, ``goes_on`` the one of them whose text it continues, ``reads`` those
-    whose answers it reads (default: all that it needs but does not continue)."""
+    """A call. ``after`` names the calls that it needs, ``goes_on`` the one whose text it continues, ``reads`` the calls
+    whose answers it reads (default: all of ``after`` but ``goes_on``)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    name: Annotated[str, Field(min_length=1, max_length=100)] = Field(description="by which others name it")
+    name: Annotated[str, Field(min_length=1, max_length=100)] = Field(description="name that other calls use")
     after: tuple[str, ...] = Field((), description="calls that it needs")
     goes_on: str | None = Field(None, description="the one of them whose text it continues")
     reads: tuple[str, ...] | None = Field(
-        None, description="those whose answers it reads; default: all that it needs but does not continue"
+        None, description="calls whose answers it reads; default: all that it needs but does not continue"
     )
     tool: bool = Field(False, description="whether a tool runs behind it, on a worker")
     memory: Tokens = Field(0, description="tokens that it fetches")
@@ -33,8 +33,8 @@ class ListedCalls(BaseModel):
 
 
 class Calls(Trees):
-    """The calls of a task by name, each behind those that it needs; one with ``times`` stands for as many beside each
-    other, and who needs it needs all of them."""
+    """The calls of a task by name, each after the calls that it needs. A call with ``times`` runs that often in
+    parallel; a call that needs it needs all copies."""
 
     name = "calls"
     listed: Annotated[tuple[ListedCalls, ...], Field(max_length=MOST_CALLS)] = Field(
@@ -43,7 +43,7 @@ class Calls(Trees):
     file: Annotated[str, Field(min_length=1, max_length=1000)] | None = Field(
         None, description="YAML with `calls`, in their place"
     )
-    tool: Seconds = Field(0.0, description="that a call takes on a worker, mean")
+    tool: Seconds = Field(0.0, description="mean time of a call on a worker")
 
     @model_validator(mode="after")
     def _stated(self) -> Calls:
@@ -55,7 +55,7 @@ class Calls(Trees):
         return self
 
     def beside(self, folder: Path | None) -> Self:
-        """With the calls of its file, which may stand beside the scenario's.
+        """The same prefixes with the calls of their file, which may stand in the scenario's folder.
 
         Raises
         ------
@@ -65,49 +65,49 @@ class Calls(Trees):
         if self.file is None:
             return self
         places = [Path(self.file), *([folder / self.file] if folder is not None else [])]
-        path = next((each for each in places if each.is_file()), None)
-        if path is None:
+        file = next((path for path in places if path.is_file()), None)
+        if file is None:
             raise InputError(f"there is no file '{shorten(self.file)}'; a YAML file with calls is needed")
-        found = catalog.read_yaml(path)
-        if set(found) != {"calls"}:
-            raise InputError("has the key calls and no other", file=str(path))
-        listed = catalog.validate(found, type(self), file=str(path)).listed
+        data = catalog.read_yaml(file)
+        if set(data) != {"calls"}:
+            raise InputError("has the key calls and no other", file=str(file))
+        listed = catalog.validate(data, type(self), file=str(file)).listed
         return self.model_copy(update={"file": None, "listed": listed})
 
     @property
     def numbers(self) -> tuple[Number, ...]:
-        return tuple(number for each in self.listed for number in (each.times, each.memory))
+        return tuple(number for call in self.listed for number in (call.times, call.memory))
 
     @property
     def most_calls(self) -> int:
-        return sum(each.times for each in self.listed if isinstance(each.times, int))
+        return sum(call.times for call in self.listed if isinstance(call.times, int))
 
     def shape(self, draws: Draws) -> Shape:
         places: dict[str, tuple[int, ...]] = {}
-        drawn = {each.name for each in self.listed if not isinstance(each.times, int)}
-        found: list[Call] = []
-        for each in self.listed:
-            if each.name in places:
-                raise ValueError(f"two calls are called '{each.name}'")
-            for name in (*each.after, *(each.reads or ()), *([each.goes_on] if each.goes_on else [])):
+        drawn = {call.name for call in self.listed if not isinstance(call.times, int)}
+        calls: list[Call] = []
+        for call in self.listed:
+            if call.name in places:
+                raise ValueError(f"two calls are called '{call.name}'")
+            for name in (*call.after, *(call.reads or ()), *([call.goes_on] if call.goes_on else [])):
                 if name not in places:
-                    known = ", ".join(places) or "none"
-                    raise ValueError(f"call '{each.name}' needs '{name}', which does not stand before it ({known})")
-            stated = dict.fromkeys((*each.after, *(each.reads or ()), *([each.goes_on] if each.goes_on else [])))
+                    earlier = ", ".join(places) or "none"
+                    raise ValueError(f"call '{call.name}' needs '{name}', which does not stand before it ({earlier})")
+            stated = dict.fromkeys((*call.after, *(call.reads or ()), *([call.goes_on] if call.goes_on else [])))
             after = tuple(place for name in stated for place in places[name])
-            goes_on = places[each.goes_on] if each.goes_on else ()
-            if goes_on and (len(goes_on) > 1 or each.goes_on in drawn):
-                many = "drawn" if each.goes_on in drawn else len(goes_on)
-                raise ValueError(f"call '{each.name}' goes on with '{each.goes_on}', of which there are {many}")
-            read = [name for name in each.after if name != each.goes_on] if each.reads is None else each.reads
+            goes_on = places[call.goes_on] if call.goes_on else ()
+            if goes_on and (len(goes_on) > 1 or call.goes_on in drawn):
+                many = "drawn" if call.goes_on in drawn else len(goes_on)
+                raise ValueError(f"call '{call.name}' goes on with '{call.goes_on}', of which there are {many}")
+            read = [name for name in call.after if name != call.goes_on] if call.reads is None else call.reads
             reads = tuple(place for name in read for place in places[name])
-            times = draws.of(each.times, "calls.times", 1, MOST_CALLS)
+            times = draws.of(call.times, "calls.times", 1, MOST_CALLS)
             draws.further(times)
-            places[each.name] = tuple(range(len(found), len(found) + times))
+            places[call.name] = tuple(range(len(calls), len(calls) + times))
             for _ in range(times):
-                fetched = draws.of(each.memory, "calls.memory")
-                found.append(Call(each.name, after, next(iter(goes_on), None), reads, each.tool, fetched, each.new))
-        return tuple(found)
+                fetched = draws.of(call.memory, "calls.memory")
+                calls.append(Call(call.name, after, next(iter(goes_on), None), reads, call.tool, fetched, call.new))
+        return tuple(calls)
 
     def in_words(self) -> str:
         return f"tasks of {self.shape_in_words()}, {self.tools_in_words()}"

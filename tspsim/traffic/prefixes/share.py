@@ -12,12 +12,12 @@ from ..kind import Ints
 from ..traces import RequestTrace
 from .base import Prefixes, Shared
 
-#: Tokens of a block with an identity: those of most engines.
+#: Tokens of a block with an identity: the block size of most engines.
 BLOCK_TOKENS = 16
 
 
 class Share(Prefixes):
-    """The first ``share`` of every prompt is the beginning of one of ``groups`` texts, each as likely."""
+    """The first ``share`` of every prompt is the beginning of one of ``groups`` texts, equally likely."""
 
     name = "share"
     part: Annotated[float, Field(ge=0, le=1)] = Field(alias="share", description="of every prompt's tokens")
@@ -43,7 +43,7 @@ class Share(Prefixes):
 
 
 class Beginnings(Shared):
-    """The first ``tokens`` of each request are those of a group's text."""
+    """The first ``tokens`` of each request belong to its group's text."""
 
     block_tokens = BLOCK_TOKENS
 

@@ -1,4 +1,4 @@
-"""Tools that run between calls of a model, on processors of hosts: what kinds of agents have in common."""
+"""Tool calls between model calls, on processors of hosts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .base import Prefixes
 
 
 class WithTools(Prefixes):
-    """A call of a tool waits for one of the ``workers``, in order (a queue of c servers)."""
+    """A tool call waits for one of the ``workers``, in order (a queue of c servers)."""
 
-    tool: Seconds = Field(description="that a call takes on a worker, mean")
+    tool: Seconds = Field(description="mean time of a call on a worker")
     tool_kind: Literal["fixed", "exponential", "lognormal"] = Field("lognormal", description="how calls are spread")
-    tool_sigma: Annotated[float, Field(ge=0, le=5)] = Field(1.0, description="of lognormal calls, of the logarithm")
+    tool_sigma: Annotated[float, Field(ge=0, le=5)] = Field(1.0, description="σ of lognormal calls")
     workers: PositiveCount | None = Field(None, description="calls that run at once; default: no limit")
 
     @property
@@ -37,7 +37,7 @@ class WithTools(Prefixes):
         return random.lognormal(float(np.log(self.tool)) - sigma**2 / 2, sigma, count)
 
     def tools_in_words(self) -> str:
-        """What a call of a tool takes, and where."""
+        """The duration of a tool call, and where it runs."""
         where = f" on one of {self.workers:,} workers" if self.workers else ""
         spread = {"fixed": "", "exponential": " in the mean", "lognormal": f" in the mean (σ {self.tool_sigma:g})"}
         return f"a call of a tool of {self.tool:g} s{spread[self.tool_kind]}{where}"

@@ -1,13 +1,13 @@
-"""Agents as trees of calls: a task is calls of a model, each of which is sent when those it needs have ended.
+"""Agents as trees of calls: a task is a set of model calls, each sent when the calls that it needs have ended.
 
-A call's prompt is the text that it goes on with (a call before it, prompt and answer), or else the task's own text that
-all calls begin with; then the answers that it reads, what it fetches from memory, and what is new. So calls that go on
-with the same text share it as a prefix, and one that joins others waits for the last of them:
+A call's prompt begins with the text that it continues (prompt and answer of an earlier call), or else with the task's
+own text that all calls begin with. Then come the answers that it reads, text fetched from memory, and new text. So
+calls that continue the same text share it as a prefix, and a call that joins others waits for the last of them:
 
-    sent(k) = max over needed of ended + tool(k),        task = last end − first sending.
+    sent(k) = max over needed of ended + tool(k),    task = last end − first sending.
 
-Tools run between a call and those before it, where the call has one. How many calls lie below one, how deep they go and
-what they fetch is stated or drawn, of every task anew.
+Tools run between a call and the calls before it. The number of calls below a call, the depth and the fetched tokens are
+stated, or drawn for every task.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .tools import WithTools
 
 
 class Call(NamedTuple):
-    """One call of a task: numbers of those that it needs, of the one whose text it goes on with, of those whose answers
-    it reads; whether a tool runs before it; tokens that it fetches from memory, and new ones where they are stated."""
+    """One call of a task: numbers of the calls that it needs, of the one whose text it continues, and of those whose
+    answers it reads; whether a tool runs before it; tokens fetched from memory; new tokens where they are stated."""
 
     name: str
     after: tuple[int, ...] = ()
@@ -42,15 +42,15 @@ class Call(NamedTuple):
     new: int | None = None
 
 
-#: The calls of a task, each behind all that it needs.
+#: The calls of a task, each after all that it needs.
 Shape = tuple[Call, ...]
 
 
 class Trees(WithTools):
-    """Tasks of calls that wait for each other; ``prompt`` is what is new in each, ``output`` each one's answer."""
+    """Tasks of calls that wait for each other. ``prompt`` is the new text of each call, ``output`` its answer."""
 
-    task: Annotated[Count, Field(ge=0)] = Field(0, description="text that all calls of a task begin with")
-    #: Of tasks, where they are drawn.
+    task: Annotated[Count, Field(ge=0)] = Field(0, description="tokens that all calls of a task begin with")
+    #: Shapes of tasks, where they are drawn.
     _drawn: tuple[Shape, ...] = PrivateAttr(())
 
     @abstractmethod
@@ -59,13 +59,13 @@ class Trees(WithTools):
 
     @property
     def numbers(self) -> tuple[Number, ...]:
-        """That may be drawn."""
+        """Numbers that may be drawn."""
         return ()
 
     @property
     def varies(self) -> bool:
         """Whether tasks differ."""
-        return not all(isinstance(each, int) for each in self.numbers)
+        return not all(isinstance(number, int) for number in self.numbers)
 
     @model_validator(mode="after")
     def _few_enough(self) -> Trees:
@@ -75,12 +75,12 @@ class Trees(WithTools):
 
     @property
     def most_calls(self) -> int:
-        """Of a task that is stated, told without listing them where they may be many."""
+        """Calls of a stated task, computed without listing them where they may be many."""
         return len(self.shape(Draws()))
 
     @once
     def _calls(self) -> Shape:
-        """Of all tasks; of those that are drawn an example."""
+        """The calls of every task; where tasks are drawn, an example."""
         return self.shape(Draws(np.random.default_rng(0)))
 
     @property
@@ -95,9 +95,9 @@ class Trees(WithTools):
         while calls < count:
             shapes.append(self.shape(Draws(random)))
             calls += len(shapes[-1])
-        found = self.model_copy()
-        found._drawn = tuple(shapes)
-        return found
+        copy = self.model_copy()
+        copy._drawn = tuple(shapes)
+        return copy
 
     def _shapes(self, tasks: int) -> Sequence[Shape]:
         return self._drawn[:tasks] if self.varies else [self._calls] * tasks
@@ -116,17 +116,17 @@ class Trees(WithTools):
         if not self.varies:
             count = self.turns_each
             tasks = -(-len(prompt_tokens) // count)
-            both = (np.resize(each, tasks * count).reshape(tasks, count) for each in (prompt_tokens, output_tokens))
+            both = (np.resize(column, tasks * count).reshape(tasks, count) for column in (prompt_tokens, output_tokens))
             return self._whole(self._calls, *both).ravel()[: len(prompt_tokens)]
-        found, first = np.zeros_like(prompt_tokens), 0
+        whole, first = np.zeros_like(prompt_tokens), 0
         for shape in self._drawn:
             rows = slice(first, first + len(shape))
-            found[rows] = self._whole(shape, prompt_tokens[None, rows], output_tokens[None, rows])[0]
+            whole[rows] = self._whole(shape, prompt_tokens[None, rows], output_tokens[None, rows])[0]
             first += len(shape)
-        return found
+        return whole
 
     def _whole(self, shape: Shape, new: Ints, answers: Ints) -> Ints:
-        """Prompts of tasks of one shape, (tasks, calls)."""
+        """Prompts of tasks of one shape, an array (tasks, calls)."""
         whole = np.zeros_like(new)
         for number, call in enumerate(shape):
             begins = self.task if call.goes_on is None else whole[:, call.goes_on] + answers[:, call.goes_on]
@@ -145,17 +145,17 @@ class Trees(WithTools):
         return np.where(with_tool[:count], drawn, 0.0)
 
     def shape_in_words(self) -> str:
-        """How many calls a task has, and how many one after the other."""
+        """Number of calls of a task, and the longest chain of calls."""
         if self.varies:
             return "drawn for every task"
         depth: list[int] = []
         for call in self._calls:
-            depth.append(1 + max((depth[each] for each in call.after), default=0))
+            depth.append(1 + max((depth[needed] for needed in call.after), default=0))
         return f"{self.turns_each:,} calls, {max(depth):,} one after the other"
 
 
 class Texts(Shared):
-    """Blocks of every call: those of the text that it goes on with, or of its task, and its own."""
+    """Blocks of every call: those of the text that it continues, or of its task, then its own."""
 
     block_tokens = BLOCK_TOKENS
 
@@ -185,14 +185,14 @@ class Texts(Shared):
 
 
 class Research(Trees):
-    """Deep research: a plan, ``breadth`` searches below it and below each of them, ``depth`` levels, each with a tool;
-    then every level is summed up from what lies below it, last a report. Breadth is drawn of every call, depth of a
-    task, memory of a search."""
+    """Deep research: a plan, ``breadth`` searches below it, and again below each search for ``depth`` levels, each with
+    a tool. Then each level is summarized from the level below, and a report ends the task. Breadth is drawn for every
+    call, depth for every task, memory for every search."""
 
     name = "research"
     breadth: Annotated[Number, Drawable(1, 100)] = Field(description="searches below a call")
     depth: Annotated[Number, Drawable(1, 10)] = Field(1, description="levels of searches")
-    tool: Seconds = Field(1.0, description="that a call takes on a worker, mean")
+    tool: Seconds = Field(1.0, description="mean time of a call on a worker")
     memory: Tokens = Field(0, description="tokens that a search fetches")
 
     @property
@@ -205,25 +205,25 @@ class Research(Trees):
         return int(2 * sum(self.breadth**level for level in range(self.depth + 1)))
 
     def shape(self, draws: Draws) -> Shape:
-        found = [Call("plan")]
+        calls = [Call("plan")]
         levels, below = [[0]], {}
         for _ in range(draws.of(self.depth, "depth", 1, 10)):
             levels.append([])
             for above in levels[-2]:
                 breadth = draws.of(self.breadth, "breadth", 1, 100)
                 draws.further(2 * breadth)
-                below[above] = range(len(found), len(found) + breadth)
-                for each in below[above]:
+                below[above] = range(len(calls), len(calls) + breadth)
+                for search in below[above]:
                     fetched = draws.of(self.memory, "memory")
-                    found.append(Call("search", (above,), reads=(above,), tool=True, memory=fetched))
-                    levels[-1].append(each)
+                    calls.append(Call("search", (above,), reads=(above,), tool=True, memory=fetched))
+                    levels[-1].append(search)
         ready = {call: call for call in levels[-1]}
         for level in levels[-2::-1]:
             for above in level:
-                parts = tuple(ready[each] for each in below[above])
-                ready[above] = len(found)
-                found.append(Call("sum up" if above else "report", parts, goes_on=above, reads=parts))
-        return tuple(found)
+                parts = tuple(ready[child] for child in below[above])
+                ready[above] = len(calls)
+                calls.append(Call("sum up" if above else "report", parts, goes_on=above, reads=parts))
+        return tuple(calls)
 
     def in_words(self) -> str:
         what = f"{in_words(self.breadth)} searches below each of {in_words(self.depth)} levels"
@@ -231,29 +231,29 @@ class Research(Trees):
 
 
 class Debate(Trees):
-    """Several models argue: every round each goes on with its own text and reads the others' last answers; a judge
+    """Several models argue: in every round each continues its own text and reads the others' last answers. A judge
     reads the last round (Du et al. 2023, arXiv:2305.14325)."""
 
     name = "debate"
-    debaters: Annotated[Number, Drawable(2, 100)] = Field(description="that argue")
-    rounds: Annotated[Number, Drawable(1, 100)] = Field(2, description="answers of each")
-    tool: Seconds = Field(0.0, description="that a call takes on a worker, mean")
+    debaters: Annotated[Number, Drawable(2, 100)] = Field(description="models that argue")
+    rounds: Annotated[Number, Drawable(1, 100)] = Field(2, description="answers of each model")
+    tool: Seconds = Field(0.0, description="mean time of a call on a worker")
 
     @property
     def numbers(self) -> tuple[Number, ...]:
         return self.debaters, self.rounds
 
     def shape(self, draws: Draws) -> Shape:
-        found: list[Call] = []
+        calls: list[Call] = []
         debaters, rounds = draws.of(self.debaters, "debaters", 2, 100), draws.of(self.rounds, "rounds", 1, 100)
         draws.further(debaters * rounds + 1)
         for turn in range(rounds):
-            last = range(len(found) - debaters, len(found)) if turn else range(0)
+            last = range(len(calls) - debaters, len(calls)) if turn else range(0)
             for place in range(debaters):
-                others = tuple(each for each in last if each - last.start != place)
-                found.append(Call(f"debater {place}", tuple(last), last.start + place if turn else None, others))
-        last_round = tuple(range(len(found) - debaters, len(found)))
-        return (*found, Call("judge", last_round, reads=last_round))
+                others = tuple(answer for answer in last if answer - last.start != place)
+                calls.append(Call(f"debater {place}", tuple(last), last.start + place if turn else None, others))
+        last_round = tuple(range(len(calls) - debaters, len(calls)))
+        return (*calls, Call("judge", last_round, reads=last_round))
 
     def in_words(self) -> str:
         what = f"{in_words(self.debaters)} over {in_words(self.rounds)} rounds and a judge"
@@ -261,13 +261,13 @@ class Debate(Trees):
 
 
 class Retrieval(Trees):
-    """Hierarchical retrieval: a call a level chooses where to look further down; ``breadth`` calls read what lies
-    there beside each other, and one answers."""
+    """Hierarchical retrieval: one call per level chooses where to look, ``breadth`` parallel calls read what lies
+    there, and one answers."""
 
     name = "retrieval"
-    levels: Annotated[Number, Drawable(1, 100)] = Field(2, description="choices one after the other")
-    breadth: Annotated[Number, Drawable(1, 1000)] = Field(4, description="readers of what lies there")
-    tool: Seconds = Field(0.1, description="that a call takes on a worker, mean")
+    levels: Annotated[Number, Drawable(1, 100)] = Field(2, description="choices, one after the other")
+    breadth: Annotated[Number, Drawable(1, 1000)] = Field(4, description="parallel readers at the last level")
+    tool: Seconds = Field(0.1, description="mean time of a call on a worker")
     memory: Tokens = Field(0, description="tokens that a choice or a reader fetches")
 
     @property
@@ -277,15 +277,15 @@ class Retrieval(Trees):
     def shape(self, draws: Draws) -> Shape:
         levels, breadth = draws.of(self.levels, "levels", 1, 100), draws.of(self.breadth, "breadth", 1, 1000)
         draws.further(levels + breadth + 1)
-        found = []
+        calls = []
         for level in range(levels):
             needs = (level - 1,) if level else ()
             goes_on = level - 1 if level else None
-            found.append(Call("choose", needs, goes_on, tool=True, memory=draws.of(self.memory, "memory")))
+            calls.append(Call("choose", needs, goes_on, tool=True, memory=draws.of(self.memory, "memory")))
         read = Call("read", (levels - 1,), reads=(levels - 1,), tool=True)
-        found += [read._replace(memory=draws.of(self.memory, "memory")) for _ in range(breadth)]
+        calls += [read._replace(memory=draws.of(self.memory, "memory")) for _ in range(breadth)]
         readers = tuple(range(levels, levels + breadth))
-        return (*found, Call("answer", readers, goes_on=levels - 1, reads=readers))
+        return (*calls, Call("answer", readers, goes_on=levels - 1, reads=readers))
 
     def in_words(self) -> str:
         what = f"{in_words(self.levels)} levels and {in_words(self.breadth)} readers"

@@ -1,4 +1,4 @@
-"""Conversations: every turn's prompt is all that was said before, and something new."""
+"""Conversations: every turn's prompt is all that was said before, and new text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conversing import Conversing
 class Turns(Conversing):
     """Conversations of ``turns`` requests; the next turn is sent after a think time.
 
-    The lengths of prompts are those of what is new in a turn; arrivals are those of conversations.
+    Drawn prompt lengths are those of a turn's new text; arrivals are those of conversations.
     """
 
     name = "turns"

@@ -1,6 +1,6 @@
-"""AIPerf (and genai-perf before it): a warm-up phase that drains, then a phase that is measured.
+"""AIPerf (before: genai-perf): a warm-up phase that drains, then a measured phase.
 
-What it calls inter-token latency is (E2E − TTFT)/(outputs − 1) of a request: the TPOT of this answer.
+Its inter-token latency is (E2E − TTFT)/(outputs − 1) of a request: the TPOT of this answer.
 """
 
 from __future__ import annotations

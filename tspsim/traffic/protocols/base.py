@@ -9,24 +9,24 @@ from ...base.registry import Registry
 from ..arrivals import Arrivals
 from ..kind import Kind
 
-#: Requests of an open loop where nobody states how many: as of vLLM's benchmark.
+#: Requests of an open loop by default, as in vLLM's benchmark.
 USUAL_REQUESTS = 1000
-#: Requests a client of a closed loop, as of InferenceX; and of few clients at least so many.
+#: Requests per client of a closed loop, as in InferenceX; and the least number of all.
 REQUESTS_A_CLIENT, FEWEST = 10, 100
 
 
 class Protocol(Kind):
-    """How many requests are sent, which of them count, and by which bounds.
+    """How many requests are sent, which of them count, and under which bounds.
 
     Attributes
     ----------
     share
-        Of the requests that must keep the bounds, where a scenario does not say; None: a scenario's own default.
+        Share of requests that must keep the bounds, where a scenario states none; None: the scenario's own default.
     apart
-        Each bound is one on a percentile of its own: that share of requests keeps it, whoever keeps the others.
-        Otherwise requests count that keep all.
+        Whether each bound is a percentile bound of its own: that share of requests keeps it, whatever the others do.
+        Otherwise a request counts if it keeps all bounds.
     metric
-        What the benchmark prints of times: ``mean``, ``p99``, …; answers have them all.
+        The statistic that the benchmark prints: ``mean``, ``p99``, …; answers have them all.
     """
 
     registry: ClassVar[Registry[Any]] = Registry("protocol", "tspsim.protocols")
@@ -35,26 +35,26 @@ class Protocol(Kind):
     metric: ClassVar[str] = "mean"
 
     def refuses(self, arrivals: Arrivals) -> str | None:
-        """What is wrong with arrivals under it; None where nothing is."""
+        """An error about arrivals that the protocol cannot use; None where it can."""
         return None
 
     def requests(self, arrivals: Arrivals, model: str | None = None) -> int:
-        """Requests that are measured, where nobody states how many; of a model, where it counts each its own way."""
+        """Measured requests by default. ``model``: some benchmarks have a number by model."""
         if arrivals.closed:
             return max(FEWEST, REQUESTS_A_CLIENT * int(arrivals.most or 1))
         trace = arrivals.trace()
         return len(trace) if trace is not None else USUAL_REQUESTS
 
     def warm_up(self, arrivals: Arrivals) -> int:
-        """Requests before them that do not count."""
+        """Requests before the measured ones that do not count."""
         return 0
 
-    #: Warm-up requests end before the first that counts is sent; otherwise one stream holds both.
+    #: Whether warm-up requests end before the first measured one is sent; otherwise one stream holds both.
     pauses: ClassVar[bool] = False
 
     def ignores_eos(self) -> bool:
-        """Requests say ``ignore_eos``: an engine knows that every answer is as long as it may be. Benchmarks of random
-        tokens do, so that lengths are those that were asked for."""
+        """Whether requests say ``ignore_eos``: every answer takes its longest length. Benchmarks of random tokens do so
+        to get the lengths that they state."""
         return True
 
     def cool_down(self, arrivals: Arrivals) -> int:
@@ -62,7 +62,7 @@ class Protocol(Kind):
         return 0
 
     def bounds(self, model: str) -> Mapping[str, float]:
-        """Seconds of ``ttft`` and ``tpot`` that it asks of a model, where a scenario states none."""
+        """Bounds on ``ttft`` and ``tpot`` in seconds for a model, where a scenario states none."""
         return {}
 
 
@@ -70,5 +70,5 @@ Protocol.registry.of = type[Protocol]
 
 
 def shorthand(value: Any) -> Mapping[str, Any] | None:
-    """A protocol's name alone."""
+    """Reads a protocol's name alone."""
     return {"kind": value} if isinstance(value, str) else None

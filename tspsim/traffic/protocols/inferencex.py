@@ -1,8 +1,8 @@
 """InferenceX (SemiAnalysis): closed loops of random tokens.
 
-Ten requests a client behind two warm-up requests a client, no pause between requests, prompts and outputs uniform from
-0.8 of their length, end of sequence ignored, prefix caches off. It publishes means of TTFT and TPOT; ramp and drain
-count.
+Ten requests per client after two warm-up requests per client, no pause between requests, prompts and outputs uniform
+from 0.8 of their length, end of sequence ignored, prefix caches off. It publishes means of TTFT and TPOT; ramp and
+drain count.
 """
 
 from __future__ import annotations

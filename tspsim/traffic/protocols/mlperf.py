@@ -1,10 +1,10 @@
 """MLPerf Inference: LoadGen's scenarios of language models.
 
-Server and Interactive send a Poisson process and bound the 99th percentiles of TTFT and TPOT; Offline has all samples
-at the start, in one query, and no bound. Everything counts. Runs last ten minutes at least (LoadGen's
-``min_duration``); how many samples that is offline, LoadGen takes from the rate that a submitter expects (1.1 · 600 s ·
-rate), and never fewer than ``min_query_count``: so many are sent here. Bounds and counts by model are data:
-workloads/traffic/mlperf.yaml.
+Server and Interactive send a Poisson process and bound the 99th percentiles of TTFT and TPOT. Offline sends all samples
+at the start, in one query, without bounds. Everything counts. Runs last ten minutes at least (LoadGen's
+``min_duration``). Offline, LoadGen derives the number of samples from the rate that a submitter expects (1.1 · 600 s ·
+rate), and never sends fewer than ``min_query_count``; this protocol sends that number. Bounds and counts by model are
+data: workloads/traffic/mlperf.yaml.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .base import USUAL_REQUESTS, Protocol
 
 #: LoadGen's least duration of a run.
 LEAST_S = 600.0
-#: Samples of Offline's query, at least, where the data set has as many.
+#: Fewest samples of Offline's query, where the data set is large enough.
 LEAST_SAMPLES = 24_576
 
 
@@ -56,13 +56,13 @@ class Server(Protocol):
 
 
 class Interactive(Server):
-    """The same under tighter bounds."""
+    """Server with tighter bounds."""
 
     name = "mlperf_interactive"
 
 
 class Offline(Protocol):
-    """All samples at the start; tokens/s is all that counts."""
+    """All samples at the start; only tokens/s counts."""
 
     name = "mlperf_offline"
 
@@ -86,7 +86,7 @@ class Offline(Protocol):
 
 @remembered(1)
 def stated() -> Mapping[str, Any]:
-    """``bounds`` (scenario → model → ``ttft`` and ``tpot``) and ``samples`` by model, as they stand in the file."""
+    """``bounds`` (scenario → model → ``ttft`` and ``tpot``) and ``samples`` by model, as in the file."""
     for root in catalog.roots():
         path = root / FOLDER / "mlperf.yaml"
         if path.is_file():
@@ -95,5 +95,5 @@ def stated() -> Mapping[str, Any]:
     return {}
 
 
-for _each in (Server, Interactive, Offline):
-    Protocol.registry.register(_each)
+for _protocol in (Server, Interactive, Offline):
+    Protocol.registry.register(_protocol)

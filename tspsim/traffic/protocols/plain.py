@@ -1,4 +1,4 @@
-"""Everything counts, from the first request that is sent to the last that ends."""
+"""Everything counts, from the first send to the last end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .base import Protocol
 
 
 class Plain(Protocol):
-    """All requests count but the first ``skip_first`` and the last ``skip_last``, which run all the same."""
+    """All requests count but the first ``skip_first`` and the last ``skip_last``, which run uncounted."""
 
     name = "plain"
     skip_first: Count = Field(0, description="requests of the ramp that do not count")

@@ -1,8 +1,8 @@
 """``vllm bench serve``.
 
-One request is sent alone first, to see whether the server answers. Then ``--num-prompts`` (1000) requests, at
-``--request-rate`` with ``--burstiness`` and at most ``--max-concurrency`` under way. Ramp and drain count: throughput
-is over the time from the first send to the last end. TPOT is a mean over requests.
+First one request is sent alone to test the server. Then ``--num-prompts`` (1000) requests follow, at ``--request-rate``
+with ``--burstiness`` and at most ``--max-concurrency`` under way. Ramp and drain count: throughput is over the time
+from the first send to the last end. TPOT is a mean over requests.
 """
 
 from __future__ import annotations

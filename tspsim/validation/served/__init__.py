@@ -1,4 +1,4 @@
-"""Published serving runs: their rows, repaired, as runs of an engine, and what the product predicts of them."""
+"""Published serving runs: repaired rows, read as runs of an engine, and their predictions."""
 
 from .predict import (
     mend_cookbook,

@@ -1,4 +1,4 @@
-"""Between which factors of a prediction nine of ten measured runs are expected."""
+"""Factors around a prediction that are expected to cover nine of ten measured runs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .run import ServedPlan, ServedRun
 
 
 class Band(NamedTuple):
-    """Factors of the time per output token, and of the time to the first."""
+    """Factors for the time per output token and for the time to the first token."""
 
     tpot: tuple[float, float]
     ttft: tuple[float, float]
 
 
-#: Options that pages of offline runs do not state: with the least such multiple of 0.05, the grid of the stacks' own
-#: spreads, at most one in twenty of the third that those were fitted on lies beyond each end.
+#: Spread of options that pages of offline runs do not state: the least multiple of 0.05, as in the stacks' own
+#: spreads, that leaves at most one in twenty of the fitted third beyond each end.
 UNSTATED = 1.05
-#: Errors of queues on top of those of steps: a time to the first token waits for batches that a client's jitter forms.
+#: Spread of queues beside that of steps: the first token waits for batches that a client's jitter forms.
 QUEUE = 1.5
 
 
 def band_of(run: ServedRun) -> Band:
-    """Of a run: the range of a decode step of its usual batch, and of a prompt alone."""
+    """The band of a run, from the ranges of a decode step with its usual batch and of a prompt alone."""
     batch = max(1, (run.concurrency or 256) // (run.plan.dp * run.replicas))
     batch = 1 << (min(batch, 256).bit_length() - 1)
     prompt = 1 << (run.prompt.bit_length() - 1)

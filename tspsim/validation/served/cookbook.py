@@ -1,9 +1,10 @@
-"""Rows of published/serving_cookbook.csv: SGLang's cookbook, NIM, ROCm's vLLM, MLPerf and others; none was fitted on.
+"""Rows of published/serving_cookbook.csv: SGLang's cookbook, NIM, ROCm's vLLM, MLPerf and others; none was used for
+fits.
 
-Some rows have columns for model, engine, lengths and plan, the others say all of it in ``note``. What a table leaves
-out stands here, as the pages have it (sgl-project/sgl-cookbook, docs/autoregressive): SGLang's ``bench_serving`` draws
-lengths from one token to the nominal (:class:`.clients.Bench`), pages send 10, 80, 320 and 500 requests to 1, 16, 64
-and 100 clients, one run behind the other, and :data:`PAGES` has those that do otherwise.
+Some rows have columns for model, engine, lengths and plan; the others state everything in ``note``. Values that the
+table leaves out are given here, from the pages (sgl-project/sgl-cookbook, docs/autoregressive). SGLang's
+``bench_serving`` draws lengths from one token to the nominal length (:class:`.clients.Bench`). Pages send 10, 80, 320
+and 500 requests to 1, 16, 64 and 100 clients, one run after the other; :data:`PAGES` has the exceptions.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from .silicon import Mended, activations_of, vllm_of
 if TYPE_CHECKING:
     import pandas as pd
 
-#: How a page's name begins → the catalog's model. The cookbook's pages are of families: the member is that of the
-#: launch command on the page.
+#: Start of a page's name → the catalog's model. The cookbook's pages are about families: the member is that of the
+#: page's launch command.
 MODELS = {
     "deepseek-r1": "deepseek-r1",
     "deepseek-v3_1": "deepseek-v3",
@@ -55,31 +56,31 @@ MODELS = {
     "qwen3.5": "qwen3.5-397b-a17b",
     "qwen3": "qwen3-235b-a22b",
 }
-#: Models whose eight GPUs hold them in fp8 alone, though the catalog's checkpoint is wider.
+#: Models that fit on their eight GPUs only in fp8, although the catalog's checkpoint is wider.
 NARROW = ("glm-5",)
-#: Requests that the cookbook's pages send to so many clients; to another number five each.
+#: Clients → requests on the cookbook's pages; other numbers of clients send five requests each.
 REQUESTS = {1: 10, 16: 80, 64: 320, 100: 500}
 EACH = 5
 #: Clients of a page's runs with the same lengths, in their order.
 LADDER = (1, 16, 64, 100)
-#: Tokens where a page does not say.
+#: Tokens, for pages that do not state them.
 USUAL_LENGTH = 1000
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a page's commands say and no column has.
+    """Values in a page's commands that no column has.
 
     Attributes
     ----------
     requests
-        By clients; empty: as most pages.
+        By clients; empty: the usual numbers.
     conversations
-        ``--dataset-name`` is left out, so that ``--random-input-len`` says nothing.
+        ``--dataset-name`` is left out, so ``--random-input-len`` has no effect.
     drafts
-        By clients: drafts a step, and tokens a step as the client prints them (``Accept length``).
+        By clients: drafts per step, and tokens per step as the client prints them (``Accept length``).
     lengths
-        By clients: of prompts and outputs, of the first, second, … run with as many, where the table has none.
+        By clients: lengths of prompts and outputs in the first, second, … run, for pages whose rows have none.
     """
 
     requests: Mapping[int, int] = field(default_factory=dict)
@@ -88,7 +89,7 @@ class Page:
     lengths: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
 
-#: Requests where prompts are those of ShareGPT: of pages with a server for one client, and of those with one for all.
+#: Requests for ShareGPT prompts: on pages with a server for one client, and on those with one for all.
 _FEW, _MANY = {1: 10, 100: 1000}, {1: 100, 100: 1000}
 #: Tokens of prompts and outputs of two of the pages' scenarios.
 CHAT, SUMMARY = (1000, 1000), (8000, 1000)
@@ -102,32 +103,37 @@ PAGES = {
     "Qwen3.5": Page({1: 10, 100: 1000}, drafts={1: (3, 3.12), 100: (3, 3.31)}),
     "Llama3.1": Page(lengths={1: (CHAT, SUMMARY), 16: (CHAT, SUMMARY), 64: (SUMMARY,), 100: (CHAT,)}),
 }
-#: Requests that run at once where drafts are verified and nobody states how many (server_args.py of 0.5.6:
+#: Requests at once when drafts are verified and the page does not state them (server_args.py of 0.5.6:
 #: ``max_running_requests`` "is reset to 48 for speculative decoding").
 DRAFTED = 48
-#: Drafts of a chain where nobody states how many (server_args.py of 0.5.6, ``auto_choose_speculative_params``: three
-#: steps and four tokens to verify for DeepSeek, GLM and others with modules of their own).
+#: Drafts of a chain when the page does not state them (server_args.py of 0.5.6, ``auto_choose_speculative_params``:
+#: three steps and four tokens to verify for DeepSeek, GLM and others with modules of their own).
 CHAIN = 3
-#: By the name in the table; an answer takes its first token and the others.
+#: Metrics by the table's names. A request's time is its first token and the time of the others.
 METRICS: dict[str, Metric] = {
     "tpot_ms": Metric(lambda run, gpus: 1e3 * run.tpot_s, kind="TPOT"),
     "ttft_ms": Metric(lambda run, gpus: 1e3 * run.ttft_s, kind="TTFT"),
     "out_tps": Metric(lambda run, gpus: run.output_tokens_per_s, True, "output tokens/s"),
     "e2e_s": Metric(lambda run, gpus: run.e2e_s, kind="TPOT"),
 }
-#: MLPerf's offline runs of a model: mean prompt and output of its data set.
+#: MLPerf's offline runs by model: mean prompt and output of the data set.
 OFFLINE = {"llama-3.1-405b": (9428, 684), "llama-3.1-70b": (294, 294), "llama-3.1-8b": (778, 73)}
-#: Samples of an offline run that are sent.
+#: Requests sent in an offline run.
 SAMPLES = 2000
+
+
+#: What a row is read by, empty where the table does not have it.
+READ = ("source", "gpu", "model", "engine", "version", "input", "output", "concurrency", "plan")
 
 
 def mend(frame: pd.DataFrame) -> Mended:
     """Every row of the table as a run, or a reason."""
-    return metric_by_metric(with_lengths(frame), METRICS, cookbook_run)
+    whole = frame.assign(**{column: "" for column in READ if column not in frame})
+    return metric_by_metric(with_lengths(whole), METRICS, cookbook_run)
 
 
 def with_lengths(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table, with the lengths that pages state for their runs where it has none: it keeps the pages' order."""
+    """The table with the lengths that pages state for their runs. Rows without lengths are in their page's order."""
     out, runs = frame.copy(), Counter[tuple[str, ...]]()
     for place, row in zip(frame.index, frame.to_dict("records"), strict=True):
         lengths = page_of(row).lengths.get(count_of(row, "concurrency"), ())
@@ -140,12 +146,12 @@ def with_lengths(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def page_of(row: Row) -> Page:
-    """What a row's page says beside it."""
+    """The page of a row."""
     return PAGES.get(PurePosixPath(str(row["source"])).stem, Page())
 
 
 def cookbook_run(row: Row) -> ServedRun:
-    """The run of a row; raises InputError with why it is not predicted."""
+    """The run of a row. Raises InputError with the reason for a row that is not predicted."""
     if not number_of(row["published"]) > 0.0:
         raise InputError("nothing was published")
     group = str(row["group"]).lower()
@@ -156,7 +162,7 @@ def cookbook_run(row: Row) -> ServedRun:
 
 
 def stated(row: Row) -> ServedRun:
-    """A row whose columns say what was run, by SGLang's client."""
+    """The run of a row whose columns state it, by SGLang's client."""
     engine = str(row["engine"]).strip().lower()
     if engine not in STACKS:
         raise InputError(f"the engine '{engine}' is not modelled")
@@ -174,7 +180,7 @@ def stated(row: Row) -> ServedRun:
         weights=narrow(model, device), activations=activations_of(model, device), drafts=drafts, accepted=accepted,
     )  # fmt: skip
     numbers = REQUESTS | dict(page.requests)
-    before = [numbers[each] for each in page.requests or LADDER if each < concurrency]
+    before = [numbers[clients] for clients in page.requests or LADDER if clients < concurrency]
     client = Bench(met=max(before, default=1), conversations=page.conversations)
     return ServedRun(
         plan=plan, policy=engine, prompt=prompt, output=output, concurrency=concurrency,
@@ -184,13 +190,13 @@ def stated(row: Row) -> ServedRun:
 
 
 def sglang_of(version: str) -> str:
-    """The stack of a version, as the pages launch it: SGLang's own server with default flags.
+    """The stack of a version as the pages launch it: SGLang's own server with default flags.
 
     >>> sglang_of("0.5.6.post1"), sglang_of("0.5.7"), sglang_of("main")
     ('sglang@0.5.6-plain', 'sglang@0.5.8-plain', 'sglang@0.5.8-plain')
     """
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version.strip())
-    return "sglang@0.5.6-plain" if found and tuple(map(int, found.groups())) <= (0, 5, 6) else "sglang@0.5.8-plain"
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", version.strip())
+    return "sglang@0.5.6-plain" if match and tuple(map(int, match.groups())) <= (0, 5, 6) else "sglang@0.5.8-plain"
 
 
 #: Engine → the stack of a version.
@@ -202,7 +208,7 @@ STACKS: dict[str, Callable[[str], str]] = {
 
 
 def model_of(written: str) -> str:
-    """The catalog's model; raises InputError where there is none."""
+    """The catalog's model. Raises InputError if there is none."""
     word = written.strip().lower()
     name = next((MODELS[name] for name in sorted(MODELS, key=len, reverse=True) if word.startswith(name)), None)
     if name is None:
@@ -211,36 +217,36 @@ def model_of(written: str) -> str:
 
 
 def narrow(model: str, device: str) -> Options:
-    """Types of the weights that fit; empty: as the checkpoint keeps them."""
+    """Weight types that fit the GPUs; empty: the checkpoint's own."""
     return weights_of("fp8", model, device, model) if model in NARROW else ()
 
 
 def keys(row: Row) -> dict[str, Any]:
-    """The plan of a row; raises InputError where it is no JSON object."""
+    """The plan of a row. Raises InputError if it is not a JSON object."""
     try:
-        found = json.loads(str(row.get("plan", "")).strip() or "{}")
+        degrees = json.loads(str(row.get("plan", "")).strip() or "{}")
     except ValueError:
         raise InputError("plan is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(degrees, dict):
         raise InputError("plan is not a JSON object")
-    return found
+    return degrees
 
 
 def _noted(row: Row, pattern: str) -> re.Match[str]:
-    found = re.search(pattern, str(row["note"]).lower())
-    if found is None:
+    match = re.search(pattern, str(row["note"]).lower())
+    if match is None:
         raise InputError("what was run stands in no column, and the note's form is not known")
-    return found
+    return match
 
 
 def rocm(row: Row) -> ServedRun:
-    """ROCm's tables of vLLM: a batch that is sent at once, or requests at an infinite rate."""
-    found = _noted(row, r"(\S+) (fp8|bf16|fp16) tp(\d+) (?:batch (\d+)|(\d+) x) ?(\d+)/(\d+)")
-    model, device = model_of(found.group(1)), named_device(row["gpu"])
-    batch, samples, prompt, output = (int(text or 0) for text in found.groups()[3:])
+    """A run of ROCm's tables of vLLM: a batch sent at once, or requests at an infinite rate."""
+    match = _noted(row, r"(\S+) (fp8|bf16|fp16) tp(\d+) (?:batch (\d+)|(\d+) x) ?(\d+)/(\d+)")
+    model, device = model_of(match.group(1)), named_device(row["gpu"])
+    batch, samples, prompt, output = (int(text or 0) for text in match.groups()[3:])
     plan = ServedPlan(
-        model, device, int(found.group(3)), stack=vllm_of("0.10"),
-        weights=weights_of(found.group(2), model, device, model), kv="fp8" if found.group(2) == "fp8" else "",
+        model, device, int(match.group(3)), stack=vllm_of("0.10"),
+        weights=weights_of(match.group(2), model, device, model), kv="fp8" if match.group(2) == "fp8" else "",
     )  # fmt: skip
     options = (("max_num_seqs", max(batch, samples)),)
     return ServedRun(
@@ -251,8 +257,8 @@ def rocm(row: Row) -> ServedRun:
 
 def nim(row: Row) -> ServedRun:
     """NVIDIA NIM 1.8 with Llama-3.3-70B in fp8 on two H100."""
-    found = _noted(row, r"c(\d+) (\d+)/(\d+)")
-    clients, prompt, output = map(int, found.groups())
+    match = _noted(row, r"c(\d+) (\d+)/(\d+)")
+    clients, prompt, output = map(int, match.groups())
     plan = ServedPlan(
         "llama-3.3-70b", named_device(row["gpu"]), 2, stack="trtllm",
         weights=weights_of("fp8", "llama-3.3-70b", "h100", ""), kv="fp8",
@@ -263,15 +269,15 @@ def nim(row: Row) -> ServedRun:
 
 
 def offline(row: Row) -> ServedRun:
-    """MLPerf's offline scenario, in the type of the closed division's submissions."""
-    found = _noted(row, r"(\S+) ([a-z]+\d+\w*) \{'name': 'p', 'tp': (\d+)\}")
-    model, device = model_of(found.group(1)), named_device(found.group(2))
+    """A run of MLPerf's offline scenario, in the type of the closed division's submissions."""
+    match = _noted(row, r"(\S+) ([a-z]+\d+\w*) \{'name': 'p', 'tp': (\d+)\}")
+    model, device = model_of(match.group(1)), named_device(match.group(2))
     if model not in OFFLINE:
         raise InputError("the mean lengths of its data set are not known")
     words = "nvfp4" if device.startswith(("b", "gb")) else "fp8"
     prompt, output = OFFLINE[model]
     plan = ServedPlan(
-        model, device, int(found.group(3)), stack="trtllm", weights=weights_of(words, model, device, model), kv="fp8"
+        model, device, int(match.group(3)), stack="trtllm", weights=weights_of(words, model, device, model), kv="fp8"
     )
     return ServedRun(
         plan=plan, policy="trtllm", prompt=prompt, output=output, concurrency=None, requests=SAMPLES,
@@ -280,10 +286,10 @@ def offline(row: Row) -> ServedRun:
 
 
 def vultr(row: Row) -> ServedRun:
-    """A cloud's post: vLLM 0.16 on eight B200."""
-    found = _noted(row, r"(\S+) tp(\d+) (\d+)/(\d+) c(\d+)")
-    model, device = model_of(found.group(1)), named_device(row["gpu"])
-    degree, prompt, output, clients = map(int, found.groups()[1:])
+    """A run from a cloud provider's post: vLLM 0.16 on eight B200."""
+    match = _noted(row, r"(\S+) tp(\d+) (\d+)/(\d+) c(\d+)")
+    model, device = model_of(match.group(1)), named_device(row["gpu"])
+    degree, prompt, output, clients = map(int, match.groups()[1:])
     plan = ServedPlan(
         model, device, degree, stack=vllm_of("0.16"), weights=narrow(model, device),
         activations=activations_of(model, device),
@@ -294,13 +300,13 @@ def vultr(row: Row) -> ServedRun:
 
 
 def gist(row: Row) -> ServedRun:
-    """A public gist of SGLang 0.5.8 at one client; runs with drafts state the accepted length alone."""
-    found = _noted(row, r"(\S+) tp(\d+) acc (\S+)")
-    model, device = model_of(found.group(1)), named_device(row["gpu"])
-    accepted = number_of(found.group(3))
+    """A run from a public gist: SGLang 0.5.8 with one client. Runs with drafts state only the accepted length."""
+    match = _noted(row, r"(\S+) tp(\d+) acc (\S+)")
+    model, device = model_of(match.group(1)), named_device(row["gpu"])
+    accepted = number_of(match.group(3))
     drafts = CHAIN if accepted > 0.0 else 0
     plan = ServedPlan(
-        model, device, int(found.group(2)), stack="sglang@0.5.9", weights=narrow(model, device),
+        model, device, int(match.group(2)), stack="sglang@0.5.9", weights=narrow(model, device),
         activations=activations_of(model, device), drafts=drafts, accepted=accepted if drafts else 0.0,
     )  # fmt: skip
     return ServedRun(
@@ -309,5 +315,5 @@ def gist(row: Row) -> ServedRun:
     )  # fmt: skip
 
 
-#: Words of a group whose rows say what was run in their note.
+#: Words of a group whose rows state the run in their note.
 READERS = {"rocm vllm": rocm, "nim ": nim, "mlperf": offline, "vultr": vultr, "gist ": gist}

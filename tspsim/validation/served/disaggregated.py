@@ -1,4 +1,4 @@
-"""Runs with prefill and decode workers of their own, as scenarios with two pools."""
+"""Disaggregated runs as scenarios with a prefill and a decode pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .run import Options, ServedPlan, ServedRun
 
 
 def waits_of(run: ServedRun, count: int) -> Waits:
-    """What the clients of a run's first requests waited for; raises InputError where it is not covered."""
+    """The waits of a run's first requests. Raises InputError if the simulator does not cover the run."""
     question = look_up(load(scenario(run, count)), LOOKUPS)
     traffic = question.scenario.traffic
     assert traffic is not None
@@ -25,9 +25,9 @@ def waits_of(run: ServedRun, count: int) -> Waits:
 
 
 def scenario(run: ServedRun, count: int) -> dict[str, Any]:
-    """With as many nodes as the workers fill, joined as such machines mostly are.
+    """The scenario of a run, with the nodes that its workers fill and the usual fabric between them.
 
-    Where both kinds together fill no whole nodes, prefill workers have nodes of their own and use a part of each.
+    If both pools together do not fill whole nodes, prefill workers have nodes of their own and use a part of each.
     """
     assert run.prefill is not None
     plan, workers = run.prefill

@@ -1,4 +1,4 @@
-"""What clients of a run measured."""
+"""Measures of a run's clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Measures:
     """Means over requests, and their medians.
 
-    ``kv_tokens``: what the cache of one attention replica holds; None: no limit, or not told.
+    ``kv_tokens``: capacity of one attention replica's cache; None: no limit, or unknown.
     """
 
     ttft_s: float

@@ -1,4 +1,4 @@
-"""Predictors of the two tables of served runs."""
+"""Predictors of the tables of served runs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from ..answers import RowAnswers
 
-#: The column that a row's run, or the reason why it has none, stands in.
+#: Column with a row's run, or the reason why it has none.
 RUN = "run"
-#: Runs whose outcomes are kept: metrics of one run stand together.
+#: Runs whose outcomes are kept: metrics of one run are in neighbouring rows.
 RUNS = 512
 _replayed: Callable[[ServedRun], Measures] = remembered(RUNS)(replay)
 
@@ -30,7 +30,7 @@ _replayed: Callable[[ServedRun], Measures] = remembered(RUNS)(replay)
 def with_runs(
     mend: Callable[[pd.DataFrame], silicon.Mended],
 ) -> Callable[[pd.DataFrame], tuple[pd.DataFrame, dict[str, int]]]:
-    """What puts a table's runs beside its rows, and says what was mended."""
+    """A function that adds a table's runs as a column, and reports repairs."""
 
     def prepared(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
         import pandas as pd
@@ -49,18 +49,18 @@ mend_cookbook = with_runs(cookbook.mend)
 
 
 def plan_by_plan(frame: pd.DataFrame) -> Iterable[Sequence[int]]:
-    """Positions of rows whose runs are of one plan, so that what its steps cost is tabulated once; longest first."""
-    found: dict[tuple[ServedPlan, ...] | None, list[int]] = {}
+    """Positions of rows with runs of one plan, so that its step costs are tabulated once; longest first."""
+    positions: dict[tuple[ServedPlan, ...] | None, list[int]] = {}
     work: dict[tuple[ServedPlan, ...] | None, int] = {}
     for position, run in enumerate(frame[RUN]):
         key = None if isinstance(run, str) else run.plans
-        found.setdefault(key, []).append(position)
+        positions.setdefault(key, []).append(position)
         work[key] = work.get(key, 0) + (0 if isinstance(run, str) else run.requests)
-    return [found[key] for key in sorted(found, key=lambda key: -work[key])]
+    return [positions[key] for key in sorted(positions, key=lambda key: -work[key])]
 
 
 def predict_silicon(frame: pd.DataFrame, answers: RowAnswers) -> None:
-    """Mean time per output token, and beside it mean time to the first token, in milliseconds."""
+    """Predict mean time per output token, and mean time to the first token as a further column, in milliseconds."""
     _label(frame, answers)
     for position, run in enumerate(frame[RUN]):
         measures = _measures(run, position, answers)
@@ -78,13 +78,13 @@ def predict_silicon(frame: pd.DataFrame, answers: RowAnswers) -> None:
 
 
 def predict_published(frame: pd.DataFrame, answers: RowAnswers) -> None:
-    """The metric of a row, in its unit."""
+    """Predict the metric of a row, in its unit."""
     _label(frame, answers)
     _metric_by_metric(frame, answers, published.METRICS)
 
 
 def predict_cookbook(frame: pd.DataFrame, answers: RowAnswers) -> None:
-    """The same of rows that stand in groups of their own."""
+    """Predict the metric of a row, with errors by group."""
     _metric_by_metric(frame, answers, cookbook.METRICS)
 
 

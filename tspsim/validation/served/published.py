@@ -1,4 +1,4 @@
-"""Rows of published/inference.csv: which run each is a metric of, and how the metric is read off a run."""
+"""Rows of published/inference.csv: the run of each row, and its metric as a function of the run's measures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .measures import Measures
 
-#: What the first words of a name mean in the catalog, longest first.
+#: First words of a published name → the catalog's model, longest first.
 MODELS = {
     "deepseek-r1": "deepseek-r1",
     "deepseek-v3.2": "deepseek-v3.2",
@@ -56,14 +56,15 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of the table: ``of`` reads it off a run on so many GPUs; ``rate``: larger where steps are shorter."""
+    """A metric of the table: ``of`` computes it from a run's measures and number of GPUs; ``rate``: shorter steps
+    increase it."""
 
     of: Callable[[Measures, int], float]
     rate: bool = False
     kind: str = ""
 
 
-#: By the name in the table.
+#: Metrics by the table's names.
 METRICS: dict[str, Metric] = {
     "TPOT mean ms": Metric(lambda run, gpus: 1e3 * run.tpot_s, kind="TPOT"),
     "TPOT median ms": Metric(lambda run, gpus: 1e3 * run.median_tpot_s, kind="TPOT"),
@@ -80,7 +81,7 @@ METRICS: dict[str, Metric] = {
     ),
 }  # fmt: skip
 
-#: Requests of a data set of trtllm-bench by (prompt, output), from TensorRT-LLM's performance overview.
+#: Requests in a data set of trtllm-bench by (prompt, output), from TensorRT-LLM's performance overview.
 BENCH_REQUESTS = {
     (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (500, 2000): 3000, (1000, 1000): 3000,
     (1000, 2000): 1500, (1024, 2048): 1500, (2048, 128): 3000, (2048, 2048): 1500, (5000, 500): 1500,
@@ -108,7 +109,7 @@ def mend(frame: pd.DataFrame) -> Mended:
 
 
 def metric_by_metric(frame: pd.DataFrame, metrics: Mapping[str, Metric], run_of: Callable[[Row], ServedRun]) -> Mended:
-    """Rows that are each one of some metrics of a run: the run that ``run_of`` reads, or why it reads none."""
+    """Rows that are metrics of runs: the run that ``run_of`` reads from each, or the reason for none."""
     mended = Mended([])
     for row in frame.to_dict("records"):
         try:
@@ -123,14 +124,14 @@ def metric_by_metric(frame: pd.DataFrame, metrics: Mapping[str, Metric], run_of:
 
 
 def published_run(row: Row) -> ServedRun:
-    """The run of a row; raises InputError with why it is not predicted."""
+    """The run of a row. Raises InputError with the reason for a row that is not predicted."""
     if str(row.get("usable", "1")).strip() == "0":
         raise InputError("marked as not usable")
     written, name = str(row["model"]), named_device(row["gpu"])
     model = model_of(written)
     if model is None:
         raise InputError("no such model in the catalog")
-    software = next((each for words, each in SOFTWARE if words in str(row["engine"])), None)
+    software = next((stack for words, stack in SOFTWARE if words in str(row["engine"])), None)
     if software is None:
         raise InputError("the engine is not modelled, or not stated")
     prompt, output = count_of(row, "isl"), count_of(row, "osl")
@@ -181,7 +182,7 @@ def published_run(row: Row) -> ServedRun:
 
 
 def model_of(written: str) -> str | None:
-    """The catalog's model of a published name.
+    """The catalog's model for a published name.
 
     >>> model_of("DeepSeek-R1-0528-MXFP4-mtp3"), model_of("MiniMaxAI/MiniMax-M2.7"), model_of("Mixtral")
     ('deepseek-r1', 'minimax-m2.5', None)
@@ -191,28 +192,28 @@ def model_of(written: str) -> str | None:
 
 
 def drafts_of(written: str) -> int:
-    """Drafted tokens a step, from a model's published name.
+    """Drafted tokens per step, from a model's published name.
 
     >>> [drafts_of(name) for name in ("GLM-5.2-FP8 MTP3", "DeepSeek-R1-0528-MXFP4-mtp1", "Qwen3-Next-80B-mtp")]
     [3, 1, 1]
     >>> drafts_of("DeepSeek-R1-0528-MXFP4-MTP-MoEFP4")
     0
     """
-    found = re.search(r"[ +-]mtp(\d?)$", written.lower())
-    return int(found.group(1) or 1) if found else 0
+    match = re.search(r"[ +-]mtp(\d?)$", written.lower())
+    return int(match.group(1) or 1) if match else 0
 
 
-#: Since this day ATOM's nightly runs put random prompts with drafts behind the model's chat template (`bench_args` of
-#: models.json, ROCm/ATOM pull request 1476; that of 30 May did not, SemiAnalysisAI/InferenceX pull request 1627), but
-#: those of Qwen3.5.
+#: From this day on ATOM's nightly runs with drafts put random prompts behind the model's chat template (`bench_args`
+#: of models.json, ROCm/ATOM pull request 1476; that of 30 May did not, SemiAnalysisAI/InferenceX pull request 1627),
+#: except those of Qwen3.5.
 TEMPLATES_SINCE = "2026-06"
-#: ATOM's nightlies accepted none of Qwen3.5's drafts until this day (ROCm/ATOM pull request 966, merged on it), but
-#: those of April did.
+#: Until this day ATOM's nightlies accepted none of Qwen3.5's drafts (ROCm/ATOM pull request 966, merged on it),
+#: except those of April.
 MENDED, BROKEN_SINCE = "2026-05-28", "2026-05"
 
 
 def drafting_of(row: Row, written: str) -> tuple[int, Literal["", "chat", "random"], bool]:
-    """Drafted tokens a step, what prompts are like, and whether the engine's version accepts none of them.
+    """Drafted tokens per step, the kind of prompts, and whether the engine's version accepts no draft.
 
     >>> drafting_of({"date": "2026-08-10", "engine": "ATOM"}, "GLM-5.2-FP8 MTP3")
     (3, 'chat', False)
@@ -254,34 +255,34 @@ def degrees(row: Row) -> tuple[int, int, int, int]:
 # --- engines -----------------------------------------------------------------------------------------------------
 
 
-def _atom(asked: MeasuredRun, dp: int) -> Script:
-    tokens = 32768 if asked.model.startswith("kimi") else 16384
+def _atom(run: MeasuredRun, dp: int) -> Script:
+    tokens = 32768 if run.model.startswith("kimi") else 16384
     return Script({"max_num_batched_tokens": tokens, "max_num_seqs": 512}, 0.9)
 
 
-def _plugin(asked: MeasuredRun, dp: int) -> Script:
-    tokens = 32768 if asked.model.startswith("qwen3-next") else 16384
-    memory = 0.8 if asked.model.startswith(("gpt-oss", "qwen3.5")) else 0.9
+def _plugin(run: MeasuredRun, dp: int) -> Script:
+    tokens = 32768 if run.model.startswith("qwen3-next") else 16384
+    memory = 0.8 if run.model.startswith(("gpt-oss", "qwen3.5")) else 0.9
     return Script({"max_num_batched_tokens": tokens, "max_num_seqs": 1024}, memory)
 
 
-def _sglang_plugin(asked: MeasuredRun, dp: int) -> Script:
+def _sglang_plugin(run: MeasuredRun, dp: int) -> Script:
     if dp > 1:
         # Of all attention replicas together (.github/benchmark/sglang_benchmark_models.json, TP4 DP4 EP4, 05f7b8e).
         return Script({"chunked_prefill_size": 65536, "max_running_requests": 24}, 0.8)
     return Script({"chunked_prefill_size": 16384, "max_prefill_tokens": 16384}, 0.85)
 
 
-def _vllm(asked: MeasuredRun, dp: int) -> Script:
+def _vllm(run: MeasuredRun, dp: int) -> Script:
     return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 1024}, 0.9)
 
 
-def _bench(asked: MeasuredRun, dp: int) -> Script:
-    return Script({"max_num_tokens": max(8192, asked.prompt + BESIDE), "max_batch_size": 2048}, 0.9)
+def _bench(run: MeasuredRun, dp: int) -> Script:
+    return Script({"max_num_tokens": max(8192, run.prompt + BESIDE), "max_batch_size": 2048}, 0.9)
 
 
 Settings = Callable[[MeasuredRun, int], Script]
-#: Words of the engine column → scheduler, stack, and its options.
+#: Words of the engine column → scheduler, stack, and script.
 SOFTWARE: tuple[tuple[str, tuple[str, str, Settings]], ...] = (
     ("P/D", ("", "", _vllm)),
     ("1P1D", ("", "", _vllm)),
@@ -295,30 +296,30 @@ SOFTWARE: tuple[tuple[str, tuple[str, str, Settings]], ...] = (
 )
 
 
-#: vLLM's post about its attention backends on AMD: its commands take 16,384 tokens a pass. It does not state how many
-#: prompts it sent; its mean times to the first token are those of two to a client (of one or three they would be 1.5 or
-#: 0.75 of them).
+#: vLLM's post about its attention backends on AMD: its commands take 16,384 tokens per pass. It does not state its
+#: number of prompts; its mean times to the first token are those of two prompts per client (one or three would give 1.5
+#: or 0.75 times as much).
 ROCM_POST, ROCM_ROUNDS = "2026-02-27-rocm-attention-backend", 2
 
 
 def _requests(row: Row, usual: int) -> int:
-    """How many were sent, where the notes say."""
+    """Number of requests, from the notes if they state it."""
     if ROCM_POST in str(row["source_url"]):
         return ROCM_ROUNDS * count_of(row, "concurrency")
-    found = re.search(r"num prompts (\d+)|, (\d+) prompts", str(row["notes"]))
-    if found:
-        return int(found.group(1) or found.group(2))
+    match = re.search(r"num prompts (\d+)|, (\d+) prompts", str(row["notes"]))
+    if match:
+        return int(match.group(1) or match.group(2))
     return count_of(row, "concurrency") if "num_prompts=conc=" in str(row["notes"]) else usual
 
 
-#: Cases of ATOM's plug-in for vLLM that its dashboard marks so send prompts and answers of one length each
-#: (`--random-range-ratio 1`, and what `vllm bench serve` calls 0: ROCm/ATOM pull requests 739 and 767), whatever the
-#: notes of the table assume of all of them. So requests end and begin together, and wait for each other's prompts.
+#: Cases of ATOM's plug-in for vLLM with this mark on its dashboard send prompts and answers of one length each
+#: (`--random-range-ratio 1`, which `vllm bench serve` calls 0: ROCm/ATOM pull requests 739 and 767), although the
+#: table's notes assume otherwise. So requests end and begin together, and wait for each other's prompts.
 ALIKE = "-aw-"
 
 
 def _least(row: Row) -> float:
-    """Least length over the nominal: what the notes say, else all alike.
+    """Least length over the nominal one, from the notes; 1 if they state none.
 
     >>> spread = "lengths uniform in [0.8,1.0]x nominal"
     >>> _least({"notes": spread}), _least({"notes": f"{spread}; ATOM-vLLM::gpt-oss-120b-aw-tp8"}), _least({"notes": ""})
@@ -331,14 +332,14 @@ def _least(row: Row) -> float:
 # --- types -------------------------------------------------------------------------------------------------------
 
 
-#: Of GLM-5.2 in fp8 under ATOM, which quantises its block-scaled checkpoint again while it loads it
-#: (`online_quant_config` of models.json: ptpc_fp8, a scale a row and column, but mxfp8 for routed experts; ROCm/ATOM
+#: Weight types of GLM-5.2 in fp8 under ATOM, which quantises its block-scaled checkpoint again at load
+#: (`online_quant_config` of models.json: ptpc_fp8, a scale per row and column, but mxfp8 for routed experts; ROCm/ATOM
 #: pull request 1607).
 ONLINE: Options = (("attention", "fp8"), ("dense", "fp8"), ("experts", "mxfp8"), ("shared", "fp8"))
 
 
 def weights_of(words: str, model: str, device: str, written: str) -> Options:
-    """Types by class, from a row's words and its model's name; empty: as the checkpoint keeps them."""
+    """Types by class, from a row's words and its model's name; empty: the checkpoint's own."""
     word = words.lower()
     if "native" in word or "default" in word or model.startswith("gpt-oss"):
         return ()
@@ -358,13 +359,13 @@ def weights_of(words: str, model: str, device: str, written: str) -> Options:
     return tuple((part, "bf16") for part in CLASSES) if not word else ()
 
 
-#: Models whose own checkpoints are narrow already, and say nothing of the cache: TensorRT-LLM's `auto` keeps it in bf16
-#: (NVIDIA/TensorRT-LLM issue 8843: *Using checkpoint KV quantization*). NVIDIA's four-bit ones say fp8.
+#: Models with narrow checkpoints of their own that do not state the cache's type: TensorRT-LLM's `auto` keeps it in
+#: bf16 (NVIDIA/TensorRT-LLM issue 8843: *Using checkpoint KV quantization*). NVIDIA's four-bit checkpoints state fp8.
 SILENT = ("deepseek", "gpt-oss")
 
 
 def cache_of(words: str, policy: str, model: str) -> str:
-    """Type of the cache: as stated; TensorRT-LLM keeps it as NVIDIA's quantised checkpoints say, in fp8.
+    """Type of the cache, as stated; with NVIDIA's quantised checkpoints TensorRT-LLM uses their fp8.
 
     >>> cache_of("FP8", "trtllm", "llama-3.3-70b"), cache_of("FP8", "trtllm", "deepseek-r1")
     ('fp8', 'bf16')

@@ -1,4 +1,4 @@
-"""A served plan as a question of the simulator: its cluster, its types, its software."""
+"""A served plan as a question to the simulator: its cluster, types and software."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ...base.memo import remembered
 from ..devices import LOOKUPS
 from .run import ServedPlan
 
-#: How random prompts fall on experts: not evenly.
+#: Random prompts load experts unevenly.
 ROUTING: dict[str, Any] = {"load": "zipf", "skew": 0.7}
-#: Questions kept at once: pieces of work are rows of one plan or two.
+#: Questions kept at once: the rows of a piece of work have one or two plans.
 QUESTIONS = 16
 
 
 def scenario_of(plan: ServedPlan, **amount: Any) -> dict[str, Any]:
-    """The scenario of a step of one replica; ``amount``: the keys of ``workload`` that say which and how much."""
+    """The scenario of a step of one replica; ``amount`` holds the ``workload`` keys that give the step and its size."""
     node, replicas = _node(plan.device, plan.gpus)
     precision: dict[str, Any] = {}
     for key, classes in (("weights", plan.weights), ("activations", plan.activations)):
@@ -30,24 +30,24 @@ def scenario_of(plan: ServedPlan, **amount: Any) -> dict[str, Any]:
             precision[key] = dict(classes)
     if plan.kv:
         precision["kv"] = plan.kv
-    asked: dict[str, Any] = {"name": "run", "tp": plan.tp, "dp": plan.dp * replicas}
+    plan_keys: dict[str, Any] = {"name": "run", "tp": plan.tp, "dp": plan.dp * replicas}
     if plan.ep > 1:
-        asked["ep"] = plan.ep
+        plan_keys["ep"] = plan.ep
     if plan.dp > 1 and plan.ep > 1:
-        asked["expert_dispatch"] = "gather"
+        plan_keys["expert_dispatch"] = "gather"
     return {
         "name": "validation",
         "cluster": {"device": plan.device, "node": node, "nodes": 1},
         "workload": {"model": plan.model, "stack": plan.stack, "precision": precision, "routing": ROUTING, **amount},
-        "plans": [asked],
+        "plans": [plan_keys],
     }
 
 
 @remembered(64)
 def _node(device: str, gpus: int) -> tuple[str, int]:
-    """The node of a run, a catalog name or a file with the GPUs it uses of one, and how many replicas it has room for.
+    """The node of a run (a catalog name, or a file with a part of its GPUs), and the number of replicas that fit on it.
 
-    Of a mesh some GPUs have the links between them, and one GPU has a neighbour that is a replica of its own.
+    A part of a mesh has the links between its GPUs; a replica of one GPU gets a second GPU with its own replica.
     """
     import yaml
 
@@ -67,13 +67,13 @@ def _node(device: str, gpus: int) -> tuple[str, int]:
     return str(file), used // gpus
 
 
-#: Live as long as the process.
+#: A folder that lasts as long as the process.
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
 @remembered(QUESTIONS)
 def question_of(plan: ServedPlan) -> Question:
-    """The question of a decode step of one sequence: model, cluster, types and software are those of every step.
+    """The question of a decode step of one sequence. All steps have its model, cluster, types and software.
 
     Raises
     ------
@@ -84,6 +84,6 @@ def question_of(plan: ServedPlan) -> Question:
 
 
 def step_question(plan: ServedPlan, step: str, batch: int, tokens: int) -> Question:
-    """A decode step of a batch at a context of ``tokens``, or a prefill of as many."""
+    """The question of a decode step of a batch at a context of ``tokens``, or of a prefill of ``tokens``."""
     amount = {"batch": batch, "context": tokens} if step == "decode" else {"sequence": tokens}
     return look_up(load(scenario_of(plan, **{"pass": step}, **amount)), LOOKUPS)

@@ -1,4 +1,4 @@
-"""A published run, replayed: the engine's scheduler over the product's own step costs, and what clients measure."""
+"""A replay of a published run: the engine's scheduler over the simulator's step costs, and the clients' measures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from tspsim.base.errors import InputError
-from tspsim.parallel.serving_engine import EngineLimits, MemoryRule, ServingEngine
+from tspsim.parallel.engine_memory import EngineLimits, MemoryRule
+from tspsim.parallel.serving_engine import ServingEngine
 from tspsim.parallel.state.capacity import capacity_of
 from tspsim.scenario import acceptance
 from tspsim.scenario.workload import SpeculationSpec
@@ -22,7 +23,7 @@ from tspsim.serving.speculation import AcceptanceModel
 from tspsim.serving.tables import Floats
 from tspsim.serving.traffic import Clients
 from tspsim.step.simulation import Question
-from tspsim.traffic import Asked
+from tspsim.traffic import DrawnRequests
 from tspsim.traffic.prefixes import Shared
 from tspsim.traffic.prefixes.share import Beginnings
 
@@ -32,11 +33,11 @@ from .measures import Measures
 from .question import QUESTIONS, question_of
 from .run import ServedPlan, ServedRun
 
-#: Requests of every client that are simulated, and the fewest in all.
+#: Simulated requests per client, and the fewest in all.
 ROUNDS, FEWEST = 5, 200
-#: Of drawn lengths.
+#: Seed of drawn lengths.
 SEED = 20260427
-#: Options that say how many tokens a pass takes and how many sequences run at once, by their names in any engine.
+#: Options for the tokens of a pass and for the running sequences, by their names in any engine.
 TOKENS = ("max_num_batched_tokens", "chunked_prefill_size", "max_num_tokens")
 SEQUENCES = ("max_num_seqs", "max_running_requests", "max_batch_size")
 
@@ -48,8 +49,7 @@ def _costs(plan: ServedPlan) -> ProgramCosts:
 
 
 def drafting(plan: ServedPlan) -> SpeculationSpec:
-    """Drafts by the model's own module, accepted as often as measured of such prompts, or at the rate that is
-    assumed."""
+    """Drafts by the model's own module, with the measured acceptance of such prompts or an assumed rate."""
     if plan.rejected:
         return SpeculationSpec(tokens=plan.drafts, draft="mtp", positions=(0.0,) * plan.drafts)
     if plan.accepted:
@@ -58,7 +58,7 @@ def drafting(plan: ServedPlan) -> SpeculationSpec:
 
 
 def replay(run: ServedRun) -> Measures:
-    """The run from its first request to its last answer.
+    """Replay a run from its first request to its last answer.
 
     Raises
     ------
@@ -69,29 +69,29 @@ def replay(run: ServedRun) -> Measures:
         return measured(disaggregated.waits_of(run, simulated(run, None)), run)
     costs = _costs(run.plan)
     tokens = kv_tokens(run, costs)
-    asked = requests_of(run, simulated(run, tokens))
+    requests = requests_of(run, simulated(run, tokens))
     drafts = AcceptanceModel(drafting(run.plan).rates(run.plan.model)[0]) if run.plan.drafts else None
     block = costs.block_tokens if costs.block_tokens > 1 else None
     options = usual_options(costs.question, run.policy)
-    if not asked.warm_up:
+    if not requests.warm_up:
         options |= CACHES_OFF.get(run.policy, {})
     options |= dict(run.options)
     engine = Engine(run.policy, kv_tokens=tokens, block_tokens=block, speculation=drafts, **options)
-    source = Clients(asked, costs.front_end_s)
+    source = Clients(requests, costs.front_end_s)
     pool = ReplicaPool([Members(engine, costs, run.replicas, run.plan.dp)])
     if Service(source, pool).run().interrupted:
         raise KeyboardInterrupt
-    waits = Waits.of(source.book)
+    waits = Waits.of(source.table)
     return replace(measured(waits, run), kv_tokens=tokens)
 
 
 def usual_options(question: Question, policy: str) -> dict[str, Any]:
-    """What the engine takes where a script states nothing: its stack's options and its limits on GPUs of this memory;
-    none of a scheduler that is not the stack's own."""
+    """The engine's default options: its stack's options, and its limits on GPUs with this memory. There are none for a
+    scheduler other than the stack's own."""
     return POLICIES.get(policy).usual_options(question.work.stack.engine, question.device.visible_memory_bytes)
 
 
-#: Where every prompt is random nothing is met again.
+#: Random prompts share no prefixes.
 CACHES_OFF: dict[str, dict[str, bool]] = {
     "vllm": {"enable_prefix_caching": False},
     "sglang": {"disable_radix_cache": True},
@@ -101,11 +101,11 @@ CACHES_OFF: dict[str, dict[str, bool]] = {
 
 
 def measured(waits: Waits, run: ServedRun) -> Measures:
-    """What the benchmark's client says of all requests of a run, of which the first few were simulated.
+    """The measures of the benchmark's client over all requests of a run, of which the first few were simulated.
 
-    In a closed loop those between the first two of every client, which still come in a burst, and the last stand for
-    all that were left out. The time from the first send to the last end grows for each of them by what lies between two
-    ends: the time of one request over the clients (Little's law), or offline the mean.
+    In a closed loop the requests left out are like those in the middle: after the first two of every client, which
+    come in a burst, and before the last. Each request left out adds the time between two ends to the time from the
+    first send to the last end: the time of one request over the clients (Little's law), or for offline runs the mean.
     """
     simulated, most = len(waits), run.concurrency or 0
     left_out = run.requests - simulated
@@ -133,15 +133,15 @@ def measured(waits: Waits, run: ServedRun) -> Measures:
 
 
 def _median(values: Floats, weights: Floats) -> float:
-    """Of weighted values that are numbers."""
-    known = ~np.isnan(values)
-    order = np.argsort(values[known], kind="stable")
-    share = np.cumsum(weights[known][order])
-    return float(values[known][order][np.searchsorted(share, share[-1] / 2.0)])
+    """The weighted median of the values that are numbers."""
+    finite = ~np.isnan(values)
+    order = np.argsort(values[finite], kind="stable")
+    share = np.cumsum(weights[finite][order])
+    return float(values[finite][order][np.searchsorted(share, share[-1] / 2.0)])
 
 
 def simulated(run: ServedRun, capacity_tokens: int | None) -> int:
-    """Requests of a run that are simulated: five of every client, of offline ones twice what the engine holds."""
+    """Number of simulated requests of a run: five per client, or for offline runs twice the engine's capacity."""
     if run.concurrency is not None:
         return min(run.requests, max(FEWEST, ROUNDS * run.concurrency))
     slots = next((value for name, value in run.options if name in SEQUENCES), 256)
@@ -149,16 +149,16 @@ def simulated(run: ServedRun, capacity_tokens: int | None) -> int:
     return min(run.requests, max(FEWEST, 2 * held * run.plan.dp * run.replicas))
 
 
-def requests_of(run: ServedRun, count: int) -> Asked:
-    """Lengths of the first requests of a run: drawn, or its client's own, behind those prompts of them that the server
-    has answered before."""
+def requests_of(run: ServedRun, count: int) -> DrawnRequests:
+    """Lengths of the first requests of a run: drawn, or the client's own, after the prompts that the server has
+    answered before."""
     if run.client is not None:
         prompts, outputs = (tokens[:count] for tokens in run.client.lengths(run.prompt, run.output, run.requests))
         met = min(run.client.met, count)
         prompts, outputs = np.append(prompts[:met], prompts), np.append(np.ones(met, dtype=np.int64), outputs)
         numbers = np.append(np.arange(met), np.arange(count))
         shared = Beginnings(np.where(numbers < met, prompts, 0), numbers)
-        return Asked(
+        return DrawnRequests(
             None, prompts, outputs, shared, np.zeros(met + count), most=run.concurrency, ignore_eos=True,
             warm_up=met, pauses=True,
         )  # fmt: skip
@@ -169,14 +169,14 @@ def requests_of(run: ServedRun, count: int) -> Asked:
         low = max(1, round(least * nominal))
         lengths.append(random.integers(low, nominal + 1, count))
     none = np.zeros(count)
-    return Asked(None, lengths[0], lengths[1], Shared(), none, most=run.concurrency, ignore_eos=True)
+    return DrawnRequests(None, lengths[0], lengths[1], Shared(), none, most=run.concurrency, ignore_eos=True)
 
 
 # --- the cache ---------------------------------------------------------------------------------------------------
 
 
 def kv_tokens(run: ServedRun, costs: ProgramCosts) -> int | None:
-    """Tokens that the cache of one attention replica holds, in the script's share of memory; None: no limit."""
+    """Capacity in tokens of one attention replica's cache, in the script's share of memory; None: no limit."""
     question = costs.question
     engine = configured(question.work.stack.engine, run, question.device.visible_memory_bytes)
     stack = replace(question.work.stack, engine=engine)
@@ -194,7 +194,7 @@ def kv_tokens(run: ServedRun, costs: ProgramCosts) -> int | None:
 
 
 def configured(engine: ServingEngine, run: ServedRun, visible_bytes: float) -> ServingEngine:
-    """An engine as the run's script starts it on GPUs of so much memory."""
+    """The engine as the run's script starts it on GPUs with this memory."""
     options = dict(run.options)
     tokens = next((options[name] for name in TOKENS if name in options), None)
     sequences = next((options[name] for name in SEQUENCES if name in options), None)
@@ -208,5 +208,5 @@ def configured(engine: ServingEngine, run: ServedRun, visible_bytes: float) -> S
 
 
 def _rule(rule: MemoryRule, run: ServedRun) -> MemoryRule:
-    """The engine's rule with the script's share."""
+    """The engine's memory rule with the script's share."""
     return rule if run.memory is None else rule.with_share(run.memory)

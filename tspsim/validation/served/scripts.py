@@ -1,8 +1,8 @@
-"""How published runs launched their engines: options, memory, type of the cache, by engine and model.
+"""Launch options of published runs: scheduler options, memory, and type of the cache, by engine and model.
 
 InferenceX's scripts are read at SemiAnalysisAI/InferenceX, ``benchmarks/single_node`` (843c6254 and before) and, of
 Llama-3.3-70B, ``benchmarks/70b_*`` of its beginnings; ATOM's at ROCm/ATOM, ``.github/benchmark/*.json``. They change
-from month to month; what is here is what they said when the rows were measured, or the nearest before it.
+from month to month; the values here are from the time of the rows' measurement, or the nearest time before it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-#: Tokens of a step for which TensorRT-LLM's runs have room beside the longest prompt, which is not cut.
+#: Tokens of a step in TensorRT-LLM's runs beyond the longest prompt, which is not cut.
 BESIDE = 4096
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What a script is asked for: the row's own numbers."""
+    """A row's own numbers, which a script depends on."""
 
     model: str
     device: str
@@ -29,93 +29,93 @@ class MeasuredRun:
 
 @dataclass(frozen=True)
 class Script:
-    """What it passes on: options of the scheduler, the engine's share of memory, the type of the cache ("" as the
-    checkpoint says)."""
+    """The launch options: scheduler options, the engine's share of memory, and the type of the cache ("": the
+    checkpoint's own)."""
 
     options: dict[str, Any]
     memory: float | None = None
     kv: str = ""
 
 
-def inferencex(engine: str, asked: MeasuredRun) -> Script:
+def inferencex(engine: str, run: MeasuredRun) -> Script:
     """The script of an engine and a model."""
-    return INFERENCEX[engine](asked)
+    return INFERENCEX[engine](run)
 
 
-def _vllm(asked: MeasuredRun) -> Script:
-    """Prefix caching off in all."""
-    blackwell = asked.device.startswith(("b", "gb"))
-    if asked.model.startswith("llama"):
+def _vllm(run: MeasuredRun) -> Script:
+    """Options for vLLM. Prefix caching is off in all scripts."""
+    blackwell = run.device.startswith(("b", "gb"))
+    if run.model.startswith("llama"):
         return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 512}, 0.9, "fp8")
-    if asked.model.startswith("gpt-oss"):
-        slots = 512 if blackwell else asked.concurrency
+    if run.model.startswith("gpt-oss"):
+        slots = 512 if blackwell else run.concurrency
         return Script({"max_num_batched_tokens": 8192, "max_num_seqs": slots}, 0.9, "fp8" if blackwell else "bf16")
-    if asked.model.startswith("minimax"):
-        if asked.device == "h200":
-            budget = 16384 if asked.concurrency <= 32 else 32768
+    if run.model.startswith("minimax"):
+        if run.device == "h200":
+            budget = 16384 if run.concurrency <= 32 else 32768
             return Script({"max_num_batched_tokens": budget, "max_num_seqs": 512}, 0.95, "fp8")
-        return Script({"max_num_batched_tokens": 2 * asked.prompt, "max_num_seqs": 1024}, 0.9, "fp8")
-    return Script({"max_num_batched_tokens": 8192, "max_num_seqs": asked.concurrency}, 0.9)
+        return Script({"max_num_batched_tokens": 2 * run.prompt, "max_num_seqs": 1024}, 0.9, "fp8")
+    return Script({"max_num_batched_tokens": 8192, "max_num_seqs": run.concurrency}, 0.9)
 
 
-def _sglang(asked: MeasuredRun) -> Script:
-    """Radix cache off in all."""
-    polled = 30 if asked.concurrency >= 16 else 10
-    if asked.model.startswith("glm"):
+def _sglang(run: MeasuredRun) -> Script:
+    """Options for SGLang. The radix cache is off in all scripts."""
+    polled = 30 if run.concurrency >= 16 else 10
+    if run.model.startswith("glm"):
         options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768}
-        return Script(options | {"max_running_requests": asked.concurrency}, 0.85, "fp8")
-    if asked.model.startswith("qwen3.5"):
-        if asked.device == "h200":
+        return Script(options | {"max_running_requests": run.concurrency}, 0.85, "fp8")
+    if run.model.startswith("qwen3.5"):
+        if run.device == "h200":
             options = {"chunked_prefill_size": 16384, "max_prefill_tokens": 16384, "max_running_requests": 128}
             return Script(options, 0.8, "fp8")
         options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768, "max_running_requests": 128}
         return Script(options | {"scheduler_recv_interval": polled}, 0.82, "fp8")
-    if asked.device == "h200":
-        slots = 512 if asked.prompt == asked.output else 256
+    if run.device == "h200":
+        slots = 512 if run.prompt == run.output else 256
         options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768, "max_running_requests": slots}
         return Script(options, 0.82)
     options = {"chunked_prefill_size": 16384, "max_prefill_tokens": 16384, "max_running_requests": 256}
     return Script(options | {"scheduler_recv_interval": polled}, 0.85, "fp8")
 
 
-def _sglang_block_fp8(asked: MeasuredRun) -> Script:
-    """DeepSeek in fp8 on Blackwell: other chunks than in fp4."""
-    polled = 30 if asked.concurrency >= 16 and asked.tp == 8 else 10
-    chunk, slots, memory = (32768, 128, 0.82) if asked.tp == 8 else (8192, 32, 0.95)
+def _sglang_block_fp8(run: MeasuredRun) -> Script:
+    """Options for DeepSeek in fp8 on Blackwell: its chunks differ from those in fp4."""
+    polled = 30 if run.concurrency >= 16 and run.tp == 8 else 10
+    chunk, slots, memory = (32768, 128, 0.82) if run.tp == 8 else (8192, 32, 0.95)
     options = {"chunked_prefill_size": chunk, "max_prefill_tokens": chunk, "max_running_requests": slots}
     return Script(options | {"scheduler_recv_interval": polled}, memory, "fp8")
 
 
-def _sglang_fp4(asked: MeasuredRun) -> Script:
-    """Qwen3.5 in fp4 on B200: polled as rarely at any load (qwen3.5_fp4_b200.sh, 088fe66)."""
+def _sglang_fp4(run: MeasuredRun) -> Script:
+    """Options for Qwen3.5 in fp4 on B200: the same polling interval at any load (qwen3.5_fp4_b200.sh, 088fe66)."""
     options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768}
-    options |= {"max_running_requests": max(128, asked.concurrency), "scheduler_recv_interval": 30}
+    options |= {"max_running_requests": max(128, run.concurrency), "scheduler_recv_interval": 30}
     return Script(options, 0.85, "fp8")
 
 
-def _sglang_drafts(asked: MeasuredRun) -> Script:
-    """Qwen3.5 in fp8 on B200 with its own module for further tokens (qwen3.5_fp8_b200_mtp.sh, 83fafdd)."""
-    options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768, "max_running_requests": asked.concurrency}
-    polled = 30 if asked.concurrency >= 16 else 10
+def _sglang_drafts(run: MeasuredRun) -> Script:
+    """Options for Qwen3.5 in fp8 on B200 with its multi-token-prediction module (qwen3.5_fp8_b200_mtp.sh, 83fafdd)."""
+    options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768, "max_running_requests": run.concurrency}
+    polled = 30 if run.concurrency >= 16 else 10
     return Script(options | {"scheduler_recv_interval": polled}, 0.9, "fp8")
 
 
-def _trtllm(asked: MeasuredRun) -> Script:
-    """Reuse of blocks off in all."""
-    if asked.model.startswith("llama"):
+def _trtllm(run: MeasuredRun) -> Script:
+    """Options for TensorRT-LLM. Block reuse is off in all scripts."""
+    if run.model.startswith("llama"):
         options: dict[str, Any] = {"max_num_tokens": 16384, "max_batch_size": 2048}
-        if asked.prompt == asked.output == 1024 and asked.tp < 8:
+        if run.prompt == run.output == 1024 and run.tp < 8:
             options |= {"batch_wait_timeout_iters": 20, "batch_wait_max_tokens_ratio": 0.9}
         return Script(options, None, "fp8")
-    if asked.model.startswith("gpt-oss"):
-        if asked.device == "h200":
-            return Script({"max_num_tokens": 20000, "max_batch_size": asked.concurrency}, 0.85)
+    if run.model.startswith("gpt-oss"):
+        if run.device == "h200":
+            return Script({"max_num_tokens": 20000, "max_batch_size": run.concurrency}, 0.85)
         return Script({"max_num_tokens": 20000, "max_batch_size": 512}, 0.85, "fp8")
-    tokens = max(8192, -(-(asked.concurrency + asked.prompt + 64) // 64) * 64)
+    tokens = max(8192, -(-(run.concurrency + run.prompt + 64) // 64) * 64)
     return Script({"max_num_tokens": tokens, "max_batch_size": 2048}, 0.75, "fp8")
 
 
-#: By engine.
+#: Scripts by engine.
 INFERENCEX: dict[str, Callable[[MeasuredRun], Script]] = {
     "vllm": _vllm,
     "sglang": _sglang,
@@ -126,20 +126,20 @@ INFERENCEX: dict[str, Callable[[MeasuredRun], Script]] = {
 }
 
 
-#: Sequences of TensorRT-LLM where aiconfigurator's generator was told no more, and tokens of a pass beside them and the
+#: Sequences of TensorRT-LLM by default in aiconfigurator's generator, and its tokens of a pass beside sequences and
 #: prompt (generator/rule_plugin/benchmark/trtllm.rule, 581e459).
 SLOTS, GENERATED = 128, 1500
 
 
-def defaults(engine: str, asked: MeasuredRun) -> Script:
-    """An engine as aiconfigurator's gap analysis ran it, which names no options: as it starts by itself, but
-    TensorRT-LLM as its generator configures it, and SGLang where that mixes passes (benchmark/sglang.rule, a2d8002);
-    its max_prefill_tokens, 1,500 beyond the prompt, would let two prompts of 1,000 into a pass, and runs of the fitted
-    third had more. Caches in bf16."""
+def defaults(engine: str, run: MeasuredRun) -> Script:
+    """Options of aiconfigurator's gap analysis, which names none. Engines run with their defaults, with two exceptions:
+    the generator configures TensorRT-LLM, and SGLang where it mixes passes (benchmark/sglang.rule, a2d8002). SGLang's
+    max_prefill_tokens of 1,500 beyond the prompt is left out: it would allow only two prompts of 1,000 per pass, and
+    runs of the fitted third had more. Caches are in bf16."""
     if engine == "vllm":
         return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 1024}, 0.9)
     if engine.startswith("sglang"):
         options: dict[str, Any] = {"chunked_prefill_size": 8192, "max_prefill_tokens": 16384}
         return Script(options | ({"enable_mixed_chunk": True} if engine == "sglang mixed" else {}), None)
-    slots = max(SLOTS, asked.concurrency)
-    return Script({"max_num_tokens": slots + asked.prompt + GENERATED, "max_batch_size": slots}, 0.9)
+    slots = max(SLOTS, run.concurrency)
+    return Script({"max_num_tokens": slots + run.prompt + GENERATED, "max_batch_size": slots}, 0.9)

@@ -1,7 +1,7 @@
-"""Rows of published/serving_silicon.csv: what is wrong with them, and what run each is.
+"""Rows of published/serving_silicon.csv: the errors in them, and the run of each.
 
-Rows of one configuration come from several exports of the same measurement, some with labels of another parallelism
-than was run. What is mended, and how often, is counted; rows that stay incomplete or doubtful say why.
+Rows of one configuration come from several exports of the same measurement. Some have labels of another parallelism
+than was run. Repairs are counted; rows that stay incomplete or doubtful get a reason.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .scripts import MeasuredRun, Script, defaults, inferencex
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Two rows with both of them equal are one measurement, exported twice; some exports keep two decimals.
+#: Columns whose equality makes two rows one measurement, exported twice; some exports keep two decimals.
 MEASURED = ("silicon_ttft_ms", "silicon_tpot_ms")
 DECIMALS = 2
-#: What the rows were launched with by default, where their precision is stated or not.
+#: A row's model → the model that was launched by default, even if the row states a precision.
 MODELS = {
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2.5",
     "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
@@ -45,30 +45,30 @@ MODELS = {
     "openai/gpt-oss-120b": "gpt-oss-120b",
     "zhipuai/GLM-5": "glm-5",
 }
-#: Degrees that no machine of eight GPUs has: wide groups of GB200 racks, whose attention is not stated.
+#: Degrees too large for a machine of eight GPUs: wide groups of GB200 racks, whose attention is not stated.
 WIDE = (12, 20, 24, 36, 72)
-#: Engines under which aiconfigurator's own runs have outputs of one length, as its generator's client asks
-#: for (BenchConfig.osl_stddev, deployment_config.yaml, 0586a33; min_tokens and max_tokens alike, ignore_eos, ten
-#: requests a client: eval/benchmarks/genai_perf_runner.py, 5e16187); runs of vLLM, which reads many prompts a pass,
-#: contradict it.
+#: Engines whose outputs all have one length in aiconfigurator's own runs, because its generator's client requests it
+#: (BenchConfig.osl_stddev, deployment_config.yaml, 0586a33; min_tokens and max_tokens alike, ignore_eos, ten requests a
+#: client: eval/benchmarks/genai_perf_runner.py, 5e16187). Runs of vLLM, which reads many prompts per pass, contradict
+#: it.
 ONE_LENGTH = ("sglang", "trtllm")
-#: Version of SGLang for which aiconfigurator's generator spells the option of mixed passes as no SGLang knows it
-#: (--enable-mix-chunk, cli_args.0.5.1.post1.j2, 5dc6d4f), so that none was run with it.
+#: Version of SGLang for which aiconfigurator's generator misspells the option of mixed passes (--enable-mix-chunk,
+#: cli_args.0.5.1.post1.j2, 5dc6d4f), so no run used it.
 NOT_MIXED = "0.5.1."
-#: Versions of SGLang before what made 0.5.8 faster.
+#: Versions of SGLang before 0.5.8, which is faster.
 OLD_SGLANG = ("0.5.1.", "0.5.5", "0.5.6")
-#: Versions of SGLang, and the day of nightlies, before what made Qwen3.5 of 0.5.10 a seventh faster a token: the gate
-#: of shared experts takes no time of its own since.
+#: Versions of SGLang, and the day of nightlies, before the change that made a token of Qwen3.5 a seventh faster in
+#: 0.5.10: since then the gate of shared experts takes no time of its own.
 GATED, GATED_TO = ("0.5.7", "0.5.8", "0.5.9"), "20260401"
-#: Minor version of vLLM since which experts whose columns are divided run on Triton on Hopper.
+#: First minor version of vLLM that runs column-divided experts on Triton on Hopper.
 TRITON_SINCE = 18
-#: At most so many GPUs of one engine.
+#: The most GPUs of one engine.
 NODE = 8
 
 
 @dataclass
 class Mended:
-    """The table's rows as runs, or why not, and what was mended how often."""
+    """The table's rows as runs or reasons for none, and the number of each repair."""
 
     runs: list[ServedRun | str]
     notes: Counter[str] = field(default_factory=Counter)
@@ -110,7 +110,7 @@ def mend(frame: pd.DataFrame) -> Mended:
 
 
 def _measurement(row: Row) -> tuple[str, ...]:
-    """Empty texts where it is not there; what is no number as it is written."""
+    """Values of the columns that identify a measurement; empty if they are missing, and as written if not numbers."""
     times = (str(row.get(column, "")).strip() for column in MEASURED)
     return (str(row.get("mode", "")), *map(_rounded, times))
 
@@ -123,7 +123,7 @@ def _rounded(text: str) -> str:
 
 
 def _labels(row: Row) -> tuple[tuple[int, int, int] | None, tuple[int, int, int] | None]:
-    """Degrees of an agg row as stated and as mended; None where they are not to be had."""
+    """Stated and repaired degrees of an agg row; None if unknown."""
     if row.get("mode") != "agg":
         return None, None
     try:
@@ -135,7 +135,7 @@ def _labels(row: Row) -> tuple[tuple[int, int, int] | None, tuple[int, int, int]
 
 
 def _run(row: Row) -> ServedRun:
-    """Raises InputError with why a row is not scored."""
+    """The run of a row. Raises InputError with the reason if it is not scored."""
     if row.get("mode") == "disagg":
         return disaggregated(row)
     name = named_device(row["system"])
@@ -152,11 +152,11 @@ def _run(row: Row) -> ServedRun:
     if engine == "trtllm" and model == "deepseek-r1" and name != "h200":
         raise InputError("incomplete: drafts are not recorded, and equal rows differ up to 1.98 times")
     drafts = _drafts(row, model, name, tp, dp, ep)
-    asked = MeasuredRun(model, name, tp * dp, prompt, output, concurrency)
+    run = MeasuredRun(model, name, tp * dp, prompt, output, concurrency)
     if model.startswith("minimax") and name == "b200" and str(row.get("backend_version")).startswith("0.17"):
         ep = tp * dp  # that script divides whole experts whatever is asked (minimaxm2.5_fp8_b200.sh, 07e171a)
     gap = "gap-analysis" in str(row["silicon_data_source"]) and "/" in str(row["silicon_data_source"])
-    script = _script(engine, row, asked, gap, drafts)
+    script = _script(engine, row, run, gap, drafts)
     plan = ServedPlan(
         model, name, tp, dp, ep, _stack(engine, row), _weights(row, model), activations_of(model, name), script.kv,
         drafts, "chat" if drafts else "",
@@ -191,8 +191,8 @@ def _drafts(row: Row, model: str, device: str, tp: int, dp: int, ep: int) -> int
 
 
 def _stack(engine: str, row: Row) -> str:
-    """The stack as it was: rows of vLLM are of 0.11 to 0.19, of TensorRT-LLM those of 1.0 say so, and of SGLang those
-    that say no version are of 2025."""
+    """The software stack of a row: vLLM is 0.11 to 0.19, TensorRT-LLM rows state 1.0, and SGLang rows without a version
+    are from 2025."""
     version = str(row.get("backend_version", "")).strip()
     if engine == "trtllm":
         return "trtllm@1.0" if version.startswith("1.0") else engine
@@ -200,7 +200,7 @@ def _stack(engine: str, row: Row) -> str:
 
 
 def vllm_of(version: str) -> str:
-    """vLLM's stack of a version; without one, that of the tables' newest.
+    """vLLM's stack for a version; without a version, that of the newest in the tables.
 
     >>> vllm_of("0.12.0"), vllm_of("0.19.0"), vllm_of("")
     ('vllm@0.17', 'vllm@0.19', 'vllm@0.19')
@@ -210,7 +210,7 @@ def vllm_of(version: str) -> str:
 
 
 def sglang_of(version: str) -> str:
-    """SGLang's stack of a version; nightlies by their day.
+    """SGLang's stack for a version; nightlies by their day.
 
     >>> [sglang_of(each) for each in ("", "0.5.9", "0.5.10.post1", "nightly-dev", "nightly-dev-20260402-d7256eb6")]
     ['sglang@0.5.6', 'sglang@0.5.9', 'sglang', 'sglang@0.5.9', 'sglang']
@@ -222,17 +222,17 @@ def sglang_of(version: str) -> str:
     return "sglang@0.5.9" if older else "sglang"
 
 
-def _script(engine: str, row: Row, asked: MeasuredRun, gap: bool, drafts: int = 0) -> Script:
+def _script(engine: str, row: Row, run: MeasuredRun, gap: bool, drafts: int = 0) -> Script:
     if drafts:
-        return inferencex(f"{engine} drafts", asked)
+        return inferencex(f"{engine} drafts", run)
     if gap:
         mixed = engine == "sglang" and not str(row.get("backend_version")).startswith(NOT_MIXED)
-        return defaults("sglang mixed" if mixed else engine, asked)
-    if engine == "sglang" and row["precision"] == "fp4" and asked.model.startswith("qwen") and asked.device == "b200":
-        return inferencex("sglang fp4", asked)
-    if engine == "sglang" and asked.model == "deepseek-r1" and row["precision"] == "fp8" and asked.device != "h200":
-        return inferencex("sglang fp8", asked)
-    return inferencex(engine, asked)
+        return defaults("sglang mixed" if mixed else engine, run)
+    if engine == "sglang" and row["precision"] == "fp4" and run.model.startswith("qwen") and run.device == "b200":
+        return inferencex("sglang fp4", run)
+    if engine == "sglang" and run.model == "deepseek-r1" and row["precision"] == "fp8" and run.device != "h200":
+        return inferencex("sglang fp8", run)
+    return inferencex(engine, run)
 
 
 # --- parallelism -------------------------------------------------------------------------------------------------
@@ -265,18 +265,18 @@ def degrees(row: Row) -> tuple[int, int, int]:
 
 
 def concurrency_of(row: Row, replicas: int = 1) -> int:
-    """Requests at once: what the source says, or the batch of every attention replica.
+    """Concurrent requests: as in the source, or the batch of all attention replicas.
 
     >>> concurrency_of({"silicon_data_source": "x; silicon_concurrency=32; y", "batch_size": "8.0"}, 4)
     32
     """
-    found = re.search(r"silicon_concurrency=(\d+)", str(row.get("silicon_data_source", "")))
-    return int(found.group(1)) if found else count_of(row, "batch_size") * replicas
+    match = re.search(r"silicon_concurrency=(\d+)", str(row.get("silicon_data_source", "")))
+    return int(match.group(1)) if match else count_of(row, "batch_size") * replicas
 
 
 # --- types -------------------------------------------------------------------------------------------------------
 
-#: Four-bit checkpoints of NVIDIA: which classes are narrow; the others stay as they were.
+#: Narrow classes in NVIDIA's four-bit checkpoints; the others keep their type.
 NVFP4: dict[str, Options] = {
     "deepseek-r1": (("attention", "bf16"), ("dense", "nvfp4"), ("experts", "nvfp4"), ("shared", "nvfp4")),
     "llama-3.3-70b": (("attention", "nvfp4"), ("dense", "nvfp4")),
@@ -286,7 +286,7 @@ NVFP4: dict[str, Options] = {
     "llama-4-scout": (("attention", "bf16"), ("dense", "nvfp4"), ("experts", "nvfp4"), ("shared", "nvfp4")),
     "qwen3-32b": (("attention", "nvfp4"), ("dense", "nvfp4")),
 }
-#: Of all other models routed experts alone.
+#: All other models have narrow routed experts only.
 USUAL_NVFP4: Options = (
     ("attention", "bf16"), ("dense", "bf16"), ("experts", "nvfp4"), ("shared", "bf16"),
 )  # fmt: skip
@@ -309,7 +309,8 @@ def _weights(row: Row, model: str) -> Options:
 
 
 def activations_of(model: str, device: str) -> Options:
-    """Of mxfp4 experts on Blackwell: engines multiply them by mxfp8 (VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8, w4a8)."""
+    """Types of activations of mxfp4 experts on Blackwell: engines use mxfp8 (VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8,
+    w4a8)."""
     if model.startswith("gpt-oss") and device.startswith(("b", "gb")):
         return (("attention", "bf16"), ("experts", "mxfp8"))
     return ()
@@ -320,9 +321,9 @@ def activations_of(model: str, device: str) -> Options:
 
 @dataclass(frozen=True)
 class Doubt:
-    """Rows that are not scored, by what they all have, and what is wrong with them.
+    """Rows that are not scored: their common values, and the reason.
 
-    ``model``, ``name`` and ``source`` are parts of the row's own words; what is None is not looked at.
+    ``model``, ``name`` and ``source`` are parts of the row's own words; None matches every value.
     """
 
     why: str
@@ -336,7 +337,7 @@ class Doubt:
     source: str = ""
 
     def of(self, row: Row, device: str) -> bool:
-        """Whether a row is one of them."""
+        """Whether a row is among the doubtful ones."""
         stated = (
             (self.device, device),
             (self.version, row.get("backend_version")),
@@ -346,11 +347,11 @@ class Doubt:
         )
         model, name, source = str(row.get("model_path")).lower(), str(row.get("id")), str(row.get("source_url"))
         within = self.model in model and self.name in name and self.source in source
-        return within and all(wanted is None or wanted == found for wanted, found in stated)
+        return within and all(wanted is None or wanted == value for wanted, value in stated)
 
 
 def refuse_doubtful(row: Row, device: str, doubtful: Sequence[Doubt]) -> None:
-    """Raises InputError with why a row is one of them."""
+    """Raise InputError with the reason if a row is doubtful."""
     for doubt in doubtful:
         if doubt.of(row, device):
             raise InputError(f"doubtful: {doubt.why}")
@@ -378,7 +379,7 @@ DOUBTFUL = (
 
 
 def disaggregated(row: Row) -> ServedRun:
-    """A run of prefill and decode workers; raises InputError where they are not stated."""
+    """A run with prefill and decode workers. Raises InputError if the row does not state them."""
     prefill, decode = (count_of(row, f"{phase}_num_workers") for phase in ("prefill", "decode"))
     if not (prefill and decode):
         raise InputError("incomplete: disaggregated, and its workers are not stated")
@@ -394,18 +395,18 @@ def disaggregated(row: Row) -> ServedRun:
         raise InputError("incomplete: lengths not stated")
     degrees_of = {phase: _worker(row, phase) for phase in ("prefill", "decode")}
     weights = _weights(row, model)
-    asked = MeasuredRun(model, name, degrees_of["decode"][0] * degrees_of["decode"][1], prompt, output, concurrency)
-    as_they_come = defaults(engine, asked).options
+    run = MeasuredRun(model, name, degrees_of["decode"][0] * degrees_of["decode"][1], prompt, output, concurrency)
+    as_they_come = defaults(engine, run).options
     recipe, least = Recipe(as_they_come, as_they_come), 1.0
     if "gap-analysis" not in str(row["silicon_data_source"]):
         narrow = ("experts", "nvfp4") in weights
-        recipe, least = RECIPES[engine](DecodeWorkers(asked, narrow, decode, asked.tp)), 0.8
+        recipe, least = RECIPES[engine](DecodeWorkers(run, narrow, decode, run.tp)), 0.8
     replicates = {"prefill": recipe.replicates_prefill, "decode": recipe.replicates_decode}
     plans = {}
     for phase, (tp, dp, ep) in degrees_of.items():
         if replicates[phase]:
             tp, dp = 1, tp * dp
-        kv = _script(engine, row, asked, False).kv
+        kv = _script(engine, row, run, False).kv
         plans[phase] = ServedPlan(
             model, name, tp, dp, ep, _stack(engine, row), weights, activations_of(model, name), kv
         )
@@ -425,7 +426,7 @@ def disaggregated(row: Row) -> ServedRun:
 
 
 def _worker(row: Row, phase: str) -> tuple[int, int, int]:
-    """(tensor-parallel ranks of attention, attention replicas, expert-parallel ranks) of a worker, as its row says."""
+    """The (attention tensor-parallel, attention data-parallel, expert-parallel) degrees of a worker, from its row."""
     tp, dp, ep = (count_of(row, f"{phase}_{part}_size", 1) for part in ("tp", "attention_dp", "moe_ep"))
     if tp == dp > 1 or (tp > 1 and ep == tp * dp and dp > 1):
         tp = 1

@@ -13,21 +13,21 @@ from tspsim.model.attention import CacheUse
 from tspsim.network import build_cluster
 from tspsim.network.wires import GpuPlace, Wires
 from tspsim.parallel.decode import ContextShare
-from tspsim.serving.carry import Carrier, Holders, messages
+from tspsim.serving.cache_paths import CachePath, KVLayout, messages
 
 LAYERS = 12
 GROUPED = CacheUse(token_bytes=4096.0, heads=8)
 LATENT = CacheUse(token_bytes=1152.0, heads=1)
 
 
-def ranks(first: int, tp: int, *, pp: int = 1, shared: int = 1, use: CacheUse = GROUPED) -> Holders:
+def ranks(first: int, tp: int, *, pp: int = 1, shared: int = 1, use: CacheUse = GROUPED) -> KVLayout:
     places = tuple(
         tuple(GpuPlace(0, first + stage * tp * shared + i) for i in range(tp * shared)) for stage in range(pp)
     )
-    return Holders(places, (Counter({use: LAYERS // pp}),) * pp, ContextShare("", shared, tp, tp, tp))
+    return KVLayout(places, (Counter({use: LAYERS // pp}),) * pp, ContextShare("", shared, tp, tp, tp))
 
 
-def received(giver: Holders, taker: Holders, heads: int) -> dict[int, float]:
+def received(giver: KVLayout, taker: KVLayout, heads: int) -> dict[int, float]:
     found: dict[int, float] = defaultdict(float)
     for message in messages(giver, taker, heads):
         found[message.destination.gpu] += message.size_bytes
@@ -76,7 +76,7 @@ def test_every_receiver_gets_just_what_it_will_hold(tp_p, pp_p, cp_p, tp_d, pp_d
 def test_what_goes_is_the_cache_of_the_prompt_with_windows_indexers_and_states():
     use = CacheUse(token_bytes=1000.0, heads=4, window=100, shared_token_bytes=32.0, sequence_bytes=5000.0)
     net = Wires(simpy.Environment(), [build_cluster("h200", 2, "rails-400g")])
-    carrier = Carrier(net, ranks(0, 4, use=use), ranks(8, 4, use=use))
+    carrier = CachePath(net, ranks(0, 4, use=use), ranks(8, 4, use=use))
     _, whole = carrier.of(0, 700)
     # Heads once, what no head divides in four copies; a state of one head is whole on every rank.
     assert whole == pytest.approx(LAYERS * (100 * 1000.0 + 4 * 700 * 32.0 + 4 * 5000.0))
@@ -88,6 +88,6 @@ def test_a_cache_over_four_nics_takes_a_quarter_of_the_time():
     net = Wires(simpy.Environment(), [build_cluster("h200", 2, "rails-400g")])
     rate = net.clusters[0].fabric.nic.bandwidth.value * net.clusters[0].fabric.efficiency.value
     for tp in (1, 4):
-        way, size_bytes = Carrier(net, ranks(0, tp), ranks(8, tp)).of(0, 1000)
+        way, size_bytes = CachePath(net, ranks(0, tp), ranks(8, tp)).of(0, 1000)
         assert size_bytes == pytest.approx(LAYERS * 1000 * 4096.0)
         assert way.fluid_s == pytest.approx(size_bytes / tp / rate)

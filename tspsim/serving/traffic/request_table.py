@@ -1,5 +1,5 @@
-"""All requests of a run, as records: objects exist only while a request is under way, and what came of those that have
-ended lies on a shelf, so that memory grows by the lengths that are asked alone: 16 bytes a request."""
+"""All requests of a run as records: objects exist only while a request is under way, and results of ended ones lie on
+spill pages, so that memory grows only by the requests' lengths: 16 bytes per request."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ...traffic import Asked
+from ...traffic import DrawnRequests
 from ...traffic.kind import Floats, Ints
 from ..requests import Request
-from ..shelf import PAGE, Shelf
+from ..spill_pages import PAGE, SpillPages
 
-#: What came of a request.
+#: Results of a request.
 RECORD = np.dtype(
     [
         ("arrival_s", "f8"),
@@ -30,26 +30,26 @@ _pack = Struct("=ddddiq").pack_into
 _NOTHING = np.array([(np.nan, np.nan, np.nan, np.nan, 0, 0)], dtype=RECORD)
 
 
-class Book(Sequence[Request]):
-    """Requests in order of their numbers, and what came of them.
+class RequestTable(Sequence[Request]):
+    """Requests in order of their numbers, with their results.
 
     Attributes
     ----------
-    asked
-        Their lengths and what they share.
+    drawn
+        Their lengths and shared blocks.
     arrival_s, first_scheduled_s, first_token_s, end_s
-        Seconds of every request; nan where it has not come to that.
+        Times of every request in seconds; nan before the event.
     preemptions, cached_tokens
-        Of every request.
+        Counts of every request.
     tool_wait_s
-        Of every turn, that the tool before it waited for a worker.
+        Wait of every turn's tool call for a worker.
     """
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
-        count = len(asked)
+    def __init__(self, drawn: DrawnRequests) -> None:
+        self.drawn = drawn
+        count = len(drawn)
         self.tool_wait_s = np.zeros(count)
-        self._shelf = Shelf(RECORD)
+        self._spilled = SpillPages(RECORD)
         self._under_way: dict[int, Request] = {}
 
     def open(self, number: int, arrival_s: float) -> Request:
@@ -60,12 +60,12 @@ class Book(Sequence[Request]):
         return request
 
     def close(self, request: Request) -> None:
-        """It has ended: what came of it is kept."""
+        """A request has ended: its results are stored."""
         self._keep(request)
         del self._under_way[request.number]
 
-    def settle(self) -> Book:
-        """With what is known of requests that have not ended."""
+    def settle(self) -> RequestTable:
+        """Stores the results so far of unfinished requests."""
         for request in self._under_way.values():
             self._keep(request)
         return self
@@ -84,16 +84,16 @@ class Book(Sequence[Request]):
         )
 
     def _page(self, number: int) -> NDArray[Any]:
-        """Records of so many requests; those that nothing has come of yet are there as well."""
-        while self._shelf.pages <= number:
-            self._shelf.append(np.repeat(_NOTHING, PAGE))
-        return self._shelf.page(number)
+        """The page of a number; pages without results are created."""
+        while self._spilled.pages <= number:
+            self._spilled.append(np.repeat(_NOTHING, PAGE))
+        return self._spilled.page(number)
 
     def pieces(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """What came of all, in order, some thousand at once: the number of the first, and their records."""
+        """All results in order, some thousand at a time: number of the first, and their records."""
         if len(self):
             self._page((len(self) - 1) // PAGE)
-        for number, page in enumerate(self._shelf):
+        for number, page in enumerate(self._spilled):
             yield number * PAGE, page[: len(self) - number * PAGE]
 
     def _column(self, name: str) -> NDArray[Any]:
@@ -125,20 +125,20 @@ class Book(Sequence[Request]):
         return self._column("cached_tokens")
 
     def _request(self, number: int) -> Request:
-        asked, shared = self.asked, self.asked.shared
+        drawn, shared = self.drawn, self.drawn.shared
         return Request(
             number,
             float("nan"),
-            int(asked.prompt_tokens[number]),
-            int(asked.output_tokens[number]),
+            int(drawn.prompt_tokens[number]),
+            int(drawn.output_tokens[number]),
             shared.blocks(number),
             shared.block_tokens,
             shared.conversation(number),
-            asked.ignore_eos,
+            drawn.ignore_eos,
         )
 
     def __len__(self) -> int:
-        return len(self.asked)
+        return len(self.drawn)
 
     def __iter__(self) -> Iterator[Request]:
         return (self[number] for number in range(len(self)))
@@ -153,12 +153,12 @@ class Book(Sequence[Request]):
         if not -len(self) <= place < len(self):
             raise IndexError(place)
         number = place % len(self)
-        found = self._under_way.get(number)
-        if found is None:
-            found = self._request(number)
+        request = self._under_way.get(number)
+        if request is None:
+            request = self._request(number)
             page, place = divmod(number, PAGE)
             kept = self._page(page)[place]
-            found.arrival_s, found.first_scheduled_s = float(kept["arrival_s"]), float(kept["first_scheduled_s"])
-            found.first_token_s, found.end_s = float(kept["first_token_s"]), float(kept["end_s"])
-            found.preemptions, found.cached_tokens = int(kept["preemptions"]), int(kept["cached_tokens"])
-        return found
+            request.arrival_s, request.first_scheduled_s = float(kept["arrival_s"]), float(kept["first_scheduled_s"])
+            request.first_token_s, request.end_s = float(kept["first_token_s"]), float(kept["end_s"])
+            request.preemptions, request.cached_tokens = int(kept["preemptions"]), int(kept["cached_tokens"])
+        return request

@@ -1,8 +1,8 @@
-"""Records of a fixed size, as many as there are: the first of them in memory, all of them in a file once they are many.
+"""Records of fixed size, spilled from memory to a file once they are many.
 
-A run of a million requests writes three million rows of steps and reads them a few times at its end. In memory they
-would be the most of it; a file without a name in the folder for such files (``TMPDIR``) holds them as well, and is gone
-with the run. What is read comes back page by page.
+A run of a million requests writes three million rows of steps and reads them a few times at its end. They would
+dominate memory; an unnamed temporary file (``TMPDIR``) holds them instead, and is gone with the run. Reads return page
+by page.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: Records of a page, and pages that are in memory at once.
+#: Records of a page, and most pages in memory.
 PAGE, MOST_PAGES = 4096, 32
 
 
-class Shelf:
+class SpillPages:
     """Pages of records by their number.
 
     Parameters
@@ -29,31 +29,31 @@ class Shelf:
 
     def __init__(self, kind: np.dtype[Any]) -> None:
         self.kind = kind
-        #: How many there are.
+        #: Number of pages.
         self.pages = 0
-        #: In memory: all while they are few, else those used last, each with whether it was changed since.
+        #: Pages in memory: all while they are few, else the most recently used.
         self._near: dict[int, NDArray[Any]] = {}
         self._file: IO[bytes] | None = None
 
     def append(self, page: NDArray[Any]) -> None:
-        """A further page; all but the last have as many records as the first."""
+        """Appends a page; all but the last have the same number of records."""
         self._near[self.pages] = page
         self.pages += 1
         self._make_room()
 
     def page(self, number: int) -> NDArray[Any]:
-        """One of them, to be read and changed before the next is asked for."""
-        found = self._near.get(number)
-        if found is None:
-            found = self._near[number] = self._read(number)
+        """A page, to be read and changed before the next one is fetched."""
+        page = self._near.get(number)
+        if page is None:
+            page = self._near[number] = self._read(number)
             self._make_room()
         elif self._file is not None:
-            # Used last, let go last.
+            # Most recently used, evicted last.
             self._near[number] = self._near.pop(number)
-        return found
+        return page
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
-        """All in order, as they are now."""
+        """All pages in order, as they are now."""
         for number in range(self.pages):
             near = self._near.get(number)
             yield self._read(number) if near is None else near
@@ -75,7 +75,7 @@ class Shelf:
         return np.frombuffer(bytearray(self._file.read(PAGE * self.kind.itemsize)), dtype=self.kind)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process: its pages, whatever holds them here."""
+        """For another process: all pages, wherever they are stored."""
         return {"kind": self.kind, "all": list(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

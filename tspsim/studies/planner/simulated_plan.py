@@ -1,4 +1,4 @@
-"""A plan that was simulated."""
+"""A simulated plan."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .candidate import Candidate
 
 
 @dataclass(frozen=True)
-class Found:
-    """A plan that was simulated, and the bound it was picked by."""
+class SimulatedPlan:
+    """A simulated plan, and the bound it was chosen by."""
 
     candidate: Candidate
     result: PlanResult
     bound_s: float
-    #: The scenario with it alone, once an answer tells it.
+    #: The scenario with only this plan, once an answer names it.
     asked: Scenario | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -33,5 +33,5 @@ class Found:
 
     @property
     def rank(self) -> tuple[float, tuple[int, ...], str]:
-        """Faster first, of equals the simpler."""
+        """Faster first; of equals the simpler."""
         return self.step_s, self.candidate.order, self.candidate.name

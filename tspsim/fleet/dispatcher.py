@@ -1,4 +1,4 @@
-"""What a scheduler sees of a fleet and may do: start jobs that wait, stop jobs that may be stopped."""
+"""A scheduler's view of a fleet: it starts waiting jobs and preempts running ones."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from .waiting import Waiting
 
 
 class Running:
-    """A job that runs, as schedulers see it."""
+    """A running job, as schedulers see it."""
 
     __slots__ = ("began_s", "expected_s", "job", "nodes")
 
     def __init__(self, job: FleetJob, nodes: tuple[int, ...], began_s: float, expected_s: float) -> None:
         self.job, self.nodes = job, nodes
-        #: When it began, and when it is expected to end.
+        #: Its begin and its expected end.
         self.began_s, self.expected_s = began_s, expected_s
 
 
 class JobDispatcher:
-    """Where a scheduler works: it is called once an instant in which something changed, after all that happened then.
+    """The interface of a scheduler, which is called once after every instant in which something changed.
 
     Attributes
     ----------
     now_s
         The time.
     queue
-        Jobs that wait, in the scheduler's order.
+        Waiting jobs in the scheduler's order.
     running
-        Number of a job → the job where it runs.
+        Number of a job → the running job.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class JobDispatcher:
         self._ends: list[tuple[float, int, int]] = []
         #: Shared node → number → (expected end, GPUs).
         self._small: dict[int, dict[int, tuple[float, int]]] = {}
-        #: What else has to allow a start: power.
+        #: A further condition for a start: power.
         self.allows: Callable[[FleetJob, int], bool] | None = None
-        #: When a node that is down should be back.
+        #: Node → when it should be back.
         self.back_s: dict[int, float] = {}
 
     @property
     def free(self) -> int:
-        """Empty nodes."""
+        """Number of empty nodes."""
         return self.nodes.empty_count
 
     @property
     def total(self) -> int:
-        """All nodes of the cluster, down ones too."""
+        """Number of nodes of the cluster, down ones too."""
         return self.nodes.count
 
     def fits(self, job: FleetJob, size: int = 0) -> bool:
@@ -75,12 +75,12 @@ class JobDispatcher:
         return job.sizes[size] <= self.nodes.empty_count
 
     def start(self, job: FleetJob, size: int = 0) -> None:
-        """Start a job that waits and fits, at the ``size``-th of its sizes.
+        """Starts a waiting job that fits, at the ``size``-th of its sizes.
 
         Raises
         ------
         TspsimError
-            It does not wait, or there is no room: the scheduler is wrong.
+            It does not wait or does not fit: the scheduler is wrong.
         """
         if not self.fits(job, size):
             raise TspsimError(f"job {job.name} was started on {job.sizes[size]} nodes, and {self.free} are empty: the "
@@ -92,7 +92,7 @@ class JobDispatcher:
         self._enter(self._launch(job, size))
 
     def stop(self, running: Running) -> None:
-        """Stop a job that may be stopped: it waits again, from its last checkpoint.
+        """Preempts a preemptible job: it waits again, and continues from its last checkpoint.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class JobDispatcher:
         self._halt(running)
 
     def reservation(self, job: FleetJob) -> tuple[float, int]:
-        """When the job, at its preferred size, will fit if all that runs ends as expected, and nodes that are left over
+        """When the job will fit at its preferred size if all running jobs end as expected, and the nodes left over
         then."""
         if job.gpus:
             return self._part_reservation(job), 0
@@ -113,7 +113,7 @@ class JobDispatcher:
             return self.now_s, free - job.nodes
         at_s = inf
         for end_s, nodes in self.releases():
-            # What ends at the same instant is left over as well.
+            # Nodes that become empty at the same instant are left over too.
             if end_s > at_s:
                 break
             free += nodes
@@ -122,13 +122,14 @@ class JobDispatcher:
         return (at_s, free - job.nodes) if at_s < inf else (inf, 0)
 
     def _releases(self) -> list[tuple[float, int, int]]:
-        """(expected end, number, nodes) of all that becomes empty, by end: jobs, shared nodes, nodes that are down."""
+        """(expected end, number, nodes) of everything that becomes empty, by end: jobs, shared nodes, nodes that are
+        down."""
         others = [(max(end for end, _ in jobs.values()), -1, 1) for jobs in self._small.values()]
         others += [(back_s, -2, 1) for back_s in self.back_s.values()]
         return sorted(self._ends + others) if others else self._ends
 
     def releases(self) -> Iterator[tuple[float, int]]:
-        """When nodes are expected to become empty, and how many; by time."""
+        """Expected times at which nodes become empty, with their number; by time."""
         for end_s, _, nodes in self._releases():
             yield max(self.now_s, end_s), nodes
 
@@ -146,10 +147,10 @@ class JobDispatcher:
         return max(self.now_s, soonest)
 
     def holds_until(self, node: int) -> float:
-        """When a shared node is expected to be empty."""
+        """Expected time at which a shared node is empty."""
         return max((end for end, _ in self._small.get(node, {}).values()), default=self.now_s)
 
-    # What the clock tells.
+    # Calls of the clock.
 
     def _enter(self, running: Running) -> None:
         job = running.job
@@ -160,7 +161,7 @@ class JobDispatcher:
             insort(self._ends, (running.expected_s, job.number, len(running.nodes)))
 
     def left(self, running: Running) -> None:
-        """A job runs no more."""
+        """A job has left its nodes."""
         job = running.job
         del self.running[job.number]
         if job.gpus:

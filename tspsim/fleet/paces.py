@@ -1,4 +1,4 @@
-"""From the keys of a fleet to its jobs: classes drawn, steps simulated once a distinct job."""
+"""From the keys of a fleet to its jobs: classes are drawn, steps are simulated once per distinct job."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .jobs import FleetJob, JobPace
 from .logs import Log, read
 from .question import FleetQuestion, JobKeys
 
-#: Answers a scenario of one job.
+#: Answers the scenario of one job.
 Ask = Callable[[Scenario], Result]
 
 
 def own_scenario(question: FleetQuestion, job: JobKeys, nodes: int, limit_w: float | None = None) -> Scenario:
-    """A job's scenario of its own: its workload and plan, alone on ``nodes`` nodes of the fleet's cluster, whose GPUs
-    may be limited to so many watts.
+    """A job's own scenario: its workload and plan, alone on ``nodes`` nodes of the fleet's cluster, with an optional
+    power limit per GPU.
 
     Raises
     ------
     InputError
-        Its workload or plan is wrong; the key says of which job.
+        Its workload or plan is wrong; the key names the job.
     """
     cluster = question.cluster.model_dump(mode="json", by_alias=True, exclude_unset=True, context={WITH_UNITS: True})
     cluster |= _of_islands(cluster.get("islands") or (), nodes)
@@ -55,12 +55,12 @@ def own_scenario(question: FleetQuestion, job: JobKeys, nodes: int, limit_w: flo
 
 
 def _of_islands(islands: Sequence[Mapping[str, Any]], nodes: int) -> dict[str, Any]:
-    """The cluster's keys for its first ``nodes`` nodes, where it has islands: those islands that they lie in."""
+    """The cluster's keys for its first ``nodes`` nodes: the islands that contain them."""
     if not islands:
         return {}
     kept: list[dict[str, Any]] = []
     for island in islands:
-        left = nodes - sum(each["nodes"] for each in kept)
+        left = nodes - sum(chosen["nodes"] for chosen in kept)
         if left > 0:
             kept.append({**island, "nodes": min(left, island["nodes"])})
     if len(kept) == 1:
@@ -69,7 +69,7 @@ def _of_islands(islands: Sequence[Mapping[str, Any]], nodes: int) -> dict[str, A
 
 
 def of_job(error: InputError, job: JobKeys) -> InputError:
-    """An error of a job's own scenario, told at the job's key."""
+    """An error of a job's own scenario, with the job's key."""
     key = error.key or ""
     for plan in (f"plans.{job.name[:60]}", "plans.0", "plans.best"):
         key = key.replace(plan, "plan")
@@ -77,20 +77,20 @@ def of_job(error: InputError, job: JobKeys) -> InputError:
 
 
 class Paces:
-    """What jobs run at, simulated once for each that is distinct."""
+    """Speeds of jobs, simulated once per distinct job."""
 
     def __init__(self, question: FleetQuestion, ask: Ask, gpus_per_node: int) -> None:
         self.question, self.ask = question, ask
         self.gpus_per_node = gpus_per_node
-        #: Of logs: entry → rows that are no jobs to run, by why.
+        #: Entry of a log → rows that are left out, by reason.
         self.left_out: dict[str, dict[str, int]] = {}
         self._ordinary = question.failures.checkpoint if question.failures is not None else None
         self._known: dict[str, Result] = {}
-        #: Distinct simulated jobs in order: name of the entry and its nodes → the answer.
+        #: Distinct simulated jobs in order: name of the entry and nodes → the answer.
         self.answers: dict[tuple[str, int], Result] = {}
 
     def of(self, job: JobKeys, nodes: int) -> JobPace:
-        """A job's pace on so many nodes.
+        """A job's pace on ``nodes`` nodes.
 
         Raises
         ------
@@ -105,9 +105,9 @@ class Paces:
         return _checkpointed(pace_of(best_of(answer, job, nodes)), job, self._ordinary)
 
     def speed_at(self, job: JobKeys, nodes: int, limit_w: float, device: Device) -> float:
-        """A job's speed with its GPUs limited to so many watts, over that at the device's own limit."""
+        """A job's speed with its GPUs limited to ``limit_w``, relative to the device's own limit."""
         if job.traffic is not None:
-            return 1.0  # a service runs as long as it is stated to
+            return 1.0  # a service runs for its stated time
         if job.workload is None:
             return device.limited_to(limit_w).spec.clock_at_limit / device.spec.clock_at_limit
         slow = pace_of(best_of(self._answer(job, nodes, limit_w), job, nodes))
@@ -118,7 +118,7 @@ class Paces:
         return self.answer(own_scenario(self.question, job, nodes, limit_w), job)
 
     def answer(self, scenario: Scenario, job: JobKeys) -> Result:
-        """The answer of one job's scenario of its own, asked once; raises InputError."""
+        """The answer of one job's own scenario, memoized; raises InputError."""
         stated = scenario.to_dict()
         for entry in (stated, *stated["plans"]):
             entry.pop("name", None)
@@ -132,24 +132,24 @@ class Paces:
 
 
 def best_of(answer: Result, job: JobKeys, nodes: int) -> PlanResult:
-    """The best plan of a job's own scenario; raises InfeasibleError where none runs."""
+    """The best plan of a job's own scenario. Raises InfeasibleError where none runs."""
     if answer.best is None:
-        told = answer.plans[0].error if answer.plans else "no plan was found"
-        raise InfeasibleError(f"job {job.name} does not run on {nodes} nodes: {told}")
+        reason = answer.plans[0].error if answer.plans else "no plan was found"
+        raise InfeasibleError(f"job {job.name} does not run on {nodes} nodes: {reason}")
     return answer.best
 
 
 def pace_of(plan: PlanResult) -> JobPace:
-    """The pace of a simulated plan: of a step, of an iteration of a loop, of a service."""
+    """The pace of a simulated plan: of a step, of an iteration of a loop, or of a service."""
     if plan.serving:
-        # What has been answered is not lost.
+        # Answered requests are not lost.
         return JobPace(plan=plan, every_s=1.0)
     step_s = plan.step_time_s
     exposed_s = sum(plan.breakdown_s["exposed_communication"].values()) if plan.breakdown_s else 0.0
     written = plan.checkpoint
     if not written:
         return JobPace(step_s, plan.tokens_per_step, exposed_s / step_s, plan=plan)
-    # The mean step has its share of the stall in it, as communication that nothing hides.
+    # The mean step contains its share of the stall, as exposed communication.
     plain_s = written["step_without_s"]
     held_s = max(0.0, step_s - plain_s)
     every = max(1, round(written["stall_s"] / held_s)) if held_s else 1
@@ -165,14 +165,14 @@ def pace_of(plan: PlanResult) -> JobPace:
 
 
 def _checkpointed(pace: JobPace, job: JobKeys, ordinary: OrdinaryCheckpoints | None) -> JobPace:
-    """With what the job says of its checkpoints, or else the fleet."""
+    """The pace with the job's checkpoints, or else the fleet's."""
     # A service has no work to lose.
-    told, plan = job.checkpoint or (ordinary if job.traffic is None else None), pace.plan
-    if told is None or (job.checkpoint is None and pace.every_s < inf):
+    checkpoint, plan = job.checkpoint or (ordinary if job.traffic is None else None), pace.plan
+    if checkpoint is None or (job.checkpoint is None and pace.every_s < inf):
         return pace
     plain_s = plan.checkpoint["step_without_s"] if plan is not None and plan.checkpoint else pace.step_s
-    step_s = plain_s * (1.0 + told.write / told.every)
-    return replace(pace, step_s=step_s, every_s=told.every, stall_s=told.write, read_s=told.read)
+    step_s = plain_s * (1.0 + checkpoint.write / checkpoint.every)
+    return replace(pace, step_s=step_s, every_s=checkpoint.every, stall_s=checkpoint.write, read_s=checkpoint.read)
 
 
 def jobs_of(question: FleetQuestion, paces: Paces) -> list[FleetJob]:
@@ -187,23 +187,23 @@ def jobs_of(question: FleetQuestion, paces: Paces) -> list[FleetJob]:
     """
     seeds = np.random.SeedSequence(question.seed).spawn(len(question.jobs))
     entries = {job.name: number for number, job in enumerate(question.jobs)}
-    found: list[FleetJob] = []
+    jobs: list[FleetJob] = []
     for number, keys in enumerate(question.jobs):
         after = entries[keys.after] if keys.after is not None else None
         if keys.replicas is not None:
             continue
         if keys.file is not None:
-            found += _logged(keys, number, paces)
+            jobs += _logged(keys, number, paces)
             continue
-        found += _jobs_of_entry(question, keys, number, after, paces, np.random.default_rng(seeds[number]))
-    found.sort(key=lambda job: (job.submit_s, job.entry, job.number))
-    return [replace(job, number=number) for number, job in enumerate(found)]
+        jobs += _jobs_of_entry(question, keys, number, after, paces, np.random.default_rng(seeds[number]))
+    jobs.sort(key=lambda job: (job.submit_s, job.entry, job.number))
+    return [replace(job, number=number) for number, job in enumerate(jobs)]
 
 
 def _jobs_of_entry(
     question: FleetQuestion, keys: JobKeys, entry: int, after: int | None, paces: Paces, random: np.random.Generator
 ) -> Iterator[FleetJob]:
-    # Of several sizes those count that the cluster has.
+    # Of several sizes only those count that the cluster has.
     spares = question.failures.spares if question.failures is not None else 0
     sizes = tuple(size for size in keys.nodes or (1,) if size <= question.cluster.nodes - spares)
     own = tuple(paces.of(keys, size) for size in sizes)
@@ -212,7 +212,7 @@ def _jobs_of_entry(
     several = keys.arrivals is not None
     for number, (submit_s, hours_s) in enumerate(zip(submits, drawn, strict=True)):
         work_s = tuple(_work_s(keys, pace, own[0], hours_s) for pace in own)
-        if not all(0.0 < each < inf for each in work_s):
+        if not all(0.0 < seconds < inf for seconds in work_s):
             raise InputError("takes no time; its end is before its first step", key=f"jobs.{keys.name}")
         yield FleetJob(
             number,
@@ -234,7 +234,7 @@ def _jobs_of_entry(
 
 
 def _logged(keys: JobKeys, entry: int, paces: Paces) -> Iterator[FleetJob]:
-    """The jobs of a log, from the first one's submission on; raises InputError where a row is wrong or does not fit."""
+    """The jobs of a log, from the first one's submission on. Raises InputError where a row is wrong or does not fit."""
     assert keys.file is not None
     log, of_a_node, most = Log(Path(keys.file)), paces.gpus_per_node, paces.question.cluster.nodes
     rows = list(read(log.path, log))
@@ -247,11 +247,11 @@ def _logged(keys: JobKeys, entry: int, paces: Paces) -> Iterator[FleetJob]:
         part = row.gpus if 0 < row.gpus < of_a_node else 0
         nodes = row.nodes or -(-row.gpus // of_a_node)
         if nodes > most:
-            asked = f"{row.gpus:,} GPUs" if row.gpus else f"{row.nodes:,} nodes"
-            told = (
-                f"row {row.row}: job {row.name} has {asked}; at most the cluster's {most:,} nodes of {of_a_node} GPUs"
+            size = f"{row.gpus:,} GPUs" if row.gpus else f"{row.nodes:,} nodes"
+            problem = (
+                f"row {row.row}: job {row.name} has {size}; at most the cluster's {most:,} nodes of {of_a_node} GPUs"
             )
-            raise InputError(told, file=keys.file)
+            raise InputError(problem, file=keys.file)
         if row.gpus > of_a_node and row.gpus % of_a_node:
             log.leave_out("rounded up to whole nodes")
         yield FleetJob(
@@ -272,7 +272,7 @@ def _logged(keys: JobKeys, entry: int, paces: Paces) -> Iterator[FleetJob]:
 
 
 def _submissions(question: FleetQuestion, keys: JobKeys, random: np.random.Generator) -> list[float]:
-    """When the jobs of an entry are submitted."""
+    """Submission times of an entry's jobs."""
     if keys.arrivals is None:
         return [keys.submit]
     horizon_s, count = question.horizon or inf, keys.count
@@ -286,7 +286,7 @@ def _submissions(question: FleetQuestion, keys: JobKeys, random: np.random.Gener
 
 
 def _work_s(keys: JobKeys, pace: JobPace, preferred: JobPace, hours_s: float | None) -> float:
-    """Seconds at a pace, of a job with that end; hours are those at the preferred size."""
+    """Seconds at a pace until the job's stated end. Hours are those at the preferred size."""
     if keys.steps is not None:
         return keys.steps * pace.step_s
     if keys.tokens is not None:
@@ -298,11 +298,11 @@ def _work_s(keys: JobKeys, pace: JobPace, preferred: JobPace, hours_s: float | N
 
 
 def checked_sizes(question: FleetQuestion, gpus_per_node: int, jobs: Sequence[FleetJob]) -> None:
-    """Every job fits the cluster; raises InputError."""
+    """Checks that every job fits the cluster; raises InputError."""
     for job in jobs:
         if job.gpus > gpus_per_node:
-            told = f"{job.gpus} of one node, which has {gpus_per_node}; use nodes"
-            raise InputError(told, key=f"jobs.{question.jobs[job.entry].name}.gpus")
+            problem = f"{job.gpus} of one node, which has {gpus_per_node}; use nodes"
+            raise InputError(problem, key=f"jobs.{question.jobs[job.entry].name}.gpus")
         if min(job.sizes) > question.cluster.nodes:
-            told = f"job {job.name} needs {min(job.sizes)} nodes, and the cluster has {question.cluster.nodes}"
-            raise InputError(told, key=f"jobs.{question.jobs[job.entry].name}")
+            problem = f"job {job.name} needs {min(job.sizes)} nodes, and the cluster has {question.cluster.nodes}"
+            raise InputError(problem, key=f"jobs.{question.jobs[job.entry].name}")

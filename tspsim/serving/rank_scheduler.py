@@ -1,4 +1,4 @@
-"""One attention replica of an engine: who waits, who runs, and the blocks that they hold."""
+"""The scheduler of one attention replica (DP rank): its queues, and the blocks that its sequences hold."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .sequence import Sequence
 from .settings import Settings
 from .work import PromptChunk, StepWork
 
-#: Of a run, so that what is priced ahead stays small.
+#: Most steps of a run, which bounds the steps priced ahead.
 MOST_STEPS = 4096
 
 
 class StepPlan:
-    """What a lane does in the next step.
+    """The next step of a scheduler.
 
     Attributes
     ----------
     chunks
         Tokens of prompts, in order.
     decodes
-        Whether the sequences that decode do.
+        Whether decoding sequences advance.
     stalled
-        Those of them that do not.
+        Decoding sequences that do not.
     again
-        Whether further steps would be planned alike until one ends, blocks run out or requests are seen.
+        Whether further steps would be planned alike until one ends, blocks run out or requests arrive.
     """
 
     __slots__ = ("again", "chunks", "decodes", "stalled")
@@ -42,49 +42,49 @@ class StepPlan:
         self.decodes, self.again = False, True
 
 
-class Lane:
-    """Queues and cache of one attention replica; a policy's own lane says what the next step does (:meth:`schedule`).
+class RankScheduler:
+    """Queues and cache of one attention replica. A policy's own class plans the next step (:meth:`schedule`).
 
     Parameters
     ----------
     settings
-        Of the engine.
-    remembers
-        Blocks remember what they hold.
+        Settings of the engine.
+    enable_prefix_caching
+        Whether blocks keep their contents for reuse.
     in_turn
-        They are taken in the order in which they were freed (:class:`~tspsim.serving.blocks.PrefixPool`).
+        Whether free blocks are reused in the order of release (:class:`~tspsim.serving.blocks.PrefixPool`).
     overlap
-        Steps are planned while the one before runs: what arrives during a step is seen one step later, and what ended
-        in it leaves one step later.
+        Whether steps are planned while the one before runs: admission and release lag one step behind
+        arrivals and ends.
     wastes
-        And is computed once more.
+        Whether an ended sequence is computed once more.
 
     Attributes
     ----------
     waiting
-        Sequences that have been seen and not admitted, in order.
+        Sequences not admitted yet, in order.
     running
-        Those admitted, by place.
+        Admitted sequences by place.
     prefilling
-        Those of them whose prompt is not computed.
+        Admitted sequences whose prompt is not complete.
     decoders
-        Those that decode.
+        Decoding sequences.
     pool
         Blocks of the cache.
     now_s
-        When the step under way began.
+        Begin of the current step.
     log
-        Where preemptions are told; its engine's.
+        The engine's log, for preemptions.
     notes
-        A run goes on through the step behind an arrival, at whose end it is seen, and through the one behind an end, at
-        whose end its blocks are free: both are planned like those after them, and nobody looks at the cache meanwhile.
+        Whether a run of steps continues past the step after an arrival or an end. With asynchronous scheduling both
+        take effect one step late, so these steps are planned alike, and nothing else reads the cache meanwhile.
     """
 
     def __init__(
         self,
         settings: Settings,
         *,
-        remembers: bool = False,
+        enable_prefix_caching: bool = False,
         in_turn: bool = False,
         overlap: bool = False,
         wastes: bool = False,
@@ -94,10 +94,12 @@ class Lane:
         self.states = settings.states
         #: Blocks of a sequence's states.
         self.state_blocks = 0 if self.states is None else self.states.live
-        self.prefixes = PrefixPool(capacity, self.block, in_turn=in_turn, states=self.states) if remembers else None
+        self.prefixes = (
+            PrefixPool(capacity, self.block, in_turn=in_turn, states=self.states) if enable_prefix_caching else None
+        )
         self.pool = self.prefixes or BlockPool(capacity, self.block)
         self.decoders = Decoders(self.pool, settings.speculation)
-        self.queries, self.slack = self.decoders.queries, self.decoders.slack
+        self.query_len, self.slack = self.decoders.query_len, self.decoders.slack
         self.overlap, self.wastes = overlap, wastes
         self.notes = overlap and not wastes
         self.waiting: deque[Sequence] = deque()
@@ -105,28 +107,28 @@ class Lane:
         self.prefilling: dict[int, Sequence] = {}
         self.now_s = 0.0
         self.log = StepLog()
-        #: When requests that were preempted and wait again lost their caches.
+        #: Number of a preempted waiting request → when it lost its cache.
         self._lost_s: dict[int, float] = {}
         self.mailbox: deque[Sequence] = deque()
         self.noted: deque[Sequence] = deque()
         self.lingering: list[Sequence] = []
         self._places = 0
         self._prompt_tokens_ahead = self._outputs_ahead = 0
-        #: Works of earlier editions list no contexts any more.
+        #: Works of earlier editions can no longer list their contexts.
         self._edition = 0
 
-    # --- what policies decide -------------------------------------------------------------------------------
+    # --- decisions of policies -------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan:
-        """What the next step does; admits, preempts and takes blocks for it."""
+        """Plans the next step: admits, preempts and takes blocks for it."""
         raise NotImplementedError
 
     def wake_s(self) -> float:
-        """When a lane with nothing to run looks again though nothing arrives; inf: never."""
+        """When an idle scheduler looks again without an arrival; inf: never."""
         return inf
 
     def open(self, fresh: bool) -> None:
-        """See what has arrived, before a step is planned; ``fresh``: the engine was idle."""
+        """Takes in arrivals before a step is planned; ``fresh``: the engine was idle."""
         if self.overlap and not fresh:
             if self.noted:
                 self.waiting.extend(self.noted)
@@ -136,19 +138,19 @@ class Lane:
             self.see()
 
     def seen_after(self, steps: int) -> int | None:
-        """Of a run of decode steps, after which of them what arrives during step ``steps`` may matter; None: not before
-        the run is over, as others wait in front of it until then."""
+        """The step of a run of decode steps after which an arrival during step ``steps`` may matter; None: not before
+        the run ends, since others wait in front."""
         if self.overlap:
             return steps + self.notes
         return None if self.waiting else steps
 
     def note(self) -> None:
-        """A step of a run that goes on is over: what has arrived is seen after the next."""
+        """A step inside a run is over: arrivals are seen after the next."""
         self.noted, self.mailbox = self.mailbox, self.noted
 
     def steady(self) -> int:
-        """Steps from now, the planned one included, that are planned alike: until one ends, or while there are
-        blocks."""
+        """Number of steps from now, the planned one included, that are planned alike: until one ends, or while blocks
+        last."""
         if self.noted or self.mailbox:
             return 1
         if self.lingering and self.overlap and (self.waiting or not self.notes):
@@ -156,7 +158,7 @@ class Lane:
         return self.steady_decodes()
 
     def steady_decodes(self) -> int:
-        """The same for a lane of which nothing is to be seen or to leave."""
+        """The same without pending arrivals or releases."""
         decoders = self.decoders
         if not decoders.count:
             return MOST_STEPS
@@ -168,12 +170,12 @@ class Lane:
         return max(1, steps)
 
     def computed_more(self, sequence: Sequence) -> None:
-        """A piece of its prompt is in the cache."""
+        """A chunk of its prompt is in the cache."""
 
     # --- arrivals -------------------------------------------------------------------------------------------
 
     def submit(self, sequence: Sequence) -> None:
-        """It arrives now."""
+        """A sequence arrives now."""
         if self.prefixes is not None and sequence.request.blocks:
             sequence.trail = Trail(sequence.request, self.block)
         self.mailbox.append(sequence)
@@ -181,46 +183,46 @@ class Lane:
         self._outputs_ahead += sequence.request.output_tokens
 
     def watch(self, notice: Callable[[Hashable, int], None]) -> None:
-        """Tell ``notice`` of all that the cache forgets."""
+        """Calls ``notice`` on every eviction from the cache."""
         if self.prefixes is not None:
             self.prefixes.on_forget, self.notes = notice, False
 
     def flush(self) -> bool:
-        """See all that has arrived, and let go what has ended: nothing runs. Whether there was anything."""
-        found = bool(self.mailbox or self.noted or self.lingering)
+        """Takes in all arrivals and releases ended sequences while nothing runs; returns whether there were any."""
+        any_change = bool(self.mailbox or self.noted or self.lingering)
         self.see()
         self.let_go()
-        return found
+        return any_change
 
     def see(self) -> None:
-        """All that has arrived waits."""
+        """Moves all arrivals to the waiting queue."""
         self.waiting.extend(self.noted)
         self.waiting.extend(self.mailbox)
         self.noted.clear()
         self.mailbox.clear()
 
-    # --- what policies use ----------------------------------------------------------------------------------
+    # --- helpers for policies ----------------------------------------------------------------------------------
 
     def find(self, sequence: Sequence) -> Match:
-        """What the cache remembers of it; at least one token is computed anew."""
+        """Cached blocks of a sequence; at least one token is always computed."""
         if self.prefixes is None or sequence.trail is None:
             return NO_MATCH
         return self.prefixes.find(sequence.trail, (sequence.target - 1) // self.block)
 
     def remembered(self, request: Request) -> int:
-        """Tokens of a prompt that the cache has from others."""
+        """Tokens of a prompt that are cached from other requests."""
         if self.prefixes is None or not request.blocks:
             return 0
         most = (request.prompt_tokens - 1) // self.block
         return self.prefixes.find(Trail(request, self.block), most).blocks * self.block
 
     def computed_by(self, sequence: Sequence, match: Match) -> int:
-        """Tokens in the cache when it is admitted."""
+        """Tokens in the cache at admission."""
         own = match.blocks * self.block
         return max(own, sequence.given) if own >= sequence.behind else own
 
     def admit(self, sequence: Sequence, match: Match = NO_MATCH) -> None:
-        """It waits no more, and holds what was found."""
+        """Admits a waiting sequence, which holds its cached blocks."""
         if self.waiting[0] is sequence:
             self.waiting.popleft()
         else:
@@ -243,42 +245,42 @@ class Lane:
             request.first_scheduled_s = self.now_s
             request.cached_tokens = min(sequence.computed, request.prompt_tokens)
         elif request.number in self._lost_s:
-            self.log.add_put_back(request.number, self._lost_s.pop(request.number), self.now_s)
+            self.log.add_preemption(request.number, self._lost_s.pop(request.number), self.now_s)
 
     def blocks_to(self, sequence: Sequence, tokens: int, match: Match = NO_MATCH) -> int:
-        """Free blocks that a sequence that does not decode needs to hold so many tokens, beside its own and those that
-        are found for it in use; one that waits needs those of its states too."""
+        """Free blocks that a sequence in prefill needs to hold ``tokens`` tokens, beside its own and cached blocks in
+        use; before admission also blocks of its states."""
         blocks = -(-(tokens + self.slack) // self.block) - sequence.held - match.blocks + match.idle
         return blocks + self.state_blocks - sequence.states
 
     def hold(self, sequence: Sequence, tokens: int) -> None:
-        """Take those, found ones being its own."""
+        """Takes these blocks; cached ones are its own by now."""
         blocks = -(-(tokens + self.slack) // self.block) - sequence.held
         sequence.held += blocks
         self.pool.take(blocks)
 
     def remember(self, sequence: Sequence, tokens: int) -> None:
-        """Its first tokens can be found by others."""
+        """Makes its first tokens available to others."""
         if self.prefixes is not None and sequence.trail is not None:
             self.prefixes.remember(sequence.trail, tokens // self.block)
             self.prefixes.keep_states(sequence.trail, tokens // self.block)
 
     def begins(self, plan: StepPlan) -> bool:
-        """Whether the step reads prompts, and not only the last token of some whose cache came from elsewhere: these
-        decode from then on, and do so now."""
-        for sequence, tokens in plan.chunks:  # noqa: SIM110 - asked in every step: a generator takes longer
+        """Whether the step reads prompts. A step with only the last prompt token of sequences with transferred caches
+        does not: these decode now."""
+        for sequence, tokens in plan.chunks:  # noqa: SIM110 - called in every step: a generator is slower
             if tokens > 1 or not sequence.given:
                 return True
         return False
 
     def decode(self, plan: StepPlan, stalled: list[Sequence] | None = None) -> None:
-        """All that decode do so in the next step, except ``stalled`` ones; blocks are taken for it."""
+        """All decoding sequences but ``stalled`` ones advance in the next step; takes blocks for it."""
         plan.stalled = stalled or []
         plan.decodes = self.decoders.begin(plan.stalled)
 
     def preempt(self, sequence: Sequence, *, at_head: bool = True) -> None:
-        """Its blocks are freed and it waits again, to be computed anew with the outputs so far, but for what a cache
-        that remembers has of them still."""
+        """Preempts a sequence: its blocks are freed and it waits again, to recompute its prompt and outputs unless they
+        are still cached."""
         if sequence.decoding:
             self._outputs_ahead += sequence.end_at - self.decoders.counter
             self.decoders.drop(sequence)
@@ -289,7 +291,7 @@ class Lane:
             sequence.trail = sequence.trail or Trail(sequence.request, self.block)
             sequence.trail.go_on(self.left_behind(sequence) // self.block)
         self.release(sequence)
-        sequence.target = sequence.request.prompt_tokens + sequence.made
+        sequence.target = sequence.request.prompt_tokens + sequence.emitted
         sequence.computed = sequence.given = 0
         sequence.request.preemptions += 1
         self._lost_s[sequence.request.number] = self.now_s
@@ -300,11 +302,11 @@ class Lane:
             self.waiting.append(sequence)
 
     def left_behind(self, sequence: Sequence) -> int:
-        """Tokens of one that is preempted that the cache can remember."""
+        """Tokens of a preempted sequence that may stay cached."""
         return sequence.computed
 
     def release(self, sequence: Sequence) -> None:
-        """It leaves: its blocks are free, and remembered where blocks remember."""
+        """A sequence leaves: its blocks are free, and cached if prefix caching is on."""
         del self.running[sequence.place]
         trail, own = sequence.trail, sequence.held
         if trail is not None and self.prefixes is not None:
@@ -317,7 +319,7 @@ class Lane:
         sequence.held = sequence.states = 0
 
     def let_go(self) -> None:
-        """What ended in the step before leaves."""
+        """Releases the sequences that ended in the step before."""
         if self.lingering:
             for sequence in self.lingering:
                 self.release(sequence)
@@ -326,48 +328,50 @@ class Lane:
     # --- a step ---------------------------------------------------------------------------------------------
 
     def work(self, plan: StepPlan) -> StepWork:
-        """The work of a plan's step; its contexts can be listed until the lane moves on."""
+        """The work of a plan's step; its contexts can be listed until the scheduler moves on."""
         self._edition += 1
         decoders, extra = self.decoders, self.padded() if plan.decodes else []
         listed = partial(self._contexts, plan, extra, self._edition, decoders.counter)
         chunks: tuple[PromptChunk, ...] = ()
         if plan.chunks:
             chunks = tuple([PromptChunk(n, s.computed, s.computed + n == s.target) for s, n in plan.chunks])
-            going_on = [index for index, (s, n) in enumerate(plan.chunks) if n == 1 == self.queries and s.given]
+            going_on = [index for index, (s, n) in enumerate(plan.chunks) if n == 1 == self.query_len and s.given]
             if going_on:
-                # One query behind a cache that came from elsewhere is what a sequence that decodes has.
+                # A sequence whose prompt's last token alone is missing has one query, like a decoding one.
                 rest = tuple([chunk for index, chunk in enumerate(chunks) if index not in going_on])
                 others = tuple([chunks[index].context_tokens for index in going_on])
-                return StepWork(rest, listed() + others, self.queries)
+                return StepWork(rest, listed() + others, self.query_len)
         if not plan.decodes:
-            return StepWork(chunks, (), self.queries)
+            return StepWork(chunks, (), self.query_len)
         if plan.stalled or extra:
-            return StepWork(chunks, listed(), self.queries)
-        return StepWork.counted(chunks, self.queries, decoders.count, decoders.context_tokens, decoders.longest, listed)
+            return StepWork(chunks, listed(), self.query_len)
+        return StepWork.counted(
+            chunks, self.query_len, decoders.count, decoders.context_tokens, decoders.longest, listed
+        )
 
     def padded(self) -> list[Sequence]:
-        """Sequences that have ended and are computed all the same, beside those that decode."""
+        """Ended sequences that are computed anyway beside the decoding ones."""
         return self.lingering if self.wastes else []
 
     def _contexts(self, plan: StepPlan, extra: list[Sequence], edition: int, counter: int) -> tuple[int, ...]:
-        """Of the sequences that decode in a plan's step, which no other has followed yet."""
+        """Contexts of the sequences that decode in a plan's step, before any later step."""
         if edition != self._edition:
-            raise RuntimeError("contexts of a step that is over; Work.kept() lists them in time")
+            raise RuntimeError("the step of these contexts is over; call Work.kept() earlier")
         own = self.decoders.sequences() if plan.decodes else []
         if plan.stalled:
             stalled = {sequence.place for sequence in plan.stalled}
-            own = [each for each in own if each.place not in stalled]
-        return tuple([each.offset + counter for each in (*own, *extra)])
+            own = [sequence for sequence in own if sequence.place not in stalled]
+        return tuple([sequence.offset + counter for sequence in (*own, *extra)])
 
     def go_on(self, plan: StepPlan, steps: int) -> None:
-        """A run has more than one step: what ended before it has left, and blocks of all of them are held."""
+        """Continues a run beyond its first step: ended sequences have left, and blocks of all steps are held."""
         if self.overlap and self.lingering:
             self.let_go()
         if plan.decodes:
             self.decoders.hold(steps)
 
     def complete(self, plan: StepPlan, steps: int) -> tuple[list[Sequence], list[Sequence]]:
-        """``steps`` of a plan are done: sequences that put out their first token, and those that ended, in order of
+        """Completes ``steps`` steps of a plan: returns sequences with their first token, and ended ones, in order of
         admission."""
         self._edition += 1
         if self.overlap and self.lingering:
@@ -388,7 +392,7 @@ class Lane:
         return first, ended
 
     def leave(self, sequence: Sequence) -> None:
-        """It has ended."""
+        """A sequence has ended."""
         if self.overlap:
             self.lingering.append(sequence)
         else:
@@ -396,36 +400,36 @@ class Lane:
 
     def _prompt_is_done(self, sequence: Sequence, first: list[Sequence], ended: list[Sequence]) -> None:
         del self.prefilling[sequence.place]
-        sequence.made += 1
-        if sequence.made == 1:
+        sequence.emitted += 1
+        if sequence.emitted == 1:
             first.append(sequence)
-        if sequence.made == sequence.request.output_tokens:
+        if sequence.emitted == sequence.request.output_tokens:
             sequence.offset = sequence.computed - self.decoders.counter
             self._outputs_ahead -= 1
             ended.append(sequence)
         else:
-            self._outputs_ahead -= 1 + sequence.request.output_tokens - sequence.made
+            self._outputs_ahead -= 1 + sequence.request.output_tokens - sequence.emitted
             self.decoders.start(sequence)
 
-    # --- what others ask ------------------------------------------------------------------------------------
+    # --- load ------------------------------------------------------------------------------------
 
     @property
     def queued(self) -> int:
-        """Requests that are here and not admitted."""
+        """Requests that are present and not admitted."""
         return len(self.waiting) + len(self.mailbox) + len(self.noted)
 
     @property
     def present(self) -> int:
-        """Requests that are here and have not ended."""
+        """Requests that are present and have not ended."""
         return len(self.running) + self.queued - len(self.lingering)
 
     def tokens_ahead(self, steps: int = 0) -> int:
-        """Tokens to be computed for requests that are here: of prompts, and of answers; ``steps`` of a run are done."""
+        """Tokens still to compute for present requests, prompts and answers, after ``steps`` steps of a run."""
         done = self.decoders.count * self.decoders.advance(steps)
         return self._prompt_tokens_ahead + self._outputs_ahead + self.decoders.tokens_left - done
 
     def used_tokens(self, steps: int = 0) -> int:
-        """Tokens of the cache in use, in whole blocks; ``steps`` of a run are done."""
+        """Tokens of the cache in use, in whole blocks, after ``steps`` steps of a run."""
         used = self.pool.used + self.decoders.blocks_after(steps)
         if steps > 1 and self.lingering and self.overlap:
             used -= sum([sequence.held for sequence in self.lingering])

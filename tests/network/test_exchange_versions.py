@@ -1,0 +1,38 @@
+"""Versions of a library that brings tokens to experts, against the tables of its own page."""
+
+from __future__ import annotations
+
+import pytest
+
+import tspsim
+from tspsim.network import Cluster, ExpertExchange, build_cluster, exchange_experts, load_cluster
+from tspsim.step.question import look_up
+
+#: DeepEP's README: 4,096 tokens of 7,168, top 8 of 256 in 4 of 8 groups, sent in fp8 with scales, back in bf16; GB/s of
+#: what leaves a rank for nodes, its own among them.
+BYTES = {"dispatch": 7168 * (1 + 4 / 128), "combine": 7168 * 2.0}
+
+
+def rate(cluster: Cluster, phase: str) -> float:
+    asked = ExpertExchange(4096.0, BYTES[phase], 256, 8, groups=8, kept_groups=4)
+    found = exchange_experts(cluster, range(64), phase, asked)
+    return 4096.0 * BYTES[phase] * asked.reached(8) / (found.latency_s + found.fluid_s)
+
+
+@pytest.mark.parametrize(
+    ("library", "sent", "back"), [("deepep 2025-02", 46e9, 45e9), ("deepep", 51e9, 50e9), ("nobody's", 51e9, 50e9)]
+)
+def test_deepep_on_64_h800(library: str, sent: float, back: float) -> None:
+    cluster = build_cluster("h800", 8, "rails-400g").with_exchanges(library)
+    assert rate(cluster, "dispatch") == pytest.approx(sent, rel=0.04)
+    assert rate(cluster, "combine") == pytest.approx(back, rel=0.04)
+
+
+def test_deepseek_trained_before_the_faster_transport() -> None:
+    cluster = look_up(tspsim.load("deepseek-v3-2048-h800")).cluster
+    assert cluster.node.collectives.experts[0].library == "deepep 2025-02"
+    plain = load_cluster("hgx-h800-8")
+    assert plain.node.collectives.experts[0].library == "deepep"
+    # A node that has no such curves keeps its own.
+    other = load_cluster("hgx-h100-8")
+    assert other.with_exchanges("deepep 2025-02") is other
