@@ -5,11 +5,8 @@ from __future__ import annotations
 from ..base.errors import InputError
 from ..operators import element_bytes
 from .draft import DRAFTS
-<<<<<<< HEAD
-from .feature import features_of
-=======
 from .drafting import drafter_of
->>>>>>> main
+from .feature import features_of
 from .job import Job
 from .pipeline import Pipeline
 from .plan import Plan

@@ -18,13 +18,9 @@ from ..program import Instruction, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .builder import ProgramBuilder, WrittenLayer
 from .decode import draft_pool
-<<<<<<< HEAD
+from .drafting import draft_passes, drafter_of, drafting, unlike_passes
 from .expert_rows import own_tokens
 from .feature import features_of, pieces_of
-=======
-from .drafting import draft_passes, drafter_of, drafting, unlike_passes
-from .expert_rows import own_tokens, program_axes
->>>>>>> main
 from .interleave import flat, interleaved, shifted
 from .job import Job
 from .lengths import group_axis

@@ -356,13 +356,9 @@ def order_that_loses(question: Question, plan: Plan, result: PlanResult) -> Iter
     """That a step would be shorter if what replicas gather and sum gave way to its exchanges, with which it shares
     links, or went before them: the step is then one that a better link may make longer. Told by running it in both
     orders."""
-<<<<<<< HEAD
     if not plan.zero:
         return
-    asked = question.on(plan)
-=======
     here = question.on(plan)
->>>>>>> main
     timeline, step_s = result.timeline, result.step_time_s
     if timeline is None or result.checkpoint or here.cluster.layout.draws or question.scenario.variation is not None:
         return

@@ -30,12 +30,9 @@ from ...steps.batch import dealt
 from ..builder import ProgramBuilder
 from ..context_share import ContextShare
 from ..draft import DRAFTS
-<<<<<<< HEAD
+from ..drafting import drafter_of
 from ..feature import FEATURES, Feature
 from ..job import Job
-=======
-from ..drafting import drafter_of
->>>>>>> main
 from ..ledger import Buffer, Lifetime
 from ..option import Option
 from ..pipeline import Chunk, Refusal
@@ -158,7 +155,7 @@ def await_tokens(builder: ProgramBuilder, job: Job, turn: int, stream: str) -> N
 
 def kept_beyond(job: Job, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """What a replica that drafts keeps more than one that verifies."""
-    drafter, here, shards = job.drafter, job.chunks(0), scheme_of(job.plan).residency.weight_shards(job)
+    drafter, here, shards = drafter_of(job), job.chunks(0), scheme_of(job.plan).residency.weight_shards(job)
     if not size(job.plan) or drafter is None:
         return
     kept = served.weight_bytes(job, shards, here) + served.cache_bytes(job, here)

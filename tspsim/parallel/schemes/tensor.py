@@ -24,19 +24,11 @@ from ..builder import ProgramBuilder
 from ..choice import Choice
 from ..context import method_of
 from ..context.method import refused
-<<<<<<< HEAD
 from ..decode.sharing import exchange_buffers, exchanged_bytes
 from ..expert_rows import tokens_leave
 from ..experts import expert, expert_serving
 from ..experts.fused import Cut
 from ..feature import features_of
-=======
-from ..decode import draft_pool, expert_pool, host_attention, host_caches
-from ..decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
-from ..drafting import drafter_of
-from ..experts import expert, expert_fused, expert_serving, fused
-from ..experts.fused import TRANSPORT, Cut, copied
->>>>>>> main
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..lengths import DEALS, OFFLOAD_FROM
@@ -319,25 +311,8 @@ def buffers(job: Job) -> Iterator[Buffer]:
         yield Buffer("workspace", late, Lifetime.LAYER)
     if job.token_shards > 1 or not job.step.serves:
         yield from method_of(job.plan).buffers(job)
-<<<<<<< HEAD
     if job.step.serves and (context(job.plan).ranks > 1 or prefilled(job.rows)):
         yield from exchange_buffers(job)
-=======
-    yield from exchange_buffers(job)
-    if host_caches.share(job.plan):
-        layers = [job.layer(job.plan.tp, block) for block in dict.fromkeys(job.model.blocks)]
-        yield from host_caches.buffers(job, layers, job.plan.tp)
-    if expert_pool.size(job.plan):
-        chunks = job.chunks(0)
-        yield from expert_pool.buffers(job, served.weight_bytes(job, 1, chunks) + served.cache_bytes(job, chunks))
-    drafter = drafter_of(job) if draft_pool.size(job.plan) else None
-    if drafter is not None:
-        chunks, shards = job.chunks(0), scheme_of(job.plan).residency.weight_shards(job)
-        kept = served.weight_bytes(job, shards, chunks) + served.cache_bytes(job, chunks)
-        whole, more = served.whole_model(drafter), draft_pool.verifying(job.plan) / draft_pool.size(job.plan)
-        drafted = served.weight_bytes(drafter, shards, whole) + more * served.cache_bytes(drafter, whole)
-        yield from draft_pool.kept_beyond(job, kept, drafted)
->>>>>>> main
 
 
 #: Keys of steps whose sequences differ in length.
