@@ -32,10 +32,12 @@ from tspsim.parallel import (
     SCHEMES,
     WEIGHT_TRANSPORTS,
     Plan,
+    Scheme,
     build_mesh,
     peak_memory,
     scheme_of,
 )
+from tspsim.parallel.feature import FEATURES
 from tspsim.step.bound import bounds
 from tspsim.step.costs import Costs
 from tspsim.step.result import Result
@@ -361,6 +363,7 @@ def registered() -> str:
     packages."""
     rooms: dict[str, Iterable[Any]] = {
         "scheme": SCHEMES.values(),
+        "feature": [feature for feature in FEATURES.values() if feature.options],
         "`exchange`": CONTEXT_METHODS.values(),
         "`weight_transport`": WEIGHT_TRANSPORTS.values(),
         "`decode_exchange`": DECODE_EXCHANGES.values(),
@@ -380,7 +383,8 @@ def registered() -> str:
 
 def keys_of(each: Any) -> tuple[str, ...]:
     """Keys of a plan that an object brings: a scheme's axes, and options."""
-    return *getattr(each, "axes", ()), *(option.name for option in getattr(each, "options", ()))
+    axes = each.axes if isinstance(each, Scheme) else ()
+    return *axes, *(option.name for option in getattr(each, "options", ()))
 
 
 # --- network-anchors.md -------------------------------------------------------------------------------------

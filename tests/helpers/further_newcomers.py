@@ -31,7 +31,10 @@ from tspsim.parallel.decode.exchange import DecodeExchange
 from tspsim.parallel.decode.index_exchange import IndexExchange
 from tspsim.parallel.dispatch import ExpertDispatch, ExpertOverlap
 from tspsim.parallel.draft import Draft
+from tspsim.parallel.feature import Feature
+from tspsim.parallel.ledger import Buffer, Lifetime
 from tspsim.parallel.lengths import Deal
+from tspsim.parallel.option import Option
 from tspsim.parallel.pipeline import PipelineOrder
 from tspsim.parallel.recomputed import RecomputeMethod
 from tspsim.parallel.residual import Residual
@@ -265,6 +268,25 @@ class Timid(Autoscaler):
         return "one more for every doubling"
 
 
+#: Jobs that the feature below was asked about.
+ASKED_ABOUT: list[Any] = []
+
+
+def too_many_notebooks(job: Any) -> Any:
+    ASKED_ABOUT.append(job)
+    notebooks = job.plan.options["notebooks"]
+    return ("notebooks", f"{notebooks} are more than the ranks of tp") if notebooks > job.plan.tp else None
+
+
+NOTEBOOKS = Feature(
+    "notebooks",
+    "ranks that take notes",
+    options=(Option("notebooks", int, None, "how many"),),
+    check=too_many_notebooks,
+    notes=lambda job: [f"{job.plan.options['notebooks']} ranks take notes"],
+    buffers=lambda job, chunks: [Buffer("notebooks", 1e6, Lifetime.STEP)],
+)
+
 #: Group of entry points → what it brings.
 BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.activation_stores": (ActivationStore("half", "four bits enter the MLP's activation", columns_bytes=0.5),),
@@ -292,6 +314,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.index_exchanges": (IndexExchange("murmur", "halves of scores", candidate_bytes=2.0),),
     "tspsim.kernel_names": (KernelNames("loom", "kernels of a loom", {"gemm": (r"^weave_",)}),),
     "tspsim.launchers": (Launcher(),),
+    "tspsim.plan_features": (NOTEBOOKS,),
     "tspsim.pipeline_orders": (PipelineOrder("gpipe", all_then_back, word="gpipe"),),
     "tspsim.recompute_methods": (RecomputeMethod("tail", "all but the first", lambda index, count: index >= count),),
     "tspsim.reshard_ways": (Way("twofold", "", ("joined shards",), lambda at: 1.0 / at.generating, lambda at: 0.0),),

@@ -131,6 +131,19 @@ def test_plans_of_a_training_step_name_them(tmp_path: Path) -> None:
     assert answers(asked(unequal, {"tp": 2, "deal": "root"}))[0].settings["deal"] == "root"
 
 
+def test_a_feature_is_asked_where_a_plan_states_its_key() -> None:
+    """What it checks, notes and keeps is there with the key; without it nobody meets its code."""
+    work = {"model": "llama-3.1-8b", "pass": "decode", "batch": 8, "context": "1Ki"}
+    further_newcomers.ASKED_ABOUT.clear()
+    (plain,) = answers(asked(work, {"tp": 8}))
+    assert further_newcomers.ASKED_ABOUT == [] and "notebooks" not in plain.memory.parts
+    (noting,) = answers(asked(work, {"tp": 8, "notebooks": 2}))
+    assert noting.memory.parts["notebooks"] == 1e6 and "2 ranks take notes" in noting.notes
+    assert noting.settings["notebooks"] == 2 and noting.step_time_s == plain.step_time_s
+    with pytest.raises(InputError, match="notebooks: 9 are more than the ranks of tp"):
+        tspsim.simulate(asked(work, {"tp": 8, "notebooks": 9}))
+
+
 def test_steps_of_an_engine_name_them(tmp_path: Path) -> None:
     model = tmp_path / "smoothed.yaml"
     model.write_text(

@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from functools import wraps
 from typing import Any, TypeVar
 
-__all__ = ["frozen", "hashed_once", "plain_fields", "quick", "replace"]
+__all__ = ["frozen", "hashed_once", "plain_fields", "quick", "replace", "stated_fields"]
 
 Made = TypeVar("Made")
 
@@ -147,3 +147,31 @@ def plain_fields(cls: type) -> frozenset[str]:
 
 #: Plain fields by class, of every class so far.
 _plain_fields: dict[type, frozenset[str]] = {}
+
+
+def stated_fields(thing: object) -> frozenset[str]:
+    """Names of a dataclass object's fields that do not stand at their default; those without one count as stated.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Point:
+    ...     x: float
+    ...     y: float = 0.0
+    ...     name: str = ""
+    >>> sorted(stated_fields(Point(1.0, name="here")))
+    ['name', 'x']
+    """
+    cls = thing.__class__
+    usual = _usual.get(cls)
+    if usual is None:
+        usual = _usual[cls] = tuple(
+            (each.name, each.default if each.default_factory is MISSING else each.default_factory())
+            for each in fields(cls)  # type: ignore[arg-type]
+        )
+    return frozenset([name for name, value in usual if getattr(thing, name) != value])
+
+
+#: Fields of every class met so far, with what they are where nothing is stated.
+_usual: dict[type, tuple[tuple[str, Any], ...]] = {}

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from ..base.quick import replace
 from ..network import Cluster
 from ..program import Program
-from ..program.excerpts import Excerpt, RepetitionCut, excerpt_of, iteration_of, length_of
+from ..program.excerpts import Excerpt, RepetitionCut, excerpt_of, iteration_of
+from ..program.instructions import length_of
 from .assignment import Assignment, Cost
 from .core import Interference, SimulationEngine, Submission
 from .system import SimulatedRank, System

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 
 from ..base.memo import once
+from ..base.quick import stated_fields
 from .attention import ATTENTION_KINDS, GROUPED, LATENT, AttentionKind, CacheUse
 from .dimensions import Dimensions
 from .formats import Formats, WeightClass
@@ -92,6 +93,11 @@ class Architecture(Dimensions):
     def __post_init__(self) -> None:
         if not self.attention:
             object.__setattr__(self, "attention", LATENT.name if self.latent else GROUPED.name)
+
+    @once
+    def stated(self) -> frozenset[str]:
+        """Its fields that do not stand at their default."""
+        return stated_fields(self)
 
     # --- layers ---------------------------------------------------------------------------------------------
 

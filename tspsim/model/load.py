@@ -31,12 +31,14 @@ def load_model(name_or_path: str | Path) -> Architecture:
         path = path / "config.json"
     data = catalog.read_yaml(path)
 
-    from .huggingface import is_huggingface, read_huggingface
     from .spec import ModelSpec
 
     try:
-        if is_huggingface(data):
-            return read_huggingface(data, name=path.parent.resolve().name or path.stem)
+        if "layers" not in data:  # a catalog entry has them
+            from .huggingface import is_huggingface, read_huggingface
+
+            if is_huggingface(data):
+                return read_huggingface(data, name=path.parent.resolve().name or path.stem)
         return catalog.validate(data, ModelSpec).architecture()
     except InputError as error:
         raise error.at(file=str(path)) from None

@@ -7,27 +7,25 @@ A *scheme* spreads a replica over its ranks: it writes the pieces of a pass, and
 
 from __future__ import annotations
 
-# Registries have their objects in the order of these imports.
+# isort: off
+# Registries have their objects, and features are asked, in the order of these imports.
 from . import plan_keys
-
-# isort: split
-from . import checks
-
-# isort: split
-from . import context, expert_shards
-
-# isort: split
-from .experts import expert
-
-# isort: split
+from .state import weight_peers, weight_offload, checkpoint  # noqa: F401
+from . import unequal_checks, checks, context, expert_shards  # noqa: F401
+from .experts import fused, expert, expert_fused  # noqa: F401
 from .schemes import folded_choice
+from . import decode, mesh, residual  # noqa: F401
+from .decode import expert_pool, host_caches, sharing  # noqa: F401
+from .schemes import folded_form  # noqa: F401
+from .decode import draft_pool, host_attention  # noqa: F401
+from .state import shard_levels, wires, data, offload  # noqa: F401
 
-# isort: split
+# isort: on
 from . import balances, dispatches, dualpipe
 from .adapters import Adapters
 from .balance import BALANCES, Balance
 from .choice import Choice
-from .choices import choices_of, options_of, switches_of
+from .choices import options_of
 from .context import ContextMethod, method_of
 from .context.method import CONTEXT_METHODS
 from .decode.exchange import DECODE_EXCHANGES
@@ -41,7 +39,7 @@ from .registries import mesh_axes, scheme_axes
 from .residency import Residency
 from .residual import RESIDUALS
 from .routing import ExpertRouting
-from .scheme import SCHEMES, Received, Scheme, scheme_of
+from .scheme import SCHEMES, Received, Scheme, choices_of, scheme_of, switches_of
 from .schemes import folded, folded_decode, tensor
 from .schemes.folded_form import DECODE_FORMS
 from .schemes.transport import WEIGHT_TRANSPORTS

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from ..base.errors import InputError
 from ..operators import element_bytes
-from . import expert_checks
 from .draft import DRAFTS
 from .drafting import drafter_of
+from .feature import features_of
 from .job import Job
 from .pipeline import Pipeline
 from .plan import Plan
 from .recomputed import FULL, RECOMPUTE_METHODS
 from .scheme import SCHEMES, scheme_of
-from .state import weight_offload
 from .state.checkpoint import CHECKPOINTS
-from .unequal_checks import check_unequal
 
 
 def check(job: Job) -> None:
@@ -28,11 +26,11 @@ def check(job: Job) -> None:
     _size(job)
     if job.step.serves:
         _serving(job)
-    check_unequal(job)
+    _features(job, first=True)
     _scheme(job, axis)
+    _features(job, first=False)
     if model.ffn % columns:
         raise plan.refusal(axis, f"{columns} does not divide the {model.ffn} FFN columns of {model.name}")
-    expert_checks.check(job, axis)
     pieces = plan.token_shards * (2 if plan.partition == "zigzag" and plan.token_shards > 1 else 1)
     lengths = [row[0] for batch in job.passes for row in batch.rows] or [job.work.sequence]
     for length in lengths if job.step.shards_tokens and not job.unequal else ():
@@ -48,13 +46,18 @@ def check(job: Job) -> None:
         raise InputError(f"modules for further tokens: {has}; leave it out", key="workload.multi_token")
     _pipeline(job)
     _activations(job)
-    away = weight_offload.refused(job)
-    if away is not None:
-        raise plan.refusal(*away)
     _documents(job)
     _adapters(job)
     _shard_group(job)
     _checkpoint(job)
+
+
+def _features(job: Job, *, first: bool) -> None:
+    """What the features ask whose keys the job states."""
+    for feature in features_of(job):
+        refused = feature.refusal(job) if feature.first is first else None
+        if refused is not None:
+            raise job.plan.refusal(*refused)
 
 
 #: Layers of a stage times micro-batches that a step may be: what is simulated one after the other. The largest

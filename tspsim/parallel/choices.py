@@ -11,26 +11,16 @@ from collections.abc import Iterator
 from ..base.errors import InputError
 from ..base.quick import replace
 from .checks import check
-from .choice import Choice
 from .context.method import CONTEXT_METHODS
+from .feature import plan_options
 from .job import Job
 from .plan import Plan
-from .scheme import scheme_of
-
-
-def choices_of(plan: Plan) -> tuple[Choice, ...]:
-    """What a plan's scheme, and its context method, leave to be chosen."""
-    return scheme_of(plan).choices(plan)
-
-
-def switches_of(plan: Plan) -> tuple[str, ...]:
-    """The switches of all choices of a plan."""
-    return tuple(name for choice in choices_of(plan) for name in choice.switches)
+from .scheme import choices_of, scheme_of, switches_of
 
 
 def with_defaults(plan: Plan) -> Plan:
     """The plan with the options that its scheme and its context method bring, at their defaults where it has none."""
-    brought = (*scheme_of(plan).options, *CONTEXT_METHODS.get(plan.exchange).options)
+    brought = (*plan_options(scheme_of(plan)), *CONTEXT_METHODS.get(plan.exchange).options)
     values = {option.name: option.default for option in brought if option.default is not None} | dict(plan.options)
     return replace(plan, options=values) if len(values) > len(plan.options) else plan
 

@@ -11,94 +11,91 @@ from .pipeline import Refusal
 from .plan import EXPERT_POOL
 
 
-def check(job: Job, axis: str) -> None:
-    """Where experts are, and how tokens and they meet; raises InputError."""
+def check(job: Job) -> Refusal:
+    """Where experts are, and how tokens and they meet."""
     model, plan, experts = job.model, job.plan, job.model.experts
     wrong = _pieces(job)
     if wrong is not None:
-        raise plan.refusal(*wrong)
+        return wrong
     if experts is None:
         if plan.ep > 1:
-            raise plan.refusal("ep", f"{plan.ep} spreads experts, but {model.name} has none; leave ep out")
+            return "ep", f"{plan.ep} spreads experts, but {model.name} has none; leave ep out"
         if plan.hiding.halves:
             problem = f"{plan.expert_overlap} hides exchanges with experts, but {model.name} has none; leave it out"
-            raise plan.refusal("expert_overlap", problem)
-        return
+            return "expert_overlap", problem
+        return None
     columns = job.scheme.shards(job)
     if experts.shared_width % columns:
         columns_of = f"the {experts.shared_width} columns of the shared experts of {model.name}"
-        raise plan.refusal(axis, f"{columns} does not divide {columns_of}")
-    _balance(job)
-    wrong = _dispatch(job, experts)
+        return job.scheme.axes[0], f"{columns} does not divide {columns_of}"
+    wrong = _balance(job) or _dispatch(job, experts)
     if wrong is not None:
-        raise plan.refusal(*wrong)
+        return wrong
     if job.step.serves:
-        _serving_experts(job)
-        return
+        return _serving_experts(job)
     if not plan.dispatch.trains or plan.hiding.halves:
         key, value = ("expert_dispatch", plan.expert_dispatch)
         if plan.hiding.halves:
             key, value = "expert_overlap", plan.expert_overlap
-        raise plan.refusal(key, f"{value} is of {', '.join(step.name for step in STEPS.values() if step.serves)}")
+        return key, f"{value} is of {', '.join(step.name for step in STEPS.values() if step.serves)}"
     if plan.dispatch.eight_bits and element_bytes(job.work.precision) > element_bytes("mxfp8"):
         problem = f"{plan.expert_dispatch} sends what products in eight bits read"
-        raise plan.refusal("expert_dispatch", f"{problem}, and these are in {job.work.precision}")
+        return "expert_dispatch", f"{problem}, and these are in {job.work.precision}"
     if plan.hiding.micro_batches and (plan.ep == 1 or plan.order.of_micro_batches is None):
-        raise plan.refusal("expert_overlap", "micro_batches hides exchanges of ep > 1 in 1f1b; use none")
+        return "expert_overlap", "micro_batches hides exchanges of ep > 1 in 1f1b; use none"
     if plan.ep == 1:
         if experts.width % plan.tp:
             remedy = f"{plan.tp} does not divide the {experts.width} columns of an expert of {model.name}; set ep"
-            raise plan.refusal("tp", remedy)
-        return
+            return "tp", remedy
+        return None
     if experts.count % plan.ep and plan.expert_shards is None:
-        raise plan.refusal("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
+        return "ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}"
     if plan.expert_parts is None:
         axes = [name for name in plan.expert_axes if plan.degree(name) > 1]
         ranks = " x ".join(f"{name} {plan.degree(name)}" for name in axes) or "1"
-        raise plan.refusal(
-            "ep", f"{plan.ep} ranks cannot be taken from {ranks}, the inner axes whole and the last in equal parts"
-        )
+        return "ep", f"{plan.ep} ranks cannot be taken from {ranks}, the inner axes whole and the last in equal parts"
     if plan.tp > 1 and not plan.sequence_regions:
-        raise plan.refusal(
-            "ep", "beside tp needs sequence_regions: true, so that every rank sends its own tokens to experts"
-        )
+        return "ep", "beside tp needs sequence_regions: true, so that every rank sends its own tokens to experts"
+    return None
 
 
-def _balance(job: Job) -> None:
+def _balance(job: Job) -> Refusal:
     """A policy moves or copies whole experts between the ranks of a group."""
     model, plan, experts = job.model, job.plan, job.model.experts
     policy, balance = BALANCES.get(plan.expert_balance.policy), plan.expert_balance
     assert experts is not None
     if (job.training and not policy.trains) or (job.step.serves and not policy.serves):
-        raise plan.refusal("expert_balance", f"{policy.name} is not built for a {job.step.title}; use busiest")
+        return "expert_balance", f"{policy.name} is not built for a {job.step.title}; use busiest"
     if plan.ep > 1 and experts.count % plan.ep == 0:
         wrong = policy.check(experts.count, plan.ep, balance.options)
         if wrong is not None:
-            raise plan.refusal("expert_balance", f"{wrong}, of {model.name} with ep {plan.ep}")
+            return "expert_balance", f"{wrong}, of {model.name} with ep {plan.ep}"
+    return None
 
 
-def _serving_experts(job: Job) -> None:
+def _serving_experts(job: Job) -> Refusal:
     """Experts of a serving step: on the ranks of ``tp``, or over replicas that go in step."""
     model, plan, experts = job.model, job.plan, job.model.experts
     assert experts is not None
     whole = job.whole_ranks
     columns = max(1, whole // plan.ep) if job.replicates_tokens else whole if plan.ep == 1 else 1
     if experts.width % columns:
-        raise plan.refusal("tp", f"{columns} does not divide the {experts.width} columns of an expert; set ep")
+        return "tp", f"{columns} does not divide the {experts.width} columns of an expert; set ep"
     if experts.count % plan.ep:
-        raise plan.refusal("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
+        return "ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}"
     if plan.ep > 1 and not job.scheme.usual and job.plan.token_shards % plan.ep:
         key, ranks = plan.token_axis, plan.token_shards
-        raise plan.refusal("ep", f"{plan.ep} ranks are not a part of {key} = {ranks}; use a divisor of that")
+        return "ep", f"{plan.ep} ranks are not a part of {key} = {ranks}; use a divisor of that"
     if plan.expert_parts is None or (job.scheme.usual and plan.ep > plan.tp and plan.ep % plan.tp):
         shards = f" x sp {plan.sp}" if plan.sp > 1 else ""
-        raise plan.refusal("ep", f"{plan.ep} ranks cannot be taken from tp {plan.tp}{shards} x dp {plan.dp}, tp whole")
+        return "ep", f"{plan.ep} ranks cannot be taken from tp {plan.tp}{shards} x dp {plan.dp}, tp whole"
     if plan.hiding.micro_batches:
-        raise plan.refusal("expert_overlap", "micro_batches hides exchanges behind a backward; use two_batches")
+        return "expert_overlap", "micro_batches hides exchanges behind a backward; use two_batches"
     if plan.hiding.halves and (job.replicates_tokens or plan.ep == 1) and EXPERT_POOL not in plan.options:
-        raise plan.refusal("expert_overlap", "two_batches hides exchanges with experts of other replicas; set ep")
+        return "expert_overlap", "two_batches hides exchanges with experts of other replicas; set ep"
     if plan.hiding.halves and any(batch.sequences < 2 for batch in job.forwards):
-        raise plan.refusal("expert_overlap", "two_batches needs two sequences in every pass")
+        return "expert_overlap", "two_batches needs two sequences in every pass"
+    return None
 
 
 def _pieces(job: Job) -> Refusal:

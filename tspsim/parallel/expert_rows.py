@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from math import ceil
 
-from ..model import Block
 from ..model.formats import WeightClass
 from ..model.routed import RoutedShard
-from . import expert_shards
+from . import expert_checks, expert_shards
 from .balance import touched
+from .feature import FEATURES, Feature
 from .job import Job
 from .ledger import Buffer, Lifetime
-from .plan import DRAFT_REPLICAS, EXPERT_POOL
+from .pipeline import Chunk
+
+
+def tokens_leave(job: Job) -> bool:
+    """Whether tokens of any layer go to experts on other ranks."""
+    return job.plan.ep > 1 and job.model.experts is not None and not job.replicates_tokens
 
 
 def own_tokens(job: Job) -> int:
@@ -21,10 +26,7 @@ def own_tokens(job: Job) -> int:
 
 
 def program_axes(job: Job) -> tuple[str, ...]:
-    """Axes along which programs differ for the sake of experts: the group's, where its ranks get different loads;
-    replicas, where some keep experts, or a draft model, alone."""
-    if EXPERT_POOL in job.plan.options or DRAFT_REPLICAS in job.plan.options:
-        return ("dp",)
+    """Axes along which programs differ for the sake of experts: the group's, where its ranks get different loads."""
     uneven = job.model.experts is not None and job.plan.ep > 1 and not job.expert_loads.even
     return ("ep",) if uneven else ()
 
@@ -88,14 +90,14 @@ def moved_bytes(job: Job) -> float:
     return job.expert_loads.moved_experts * expert_bytes(job)
 
 
-def buffers(job: Job, kinds: Mapping[Block, int]) -> Iterator[Buffer]:
+def buffers(job: Job, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """Experts of other ranks for a layer, with their gradients while training; and copies that stay in all layers of
-    ``kinds`` (of a serving step they are weights among others: :mod:`tspsim.parallel.state.served`)."""
+    ``chunks`` (of a serving step they are weights among others: :mod:`tspsim.parallel.state.served`)."""
     if job.model.experts is not None and job.plan.ep > 1:
         moved = moved_bytes(job)
         gradients_ = moved / job.weight_bytes * job.work.optimizer.gradients if job.training else 0.0
         yield Buffer("moved_experts", moved + gradients_, Lifetime.LAYER)
-        layers = sum(count for block, count in kinds.items() if block.experts)
+        layers = sum(count for block, count in job.blocks(chunks).items() if block.experts)
         if not job.step.serves:
             yield from expert_shards.buffers(job)
             yield Buffer("copied_experts", job.expert_loads.further_experts * expert_bytes(job) * layers, Lifetime.STEP)
@@ -108,3 +110,18 @@ def touched_experts(job: Job, tokens: int, position: int | None) -> float:
     assert experts is not None
     per_rank = touched(job.work.routing, plan.expert_balance, experts.count, plan.ep, tokens * experts.topk)
     return max(per_rank) if position is None else per_rank[position]
+
+
+FEATURES.register(
+    Feature(
+        "experts",
+        "routed experts, where they are and how tokens reach them",
+        keys=(
+            *("model.experts", "ep", "expert_dispatch", "expert_overlap", "expert_pieces", "expert_shards"),
+            "expert_balance",
+        ),
+        check=expert_checks.check,
+        buffers=buffers,
+        axes=program_axes,
+    )
+)

@@ -382,6 +382,12 @@ class Job:
         return loads.of_slices(plan.expert_owners) if plan.expert_owners > 1 else loads
 
     @once
+    def stated(self) -> frozenset[str]:
+        """Keys of its plan that are stated, and facts of its model and work that do not stand at their default."""
+        facts = [f"model.{name}" for name in self.model.stated]
+        return self.plan.stated.union(facts, (f"work.{name}" for name in self.work.stated))
+
+    @once
     def scheme(self) -> SchemeFacts:
         """What spreads a replica, as far as jobs ask; all of it: :func:`~tspsim.parallel.scheme.scheme_of`."""
         return SCHEME_FACTS.get(self.plan.scheme)

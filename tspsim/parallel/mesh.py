@@ -100,7 +100,7 @@ def located(plan: Plan, gpus: int, gpus_per_node: int) -> Plan:
     none."""
     _ = ordered(plan, gpus, gpus_per_node)
     axes = [plan.token_axis] if plan.token_shards > 1 else []
-    axes += sequence_groups(plan.options, plan.dp)
+    axes += sequence_groups(plan.options, plan.dp) if "dynamic_sp" in plan.options else []
     axes += ["ep"] if plan.ep > 1 and plan.dispatch.by_nodes is not None and plan.expert_parts else []
     axes += ["dp"] if EXPERT_POOL in plan.options else []
     if not axes:

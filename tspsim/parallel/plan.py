@@ -9,7 +9,7 @@ from typing import Any
 
 from ..base.errors import InputError
 from ..base.memo import once
-from ..base.quick import replace
+from ..base.quick import replace, stated_fields
 from ..model import Architecture
 from ..network import Routing
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
@@ -181,6 +181,12 @@ class Plan(OpenSwitches, Switches):
         own = {name: value for name, value in values.items() if name in _FIELDS}
         others = {name: value for name, value in values.items() if name not in _FIELDS}
         return replace(self, **own, options={**self.options, **others} if others else self.options)
+
+    @once
+    def stated(self) -> frozenset[str]:
+        """Its keys that do not stand at their default: switches, options, and axes with several ranks."""
+        degrees = [axis for axis, degree in self.degrees.items() if degree > 1]
+        return stated_fields(self).union(self.options, degrees)
 
     @property
     def token_shards(self) -> int:

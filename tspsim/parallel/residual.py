@@ -10,10 +10,18 @@ A kind is one object that registers itself; :mod:`tspsim.parallel.schemes.tensor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..base.registry import Registry
+from .expert_rows import tokens_leave
+from .feature import FEATURES, Feature
+from .job import Job
+from .option import Option
+from .pipeline import Refusal
 from .plan import Plan
+from .reasons import ANOTHER_MODEL
+from .sought import Sought
 
 
 @dataclass(frozen=True)
@@ -90,3 +98,44 @@ def residual_of(plan: Plan) -> Residual:
     """The wiring of a plan's layers."""
     name = plan.options.get("residual")
     return STANDARD if name is None else RESIDUALS.get(name)
+
+
+def check(job: Job) -> Refusal:
+    """Kinds that are no plain stack of sums go with the plain schedules."""
+    plan, residual = job.plan, residual_of(job.plan)
+    if residual is STANDARD:
+        return None
+    said = f"{residual.name} beside"
+    for key in ("sequence_regions", "overlap"):
+        if getattr(plan, key) and plan.tp > 1:
+            return "residual", f"{said} `{key}: true` is not built; leave that out"
+    if tokens_leave(job):
+        return "residual", f"{said} experts that tokens are sent to (`ep`: {plan.ep}) is not built; leave that out"
+    return None
+
+
+def notes(job: Job) -> Iterator[str]:
+    """That the plan's model is another one."""
+    note = residual_of(job.plan).note
+    if note:
+        yield note
+
+
+FEATURES.register(
+    Feature(
+        "residual",
+        "blocks that hang on the residual stream in another way",
+        options=(
+            Option(
+                "residual",
+                RESIDUALS,
+                None,
+                "how blocks hang on the residual stream; all but standard are other models",
+                Sought(why_not=ANOTHER_MODEL),
+            ),
+        ),
+        scheme="tensor",
+        check=check,
+        notes=notes,
+    )
+)

@@ -172,3 +172,13 @@ SCHEMES: Registry[Scheme] = SCHEME_FACTS.holding(Scheme)
 def scheme_of(plan: Plan) -> Scheme:
     """The scheme a plan's degrees ask for."""
     return SCHEMES.get(plan.scheme)
+
+
+def choices_of(plan: Plan) -> tuple[Choice, ...]:
+    """What a plan's scheme, and its context method, leave to be chosen."""
+    return scheme_of(plan).choices(plan)
+
+
+def switches_of(plan: Plan) -> tuple[str, ...]:
+    """The switches of all choices of a plan."""
+    return tuple(name for choice in choices_of(plan) for name in choice.switches)

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from ..model import Architecture
 from .context.method import CONTEXT_METHODS
+from .feature import plan_options
 from .job import Job
-from .registries import SCHEME_FACTS
+from .scheme import SCHEMES
 from .sought import SOUGHT, Sought
 from .switches import declared
 from .work import Work
@@ -36,7 +37,7 @@ ORDER = (
 
 def search_keys() -> dict[str, Sought]:
     """All of them by name: of every plan, of registered schemes and context methods, and of whoever registered one."""
-    of_schemes = [option for scheme in SCHEME_FACTS.values() for option in scheme.options]
+    of_schemes = [option for scheme in SCHEMES.values() for option in plan_options(scheme)]
     options = [*of_schemes, *(option for method in CONTEXT_METHODS.values() for option in method.options)]
     keys = [*declared(), *(replace(option.search, name=option.name) for option in options if option.search)]
     by_name = {key.name: key for key in (*keys, *SOUGHT.values())}

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ..base.memo import once
 from ..model import Block
 from ..model.layer import LayerShard
 from ..operators import Gemm, Operator
@@ -18,7 +19,8 @@ from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .builder import ProgramBuilder, WrittenLayer
 from .decode import draft_pool
 from .drafting import draft_passes, drafter_of, drafting, unlike_passes
-from .expert_rows import own_tokens, program_axes
+from .expert_rows import own_tokens
+from .feature import features_of, pieces_of
 from .interleave import flat, interleaved, shifted
 from .job import Job
 from .lengths import group_axis
@@ -26,7 +28,7 @@ from .pipeline import Chunk, spread_over
 from .plan import DRAFT_REPLICAS, EXPERT_POOL
 from .recomputed import FULL, INSIDE, KEPT
 from .scheme import Scheme, WholeTokens
-from .state import data, offload, served, state_copies, weight_arrivals, weight_offload
+from .state import data, offload, served, state_copies, weight_arrivals
 from .state.memory import KeptActivations
 
 #: Writes one layer: its shard, and what it leaves for its backward → when it is complete.
@@ -35,10 +37,11 @@ WriteLayer = Callable[[LayerShard, KeptActivations], list[int]]
 
 def axes_of(job: Job) -> tuple[str, ...]:
     """Axes along which programs differ, outermost first: stages, replicas whose sequences differ, sequence shards, and
-    what experts ask for."""
+    what features ask for."""
     tokens = (job.plan.token_axis,) if job.token_shards > 1 or not job.step.serves else ()
     replicas = ("dp",) if job.unequal else ()
-    return ("pp", *replicas, *tokens, *program_axes(job))
+    features = dict.fromkeys(axis for feature in features_of(job) for axis in feature.axes(job))
+    return ("pp", *replicas, *tokens, *features)
 
 
 #: What stages send each other.
@@ -52,7 +55,8 @@ def write_program(scheme: Scheme, job: Job, coordinates: Mapping[str, int] | Non
     the busiest.
     """
     writer = Writer(scheme, job, coordinates or {})
-    writer.copied = state_copies.begin(writer.builder, writer.whole, writer.share, writer.chunks)
+    if job.plan.checkpoint is not None:
+        writer.copied = state_copies.begin(writer.builder, writer.whole, writer.share, writer.chunks)
     job.step.write(writer, writer.whole.tasks(writer.stage))
     return writer.builder.program()
 
@@ -84,18 +88,27 @@ class Writer:
         self.head = scheme.head
         if job.step.serves:
             assert scheme.whole is not None
-            self.pieces = scheme.whole if job.token_shards == 1 else scheme
-            self.head = scheme.whole.head
+            whole = pieces_of(job, scheme.whole)
+            self.pieces = whole if job.token_shards == 1 else scheme
+            self.head = whole.head
         self.builder = ProgramBuilder(", ".join(names) or "all ranks", job, coordinates)
         self.share = data.OwnedParameters(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
         self.copied: list[int] = []
-        self.arrivals = weight_arrivals.WeightArrivals()
         self._interleaved: dict[Hashable, list[Instruction]] = {}
         self.last_use = 0
+        #: Replicas divide what is trained among them, so that tasks may gather weights.
+        self.divides = job.training and plan.zero > 0
+        #: Other replicas draft for those that verify.
+        self.drafts_elsewhere = DRAFT_REPLICAS in plan.options
         #: What the next layer whose activations are copied to the host or back waits for, as an index of the program.
         self.gate: int | None = None
         self._written: dict[Hashable, tuple[Repeat, list[int], list[int]]] = {}
+
+    @once
+    def arrivals(self) -> weight_arrivals.WeightArrivals:
+        """Of weights that lie elsewhere."""
+        return weight_arrivals.WeightArrivals()
 
     def do(self, tasks: Sequence[Task]) -> None:
         """Write tasks, one after the other, or interleaved with the next."""
@@ -123,11 +136,12 @@ class Writer:
         elif pack is not None:
             self.builder.renamed = {}
         self.builder.capture = self.job.capture
-        if task.kind == FORWARD and draft_pool.size(self.job.plan):
+        if task.kind == FORWARD and self.drafts_elsewhere:
             self.in_pools(chunk, task)
         elif task.kind == FORWARD:
             self.forward(chunk, task)
-            self.copied += state_copies.after_forward(self.builder, self.whole, self.share, chunk, task)
+            if self.job.plan.checkpoint is not None:
+                self.copied += state_copies.after_forward(self.builder, self.whole, self.share, chunk, task)
         elif task.kind == BACKWARD:
             self.backward(chunk, task)
         else:
@@ -155,16 +169,18 @@ class Writer:
         if not chunk.has_embedding:
             self.receive(ACTIVATIONS, chunk.way, chunk)
         elif job.model.vocab:
-            data.gather_table(builder, job, self.share.embedding(chunk), task, "embedding weights")
+            if self.divides:
+                data.gather_table(builder, job, self.share.embedding(chunk), task, "embedding weights")
             builder.part = "embedding"
             pieces.embed(builder, job, self.layer)
             self.wait([builder.length - 1])
 
         def layer(shard: LayerShard, kind: KeptActivations) -> list[int]:
             self.bring_weights(kind, task)
-            gathered = data.gather_weights(builder, job, self.share, shard.kind, task)
+            gathered = data.gather_weights(builder, job, self.share, shard.kind, task) if self.divides else None
             ready = pieces.layer(builder, self.job, shard, self.position)
-            data.wait_for_weights(builder, job, gathered, ready)
+            if gathered is not None:
+                data.wait_for_weights(builder, job, gathered, ready)
             self.weights_here(kind)
             if kind.away:
                 self.gate = offload.send(builder, job, scheme_shards, kind, ready, self.gate)
@@ -174,7 +190,8 @@ class Writer:
         if not chunk.has_head:
             self.send(ACTIVATIONS, chunk.way, ready, chunk)
         elif job.model.vocab and job.head_tokens:
-            data.gather_table(builder, job, self.share.head(chunk), task, "head weights")
+            if self.divides:
+                data.gather_table(builder, job, self.share.head(chunk), task, "head weights")
             builder.part = "head"
             self.wait(ready)
             self.head(builder, job, self.layer)
@@ -184,7 +201,7 @@ class Writer:
             builder.part = "head"
             self.head(builder, job, self.layer)
         builder.further_token = False
-        if chunk.has_head and job.drafts and job.model.vocab and not draft_pool.size(job.plan):
+        if chunk.has_head and job.drafts and job.model.vocab and not self.drafts_elsewhere:
             self.draft(layer, task)
 
     def wait(self, ready: list[int]) -> None:
@@ -439,7 +456,7 @@ class Writer:
             again = (plan.recomputation,) * chunk.layers
         resident = self.builder.further_token or task.kind == WEIGHTS
         away = 0 if resident or not job.training else plan.offload_layers
-        fetched = spread_over(chunk.layers, 0) if resident else weight_offload.places(job, chunk)
+        fetched = spread_over(chunk.layers, 0 if resident else plan.offload_weights)
         layers = list(zip(blocks, again, spread_over(chunk.layers, away), fetched, strict=True))
         if layers.count(layers[0]) == len(layers):
             return [KeptActivations(*layers[0])] * len(layers)

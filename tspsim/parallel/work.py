@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ..base.memo import once
+from ..base.quick import stated_fields
 from ..model import Architecture
 from ..model.formats import BF16, Formats
 from ..steps import FORWARD_STEP, STEPS, Batch, Load, Row, ServingStep, Step
@@ -81,6 +82,11 @@ class Work:
     @once
     def step(self) -> Step:
         return STEPS.get(self.pass_)
+
+    @once
+    def stated(self) -> frozenset[str]:
+        """Its fields that do not stand at their default."""
+        return stated_fields(self)
 
     @property
     def reduced_bytes(self) -> float:

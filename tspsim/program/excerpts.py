@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..base.quick import replace
-from .instructions import Collective, Content, Instruction, Program, Repeat, content
+from .instructions import Collective, Content, Instruction, Program, Repeat, content, length_of
 from .order import waits_for_all
 
 Item = Instruction | Repeat
@@ -61,11 +61,6 @@ def excerpt_of(programs: Sequence[Program], refused: Set[RepetitionCut], kept: i
 def shape(item: Item) -> int:
     """Times of a Repeat; 0 for a single instruction."""
     return item.times if isinstance(item, Repeat) else 0
-
-
-def length_of(item: Item) -> int:
-    """Instructions of an item, unrolled."""
-    return item.times * len(item.body) if isinstance(item, Repeat) else 1
 
 
 def micro_batches(programs: Sequence[Program], kept: int) -> tuple[RepetitionCut, ...]:

@@ -202,6 +202,11 @@ def content(instruction: Instruction) -> Content:
     return *common, instruction.axis, instruction.size_bytes, ends, instruction.wrap
 
 
+def length_of(item: Instruction | Repeat) -> int:
+    """Instructions of an item of a program, unrolled."""
+    return item.times * len(item.body) if isinstance(item, Repeat) else 1
+
+
 class Issued(NamedTuple):
     """An instruction where it stands in the unrolled program: its layer, and absolute indices of what it waits for."""
 

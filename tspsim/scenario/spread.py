@@ -26,6 +26,7 @@ from ..base.registry import Registry
 from ..base.strict import OneOf
 from ..network import ALGORITHMS, KINDS
 from ..parallel import CONTEXT_METHODS, SCHEMES, Option, mesh_axes, scheme_axes
+from ..parallel.feature import plan_options
 from ..parallel.plan_keys import folds
 from ..parallel.recomputed import KEPT, Partly
 from ..parallel.registries import scheme_name
@@ -167,8 +168,8 @@ class Spread(StatedSchedule):
             axis, others = scheme.axes[0], " and ".join(axis for axis in beside if axis in type(self).model_fields)
             raise refuse(f"{axis}: {self.degree(axis)} {scheme.alone}; leave {others} out beside it")
         for other in SCHEMES.values():
-            strange = [option.name for option in other.options if getattr(self, option.name, None) is not None]
-            strange = [name for name in strange if name not in {option.name for option in scheme.options}]
+            strange = [option.name for option in plan_options(other) if getattr(self, option.name, None) is not None]
+            strange = [name for name in strange if name not in {option.name for option in plan_options(scheme)}]
             if strange:
                 raise refuse(f"{strange[0]} is a key of {other.summary}; leave it out of {scheme.summary}")
         return self
@@ -179,7 +180,7 @@ class Spread(StatedSchedule):
         for axis in scheme_axes():
             if axis not in cls.model_fields:
                 yield Option(axis, Degree, 1)
-        of_schemes = [option for scheme in SCHEMES.values() for option in scheme.options]
+        of_schemes = [option for scheme in SCHEMES.values() for option in plan_options(scheme)]
         of_methods = [option for method in CONTEXT_METHODS.values() for option in method.options]
         for option in (*of_schemes, *of_methods):
             names = option.type
@@ -220,7 +221,7 @@ class Spread(StatedSchedule):
     @property
     def options(self) -> dict[str, Any]:
         """What it states of the keys that its scheme and its context method bring, and their defaults."""
-        brought = (*SCHEMES.get(self.scheme).options, *CONTEXT_METHODS.get(self.exchange).options)
+        brought = (*plan_options(SCHEMES.get(self.scheme)), *CONTEXT_METHODS.get(self.exchange).options)
         values = {option.name: getattr(self, option.name, option.default) for option in brought}
         return {name: value for name, value in values.items() if value is not None}
 

@@ -41,7 +41,8 @@ from ..parallel import Job, scheme_of, write_program
 from ..parallel.lengths import Pack
 from ..parallel.step import Writer
 from ..program import Compute, Program
-from ..program.excerpts import length_of, parted_behind_layers
+from ..program.excerpts import parted_behind_layers
+from ..program.instructions import length_of
 from ..program.mesh import Mesh
 from ..steps import FORWARD
 from . import metrics

@@ -236,7 +236,7 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
             *notes_of(job),
             *of_experts_types(question, job),
             *for_nothing(question, job),
-            *checkpoint_notes(written),
+            *(checkpoint_notes(written) if written else ()),
             *([AT_WORST] if submission.system.at_worst else []),
             *([submission.system.told] if submission.system.told else []),
             *varied(question, job, every_rank=every_rank),
@@ -252,7 +252,8 @@ def scheduled(question: Question, plan: Plan) -> Job:
     """A plan's job with what its schedule leaves open chosen for the machine (:mod:`tspsim.step.tuning`), and short
     prompts for the kernels that take less."""
     job = question.job(plan)
-    job = replace(job, plan=tuned(job, question.on(plan).cluster, question.device))
+    if job.plan.open:
+        job = replace(job, plan=tuned(job, question.on(plan).cluster, question.device))
     if not (job.step.serves and job.token_shards == 1 and job.work.load.short_prompts):
         return job
     try:
@@ -284,7 +285,7 @@ def run(
     variation, slowed, gpus = question.scenario.variation, 1.0, question.cluster.gpus
     interference = Interference(stack.slowdown(device), device.communication_slowdown)
     whole = every_rank or every_iteration or variation or question.others or question.scenario.faults.slow_gpus
-    if not whole and apart.pays(job):
+    if not whole and job.unequal and apart.pays(job):
         return apart.run_apart(question.cluster, stack.cost(costs, device, job.capture), mesh, job, interference)
     with no_collection():
         programs = tuple([write_program(scheme, job, role) for role in roles])
@@ -355,6 +356,8 @@ def order_that_loses(question: Question, plan: Plan, result: PlanResult) -> Iter
     """That a step would be shorter if what replicas gather and sum gave way to its exchanges, with which it shares
     links, or went before them: the step is then one that a better link may make longer. Told by running it in both
     orders."""
+    if not plan.zero:
+        return
     here = question.on(plan)
     timeline, step_s = result.timeline, result.step_time_s
     if timeline is None or result.checkpoint or here.cluster.layout.draws or question.scenario.variation is not None:

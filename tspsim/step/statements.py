@@ -11,6 +11,7 @@ from ..model.formats import WeightClass
 from ..operators import FusedMoE
 from ..parallel import Job, Plan, Work, axes_of, choices_of, method_of, scheme_of, write_program
 from ..parallel.decode.index_exchange import index_exchange_of
+from ..parallel.feature import features_of
 from ..parallel.rank_groups import expert_ranks
 from ..parallel.routing import BALANCED
 from ..parallel.search_keys import search_keys
@@ -192,7 +193,8 @@ def acceptance_in_words(drafts: SpeculationSpec) -> str:
 
 def notes_of(job: Job) -> tuple[str, ...]:
     """What a reader of this plan should know."""
-    notes = [*scheme_of(job.plan).notes(job), *(cache_notes(job) if job.step.serves else ())]
+    features = (note for feature in features_of(job) for note in feature.notes(job))
+    notes = [*scheme_of(job.plan).notes(job), *features, *(cache_notes(job) if job.step.serves else ())]
     if job.head_shards > job.model.kv_heads and not job.step.serves:
         times = job.head_shards // job.model.kv_heads
         notes.append(

@@ -20,25 +20,26 @@ of GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ...base.memo import knowing
 from ...base.units import PositiveCount
 from ...steps.batch import dealt
+from ..builder import ProgramBuilder
+from ..context_share import ContextShare
 from ..draft import DRAFTS
 from ..drafting import drafter_of
+from ..feature import FEATURES, Feature
+from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..option import Option
-from ..pipeline import Refusal
-from ..plan import DRAFT_REPLICAS
+from ..pipeline import Chunk, Refusal
+from ..plan import DRAFT_REPLICAS, Plan
+from ..scheme import scheme_of
 from ..sought import Sought
-
-if TYPE_CHECKING:
-    from ..builder import ProgramBuilder
-    from ..job import Job
-    from ..plan import Plan
+from ..state import served
 
 TURNS = "draft_turns"
 SEARCH = Sought(
@@ -152,10 +153,20 @@ def await_tokens(builder: ProgramBuilder, job: Job, turn: int, stream: str) -> N
     builder.compute(f"{stream} here", after=came)
 
 
-def kept_beyond(job: Job, kept_bytes: float, drafter_bytes: float) -> Iterator[Buffer]:
-    """What a replica that drafts keeps more than one that verifies, which has ``kept_bytes``."""
-    if size(job.plan):
-        yield Buffer("draft_pool", max(0.0, drafter_bytes - kept_bytes), Lifetime.STEP)
+def kept_beyond(job: Job, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
+    """What a replica that drafts keeps more than one that verifies."""
+    drafter, here, shards = drafter_of(job), job.chunks(0), scheme_of(job.plan).residency.weight_shards(job)
+    if not size(job.plan) or drafter is None:
+        return
+    kept = served.weight_bytes(job, shards, here) + served.cache_bytes(job, here)
+    whole, more = served.whole_model(drafter), verifying(job.plan) / size(job.plan)
+    drafted = served.weight_bytes(drafter, shards, whole) + more * served.cache_bytes(drafter, whole)
+    yield Buffer("draft_pool", max(0.0, drafted - kept), Lifetime.STEP)
+
+
+def context(plan: Plan, share: ContextShare) -> ContextShare:
+    """Those that verify keep the caches of all replicas."""
+    return replace(share, copies=plan.dp / max(1, verifying(plan))) if size(plan) else share
 
 
 def check(job: Job) -> Refusal:
@@ -189,3 +200,19 @@ def notes(job: Job) -> Iterator[str]:
         who = f"replica {first} drafts" if first == last else f"replicas {first} to {last} draft"
         problem = f"{who} with {drafter.model.name} for the others (`{DRAFT_REPLICAS}`)"
         yield problem + (", one half of the sequences while the other is verified" if turns(job.plan) > 1 else "")
+
+
+FEATURES.register(
+    Feature(
+        DRAFT_REPLICAS,
+        "a draft model on GPUs of its own",
+        options=OPTIONS,
+        scheme="tensor",
+        serves=True,
+        check=check,
+        notes=notes,
+        buffers=kept_beyond,
+        axes=lambda job: ("dp",) if size(job.plan) else (),
+        context=context,
+    )
+)

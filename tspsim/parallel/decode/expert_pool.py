@@ -18,28 +18,28 @@ Memory is that of the fuller kind of GPU: all weights but experts with G/m of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ...base.memo import knowing
 from ...base.units import PositiveCount, several
 from ...model.formats import WeightClass
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
+from ..builder import ProgramBuilder
+from ..context_share import ContextShare
 from ..expert_rows import load_of, routed_shard, touched_experts
 from ..experts.expert import Shared
+from ..feature import FEATURES, Feature
 from ..interleave import EXCHANGE
+from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..option import Option
-from ..pipeline import Refusal
-from ..plan import EXPERT_POOL, POOL_NODE
+from ..pipeline import Chunk, Refusal
+from ..plan import EXPERT_POOL, POOL_NODE, Plan
+from ..scheme import WholeTokens
 from ..sought import Sought, decodes, with_experts
-
-if TYPE_CHECKING:
-    from ..builder import ProgramBuilder
-    from ..job import Job
-    from ..plan import Plan
+from ..state import served
 
 OPTION = Option(
     EXPERT_POOL,
@@ -77,9 +77,38 @@ def of_all(job: Job, ranks: int) -> Job:
     return knowing(own, batch=replace(own.batch, outputs=-(-job.batch.head_tokens * job.plan.dp // ranks)))
 
 
-def attend_for_all(job: Job) -> Job:
-    """The job as an attention GPU has it; without a pool the job."""
-    return of_all(job, attending(job.plan)) if size(job.plan) else job
+def of_both(whole: WholeTokens) -> WholeTokens:
+    """Pieces that are written for GPUs of the pool and for those that attend, each its own."""
+
+    def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
+        if in_pool(builder, job):
+            elsewhere(builder)
+        else:
+            whole.embed(builder, of_all(job, attending(job.plan)), layer)
+
+    def layer(builder: ProgramBuilder, job: Job, shard: LayerShard, position: int) -> list[int]:
+        if in_pool(builder, job):
+            return serve(builder, job, shard)
+        return whole.layer(builder, of_all(job, attending(job.plan)), shard, position)
+
+    def head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
+        if in_pool(builder, job):
+            elsewhere(builder)
+        else:
+            whole.head(builder, of_all(job, attending(job.plan)), layer)
+
+    return WholeTokens(embed, layer, head)
+
+
+def context(plan: Plan, share: ContextShare) -> ContextShare:
+    """Those that attend keep the caches of all replicas."""
+    return replace(share, copies=plan.dp / max(1, attending(plan)))
+
+
+def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
+    """GPUs of the pool that share a node."""
+    near = plan.node_ranks("dp")
+    return {POOL_NODE: {"dp": near}} if near > 1 else {}
 
 
 def elsewhere(builder: ProgramBuilder) -> list[int]:
@@ -150,18 +179,16 @@ def expert_bytes(job: Job) -> float:
     return layers * own * model.expert_parameters * job.work.formats.weight_bytes(WeightClass.EXPERTS)
 
 
-def buffers(job: Job, kept_bytes: float) -> Iterator[Buffer]:
-    """What the pool's GPUs keep more than the others, which have ``kept_bytes``; and rows on their way."""
-    if size(job.plan):
-        yield Buffer("expert_pool", max(0.0, expert_bytes(job) - kept_bytes), Lifetime.STEP)
-        yield Buffer("workspace", 2.0 * rows_bytes(job, job.tokens * job.plan.dp), Lifetime.LAYER)
+def buffers(job: Job, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
+    """What the pool's GPUs keep more than the others; and rows on their way."""
+    kept = served.weight_bytes(job, 1, job.chunks(0)) + served.cache_bytes(job, job.chunks(0))
+    yield Buffer("expert_pool", max(0.0, expert_bytes(job) - kept), Lifetime.STEP)
+    yield Buffer("workspace", 2.0 * rows_bytes(job, job.tokens * job.plan.dp), Lifetime.LAYER)
 
 
 def check(job: Job) -> Refusal:
     """What it needs, and what it is not built for."""
     plan, experts, ranks = job.plan, job.model.experts, size(job.plan)
-    if not ranks:
-        return None
     if not job.step.serves or job.work.load.prompts or job.drafts:
         return EXPERT_POOL, "is of steps that decode, without prompts and drafts"
     if experts is None:
@@ -190,6 +217,23 @@ def check(job: Job) -> Refusal:
 
 def notes(job: Job) -> Iterator[str]:
     """Which GPUs do what."""
-    if size(job.plan):
-        first = attending(job.plan)
-        yield f"GPUs 0 to {first - 1} attend, {first} to {job.plan.dp - 1} keep experts (`{EXPERT_POOL}`)"
+    first = attending(job.plan)
+    yield f"GPUs 0 to {first - 1} attend, {first} to {job.plan.dp - 1} keep experts (`{EXPERT_POOL}`)"
+
+
+FEATURES.register(
+    Feature(
+        EXPERT_POOL,
+        "attention on some GPUs, experts on others",
+        options=(OPTION,),
+        scheme="tensor",
+        serves=True,
+        check=check,
+        notes=notes,
+        buffers=buffers,
+        axes=lambda job: ("dp",),
+        groups=groups,
+        context=context,
+        pieces=of_both,
+    )
+)

@@ -23,26 +23,29 @@ counted, nor the way of a prompt's cache to the host. Prompts are attended by th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Annotated
+
+from pydantic import Field
 
 from ...model.attention.base import Rows, tokens_of
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
-from ..context_share import ContextShare
+from ..builder import ProgramBuilder
+from ..feature import FEATURES, Feature
+from ..job import Job
+from ..option import Option
 from ..pipeline import Refusal
+from ..plan import Plan
 from ..residual import STANDARD, residual_of
+from ..scheme import WholeTokens
+from ..sought import Sought
 from .elsewhere import cache_bytes, parted
-from .layer import mlp, project, serve_layer, share_of, sum_rows
+from .layer import mlp, project, share_of, sum_rows
 
-if TYPE_CHECKING:
-    from ..builder import ProgramBuilder
-    from ..job import Job
-    from ..plan import Plan
-
-#: The key of a plan.
-KEY = "host_attention"
+#: The key of a plan, and the axis whose ranks divide heads and columns.
+KEY, AXIS = "host_attention", "tp"
 #: Streams of the host's processors, and of what comes from it.
 STREAM, RETURN = "host attention", "outputs from host"
 
@@ -58,35 +61,47 @@ def crossing_bytes(layer: ServingLayer, rows: Rows) -> tuple[float, float]:
     return tokens * (layer.query_width + 2 * layer.kv_width) * element, tokens * layer.query_width * element
 
 
-def serve_parts(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str) -> list[int]:
-    """One layer of both parts; ``layer`` is the part of a rank of ``axis``, whose ranks divide heads and columns."""
+def in_parts(whole: WholeTokens) -> WholeTokens:
+    """Layers of both parts."""
+
+    def layer(builder: ProgramBuilder, job: Job, shard: LayerShard, position: int) -> list[int]:
+        here, away = parted(job.rows, share(job.plan))
+        if not away:
+            return whole.layer(builder, job, shard, position)
+        ready = begun_there(builder, job, shard, away)
+        done = whole.layer(builder, job.of_rows(here), shard, position) if here else []
+        return [*done, *ready()]
+
+    return replace(whole, layer=layer)
+
+
+def begun_there(builder: ProgramBuilder, job: Job, layer: LayerShard, away: Rows) -> Callable[[], list[int]]:
+    """One layer of the hosts' part up to the way back; what writes the rest of it, and says when it is complete."""
     assert isinstance(layer, ServingLayer)
-    here, away = parted(job.rows, share(job.plan))
-    if not away:
-        return serve_layer(builder, job, layer, axis)
     other, heads = job.of_rows(away), share_of(job, layer)
     builder.part = "attention"
-    entered, projected = project(builder, other, layer, heads, axis, [])
+    entered, projected = project(builder, other, layer, heads, AXIS, [])
     leaving, coming = crossing_bytes(layer, away)
     there = builder.copy("out", leaving, "queries to host", after=[projected])
     read_s = cache_bytes(layer, heads.attended, away) / job.work.host_reads_bytes_per_s
     attended = builder.host("attention on the host", read_s, after=[there], stream=STREAM)
     back = builder.copy("in", coming, "outputs from host", after=[attended], stream=RETURN)
-    done = serve_layer(builder, job.of_rows(here), layer, axis) if here else []
-    builder.part = "attention"
-    output = builder.compute("output projection", *layer.attention_kind.leave(layer, away), after=[back])
-    summed = sum_rows(builder, other, axis, output, "sum attention")
-    _, ready = mlp(builder, other, layer, axis, [summed])
-    for index, producer in enumerate(ready):
-        builder.after_previous_layer(entered, producer, f"hosts' tokens {index}")
-    return [*done, *ready]
+
+    def rest() -> list[int]:
+        builder.part = "attention"
+        output = builder.compute("output projection", *layer.attention_kind.leave(layer, away), after=[back])
+        summed = sum_rows(builder, other, AXIS, output, "sum attention")
+        _, ready = mlp(builder, other, layer, AXIS, [summed])
+        for index, producer in enumerate(ready):
+            builder.after_previous_layer(entered, producer, f"hosts' tokens {index}")
+        return ready
+
+    return rest
 
 
 def refused(job: Job) -> Refusal:
     """What it is not built for."""
     plan, model = job.plan, job.model
-    if not share(plan):
-        return None
     if not job.work.host_reads_bytes_per_s:
         return KEY, "needs a node whose host's memory bandwidth is known (`host_reads` in its file)"
     if model.latent or model.indexing or model.linear or model.compressed:
@@ -125,7 +140,29 @@ def notes(job: Job) -> Iterator[str]:
     )
 
 
-def with_hosts(context: ContextShare, plan: Plan) -> ContextShare:
-    """A share of contexts of which hosts keep some sequences."""
-    gone = share(plan)
-    return replace(context, hosts=gone) if gone else context
+FEATURES.register(
+    Feature(
+        KEY,
+        "attention of some sequences on the hosts' processors",
+        options=(
+            Option(
+                KEY,
+                Annotated[float, Field(gt=0, lt=1)],
+                None,
+                "of decoding sequences, those that hosts keep the caches of and attend",
+                Sought(
+                    why_not="buys room for caches, not rate: state it to try",
+                    of=lambda model, work: (
+                        work.step.serves and bool(work.load.batch) and work.host_reads_bytes_per_s > 0.0
+                    ),
+                ),
+            ),
+        ),
+        scheme="tensor",
+        serves=True,
+        check=refused,
+        notes=notes,
+        context=lambda plan, context: replace(context, hosts=share(plan)),
+        pieces=in_parts,
+    )
+)

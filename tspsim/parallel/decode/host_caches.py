@@ -16,19 +16,23 @@ a pool whose links carry what memory does it costs next to nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import Annotated
 
-from ...model.layer import LayerShard
+from pydantic import Field
+
+from ...model.attention.base import Rows
 from ...model.serving import ServingLayer
+from ..builder import ProgramBuilder
+from ..context_share import ContextShare
+from ..feature import FEATURES, Attend, Feature
+from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..pipeline import Refusal
+from ..option import Option
+from ..pipeline import Chunk, Refusal
+from ..plan import Plan
+from ..sought import Sought, decodes
 from .elsewhere import cache_bytes, parted
-
-if TYPE_CHECKING:
-    from ...model.attention.base import Rows
-    from ..builder import ProgramBuilder
-    from ..job import Job
-    from ..plan import Plan
 
 #: The key of a plan, and the stream that caches come on.
 KEY, STREAM = "host_caches", "caches from host"
@@ -44,6 +48,20 @@ def share(plan: Plan) -> float:
 def away(job: Job) -> Rows:
     """The rows of a pass whose caches are."""
     return parted(job.rows, share(job.plan))[1] if share(job.plan) else ()
+
+
+def brought_ahead(attend: Attend) -> Attend:
+    """Attention that waits for the caches that come."""
+
+    def write(
+        builder: ProgramBuilder, job: Job, layer: ServingLayer, share: ContextShare, after: list[int]
+    ) -> list[int]:
+        here = bring(builder, job, layer, share.attended)
+        ready = attend(builder, job, layer, share, [*after, *here])
+        attended(builder, job, layer, share.attended, ready[0])
+        return ready
+
+    return write
 
 
 def bring(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int) -> list[int]:
@@ -88,18 +106,16 @@ def arriving_bytes(job: Job) -> float:
     return max(stage_bytes(stage) for stage in range(job.plan.pp))
 
 
-def buffers(job: Job, layers: Sequence[LayerShard], shards: int) -> Iterator[Buffer]:
+def buffers(job: Job, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """Room for two layers' caches."""
-    if share(job.plan):
-        widest = max(cache_bytes(layer, shards, away(job)) for layer in layers if isinstance(layer, ServingLayer))
-        yield Buffer("cache_buffers", BUFFERS * widest, Lifetime.STEP)
+    layers = [job.layer(job.plan.tp, block) for block in dict.fromkeys(job.model.blocks)]
+    widest = max(cache_bytes(layer, job.plan.tp, away(job)) for layer in layers if isinstance(layer, ServingLayer))
+    yield Buffer("cache_buffers", BUFFERS * widest, Lifetime.STEP)
 
 
 def refused(job: Job) -> Refusal:
     """What it is not built for."""
     plan, model = job.plan, job.model
-    if not share(plan):
-        return None
     if not job.work.host_bytes_per_s:
         return KEY, "needs a node whose link to its host's memory is known"
     if model.linear or model.compressed or model.indexing:
@@ -123,3 +139,33 @@ def notes(job: Job) -> Iterator[str]:
             f"{size / 1e9:,.3g} GB of caches per GPU come from the host's memory every step, in "
             f"{1e3 * size / job.work.host_bytes_per_s:,.3g} ms at best (`{KEY}`)"
         )
+
+
+FEATURES.register(
+    Feature(
+        KEY,
+        "caches of some sequences in the hosts' memory, copied ahead of attention",
+        options=(
+            Option(
+                KEY,
+                Annotated[float, Field(gt=0, lt=1)],
+                None,
+                "of decoding sequences, those whose caches lie in the host's memory or a pool, and come ahead of "
+                "attention",
+                Sought(
+                    why_not="slower than attention on the hosts, which is tried, of all but few sequences",
+                    of=lambda model, work: (
+                        decodes(model, work) and bool(work.load.batch) and work.host_bytes_per_s > 0.0
+                    ),
+                ),
+            ),
+        ),
+        scheme="tensor",
+        serves=True,
+        check=refused,
+        notes=notes,
+        buffers=buffers,
+        context=lambda plan, context: replace(context, hosts=share(plan)),
+        attends=brought_ahead,
+    )
+)

@@ -19,9 +19,10 @@ from ...operators import Gemm, MemoryBound, Operator, Role
 from ..builder import ProgramBuilder
 from ..context_share import ContextShare, in_heads
 from ..experts import expert, expert_serving
+from ..feature import attending
 from ..job import Job
 from ..residual import residual_of
-from . import expert_pool, host_caches
+from . import expert_pool
 from .exchange import FP32, Partial, exchange_of
 from .index_exchange import index_exchange_of
 
@@ -61,9 +62,7 @@ def serve_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str)
     share = share_of(job, layer)
     before = gather_cached(builder, job, layer, share)
     entered, projected = project(builder, job, layer, share, axis, before)
-    here = host_caches.bring(builder, job, layer, share.attended)
-    attended = attend(builder, job, layer, share, [projected, *here])
-    host_caches.attended(builder, job, layer, share.attended, attended[0])
+    attended = attending(job, attend)(builder, job, layer, share, [projected])
     output = of_shards(layer, share.own)
     done = builder.compute("output projection", *operators_of(job, output, layer.attention_kind.leave), after=attended)
     residual = residual_of(job.plan)

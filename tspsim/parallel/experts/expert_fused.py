@@ -25,11 +25,13 @@ from collections.abc import Callable, Sequence
 from ...model.routed import RoutedShard
 from ...operators import Computes, Operator
 from ..builder import ProgramBuilder, Slice
-from ..expert_rows import own_rows, sent_rows
+from ..expert_rows import own_rows, sent_rows, tokens_leave
+from ..feature import FEATURES, Feature
 from ..interleave import EXCHANGE
 from ..job import Job
 from ..pipeline import Refusal
 from ..recompute import cheap_again
+from . import fused
 from .fused import FUSED
 
 #: Slices at most: a sixteenth of either product and of an exchange is then not hidden.
@@ -61,6 +63,19 @@ def check(job: Job) -> Refusal:
     if plan.expert_shards is not None:
         return "expert_shards", f"{plan.expert_shards} is not built beside overlap: fused; leave one out"
     return None
+
+
+FEATURES.register(
+    Feature(
+        "fused",
+        "exchanges in slices of the kernels that need them, or make what they carry",
+        options=(fused.TRANSPORT,),
+        keys=("overlap",),
+        scheme="tensor",
+        check=lambda job: check(job) or fused.check(job, tokens_leave(job)),
+        buffers=lambda job, chunks: fused.buffers(job),
+    )
+)
 
 
 def slices(job: Job) -> int:

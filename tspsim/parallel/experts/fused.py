@@ -14,13 +14,14 @@ there, and without sequence regions the sums are copied back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ...operators import MemoryBound
 from ..builder import WHOLE, ProgramBuilder, Slice
 from ..job import Job
+from ..ledger import Buffer, Lifetime
 from ..option import Option
 from ..pipeline import Refusal
 from ..plan import Plan
@@ -91,6 +92,12 @@ def copied_sum(
     if job.plan.sequence_regions:
         return added
     return copied_rows(builder, size_bytes, f"{name}: back", [added], slice_of)
+
+
+def buffers(job: Job) -> Iterator[Buffer]:
+    """Rows that wait to be added where copy engines bring them."""
+    if copied(job.plan):
+        yield Buffer("partial_rows", job.tokens * job.model.hidden * job.activation_bytes, Lifetime.LAYER)
 
 
 def check(job: Job, travels: bool) -> Refusal:

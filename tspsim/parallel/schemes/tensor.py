@@ -17,33 +17,32 @@ from typing import Any
 from pydantic import StrictBool
 
 from ...base.units import PositiveCount
+from ...model.attention import prefilled
 from ...model.layer import LayerShard, gradients
 from ...operators import Gemm, Operator
 from ..builder import ProgramBuilder
 from ..choice import Choice
 from ..context import method_of
 from ..context.method import refused
-from ..decode import draft_pool, expert_pool, host_attention, host_caches
-from ..decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
-from ..drafting import drafter_of
-from ..experts import expert, expert_fused, expert_serving, fused
-from ..experts.fused import TRANSPORT, Cut, copied
+from ..decode.sharing import exchange_buffers, exchanged_bytes
+from ..expert_rows import tokens_leave
+from ..experts import expert, expert_serving
+from ..experts.fused import Cut
+from ..feature import features_of
 from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..lengths import DEALS, OFFLOAD_FROM, sequence_groups, told
+from ..lengths import DEALS, OFFLOAD_FROM
 from ..option import Option
 from ..pipeline import Refusal
-from ..plan import POOL_NODE, WEIGHT_PEERS, WEIGHT_SHARD, Plan
-from ..reasons import ANOTHER_MODEL
+from ..plan import Plan
 from ..recompute import cheap_again, heads_again
 from ..residency import Residency
-from ..residual import RESIDUALS, STANDARD, residual_of
-from ..scheme import SCHEMES, Received, Scheme, WholeTokens, scheme_of
+from ..residual import residual_of
+from ..scheme import SCHEMES, Received, Scheme, WholeTokens
 from ..sought import Sought, of_lengths
-from ..state import served, shard_levels, weight_peers
 from ..unequal_checks import ways_to_deal
 from .tensor_rows import column_gradients, column_products, embed, gather_rows, reduce_rows, residual_tokens
-from .tensor_serving import SERVING_OPTIONS, check_groups, context, embed_served, head_served, serve, serving_variants
+from .tensor_serving import SERVING_OPTIONS, check_groups, context, head_served, serve, serving_variants
 
 
 def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
@@ -174,12 +173,7 @@ def late_norm_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, nam
 
 def travels(job: Job, layer: LayerShard) -> bool:
     """Whether the layer's tokens go to experts on other ranks."""
-    return layer.kind.experts and job.plan.ep > 1 and not job.replicates_tokens
-
-
-def travels_anywhere(job: Job) -> bool:
-    """Whether any layer's do."""
-    return job.plan.ep > 1 and job.model.experts is not None and not job.replicates_tokens
+    return layer.kind.experts and tokens_leave(job)
 
 
 def mlp_products(job: Job, layer: LayerShard) -> tuple[Sequence[Gemm], Sequence[Gemm], Sequence[Operator]]:
@@ -230,43 +224,14 @@ def layer_weights(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 
 def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
-    """Groups of neighbours on ``tp`` that share contexts, and on ``dp`` that share long sequences or
-    divide weights."""
+    """Groups of neighbours on ``tp`` that share contexts, and those that a plan's features bring."""
     share = context(plan)
-    contexts = {share.axis: {"tp": share.ranks}} if share.axis in ("dcp", "kvp") else {}
-    weights = {WEIGHT_SHARD: {"dp": plan.options[WEIGHT_SHARD]}} if WEIGHT_SHARD in plan.options else {}
-    if expert_pool.size(plan) and plan.node_ranks("dp") > 1:
-        weights[POOL_NODE] = {"dp": plan.node_ranks("dp")}
-    if weight_peers.peers(plan):
-        weights[WEIGHT_PEERS] = {"dp": weight_peers.peers(plan)}
-    return contexts | weights | sequence_groups(plan.options, plan.dp)
-
-
-def check_residual(job: Job) -> Refusal:
-    """Kinds that are no plain stack of sums go with the plain schedules."""
-    plan, residual = job.plan, residual_of(job.plan)
-    if residual is STANDARD:
-        return None
-    said = f"{residual.name} beside"
-    for key in ("sequence_regions", "overlap"):
-        if getattr(plan, key) and plan.tp > 1:
-            return "residual", f"{said} `{key}: true` is not built; leave that out"
-    if travels_anywhere(job):
-        return "residual", f"{said} experts that tokens are sent to (`ep`: {plan.ep}) is not built; leave that out"
-    return None
-
-
-def notes(job: Job) -> Iterator[str]:
-    """That the plan's model is another one, what hosts attend, and how sequences of unequal length were dealt."""
-    residual = residual_of(job.plan)
-    yield from host_attention.notes(job)
-    yield from expert_pool.notes(job)
-    yield from draft_pool.notes(job)
-    yield from host_caches.notes(job)
-    if residual.note:
-        yield residual.note
-    if job.unequal:
-        yield from told(job.dealt, job.work.unequal, job.plan.token_shards)
+    groups: dict[str, Mapping[str, int]] = {}
+    if share.axis in ("dcp", "kvp"):
+        groups[share.axis] = {"tp": share.ranks}
+    for feature in features_of(plan):
+        groups |= feature.groups(plan)
+    return groups
 
 
 def assumptions(plan: Plan) -> Iterator[str]:
@@ -281,10 +246,7 @@ def assumptions(plan: Plan) -> Iterator[str]:
 
 def check(job: Job) -> Refusal:
     plan = job.plan
-    refused_key = check_groups(job) or refused_exchange(job) or check_residual(job) or host_attention.refused(job)
-    refused_key = refused_key or expert_fused.check(job) or shard_levels.check(job) or expert_pool.check(job)
-    refused_key = refused_key or draft_pool.check(job)
-    refused_key = refused_key or host_caches.refused(job) or weight_peers.check(job.plan, training=job.training)
+    refused_key = check_groups(job)
     if refused_key is not None:
         return refused_key
     if job.step.serves and job.token_shards == 1:
@@ -294,9 +256,6 @@ def check(job: Job) -> Refusal:
         return None
     if plan.sequence_regions and job.tokens % plan.tp:
         return "sequence_regions", f"{job.tokens} tokens a rank are not a multiple of tp = {plan.tp}"
-    wrong = fused.check(job, travels_anywhere(job))
-    if wrong is not None:
-        return wrong
     if plan.overlap is True and plan.tp > 1 and job.tokens % plan.overlap_chunks:
         return "overlap_chunks", f"{plan.overlap_chunks} does not divide {job.tokens} tokens a rank"
     return refused(job, method_of(plan))
@@ -337,7 +296,7 @@ def variants(plan: Plan) -> Iterator[Mapping[str, Any]]:
 
 
 def choices(plan: Plan) -> tuple[Choice, ...]:
-    return method_of(plan).choices(plan)
+    return method_of(plan).choices(plan) if plan.sp > 1 else ()
 
 
 def head_shards(job: Job) -> int:
@@ -346,29 +305,14 @@ def head_shards(job: Job) -> int:
 
 
 def buffers(job: Job) -> Iterator[Buffer]:
-    """What shards of tokens, or of contexts, keep of each other's, sums that are under way beside a layer, and rows
-    that wait to be added where copy engines bring them."""
+    """What shards of tokens, or of contexts, keep of each other's, and sums that are under way beside a layer."""
     late = residual_of(job.plan).in_flight * job.tokens * job.model.hidden * job.activation_bytes
     if late:
         yield Buffer("workspace", late, Lifetime.LAYER)
-    if copied(job.plan):
-        yield Buffer("partial_rows", job.tokens * job.model.hidden * job.activation_bytes, Lifetime.LAYER)
     if job.token_shards > 1 or not job.step.serves:
         yield from method_of(job.plan).buffers(job)
-    yield from exchange_buffers(job)
-    if host_caches.share(job.plan):
-        layers = [job.layer(job.plan.tp, block) for block in dict.fromkeys(job.model.blocks)]
-        yield from host_caches.buffers(job, layers, job.plan.tp)
-    if expert_pool.size(job.plan):
-        chunks = job.chunks(0)
-        yield from expert_pool.buffers(job, served.weight_bytes(job, 1, chunks) + served.cache_bytes(job, chunks))
-    drafter = drafter_of(job) if draft_pool.size(job.plan) else None
-    if drafter is not None:
-        chunks, shards = job.chunks(0), scheme_of(job.plan).residency.weight_shards(job)
-        kept = served.weight_bytes(job, shards, chunks) + served.cache_bytes(job, chunks)
-        whole, more = served.whole_model(drafter), draft_pool.verifying(job.plan) / draft_pool.size(job.plan)
-        drafted = served.weight_bytes(drafter, shards, whole) + more * served.cache_bytes(drafter, whole)
-        yield from draft_pool.kept_beyond(job, kept, drafted)
+    if job.step.serves and (context(job.plan).ranks > 1 or prefilled(job.rows)):
+        yield from exchange_buffers(job)
 
 
 #: Keys of steps whose sequences differ in length.
@@ -412,16 +356,6 @@ LENGTH_OPTIONS = (
 OPTIONS = (
     *SERVING_OPTIONS,
     *LENGTH_OPTIONS,
-    shard_levels.OPTION,
-    weight_peers.OPTION,
-    TRANSPORT,
-    Option(
-        "residual",
-        RESIDUALS,
-        None,
-        "how blocks hang on the residual stream; all but standard are other models",
-        Sought(why_not=ANOTHER_MODEL),
-    ),
 )
 
 
@@ -445,20 +379,19 @@ SCHEME = SCHEMES.register(
             buffers=buffers,
             logit_shards=lambda job: job.plan.tp,
         ),
-        whole=WholeTokens(embed_served, serve, head_served),
+        whole=WholeTokens(embed, serve, head_served),
         context=context,
         whole_ranks=lambda job: job.plan.tp,
         groups=groups,
         received=received,
         check=check,
         head_shards=head_shards,
-        overlaps=lambda plan: method_of(plan).overlaps,
+        overlaps=lambda plan: plan.sp > 1 and method_of(plan).overlaps,
         by_position=lambda plan: method_of(plan).by_position,
         variants=variants,
         serving_variants=serving_variants,
         choices=choices,
         options=OPTIONS,
-        notes=notes,
         usual=True,
         unequal=True,
         assumptions=assumptions,

@@ -105,7 +105,7 @@ def reduce_rows(
     if job.plan.tp == 1 or not sums:
         return after
     size = tokens * (width or job.model.hidden) * job.activation_bytes
-    if copied(job.plan):
+    if job.plan.overlap and copied(job.plan):
         return copied_sum(builder, job, size, name, after, slice_of)
     if not job.plan.sequence_regions:
         return builder.collective("all_reduce", "tp", size, name, after=[after], slice_of=slice_of)
@@ -121,7 +121,7 @@ def gather_rows(
     if job.plan.tp == 1 or not job.plan.sequence_regions:
         return after
     size = tokens * (width or job.model.hidden) * job.activation_bytes
-    if copied(job.plan):
+    if job.plan.overlap and copied(job.plan):
         return [copied_rows(builder, size, name, after, slice_of)]
     last = builder.collective("all_gather", "tp", size, name, after=after, stream="gather rows", slice_of=slice_of)
     for kernel in laid_out(job, size):

@@ -2,70 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Annotated, Any
-
-from pydantic import Field
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from ...base.units import PositiveCount
 from ...model.layer import LayerShard
 from ...steps import STEPS, Step
 from ..builder import ProgramBuilder
 from ..context.method import CONTEXT_METHODS
-from ..decode import ContextShare, draft_pool, exchange, expert_pool, host_attention, host_caches, index_exchange
+from ..decode import ContextShare, exchange, index_exchange
 from ..decode.exchange import DECODE_EXCHANGES
-from ..decode.index_exchange import index_exchange_of
+from ..decode.layer import serve_layer
+from ..decode.sharing import refused_exchange
+from ..feature import features_of
 from ..job import Job
 from ..option import Option
 from ..pipeline import Refusal
 from ..plan import Plan
 from ..sought import Sought, decodes
 from .sampling import sampled_head
-from .tensor_rows import embed
-
-
-def embed_served(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """The table of a serving step's tokens, where they are attended."""
-    if expert_pool.in_pool(builder, job):
-        expert_pool.elsewhere(builder)
-    else:
-        embed(builder, expert_pool.attend_for_all(job), layer)
 
 
 def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
     """A layer of a serving step, all tokens on every rank of ``tp``."""
-    if expert_pool.in_pool(builder, job):
-        return expert_pool.serve(builder, job, layer)
-    return host_attention.serve_parts(builder, expert_pool.attend_for_all(job), layer, "tp")
+    return serve_layer(builder, job, layer, "tp")
 
 
 def head_served(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """The head of a serving step, where its tokens are attended."""
-    if expert_pool.in_pool(builder, job):
-        expert_pool.elsewhere(builder)
-    else:
-        sampled_head(builder, expert_pool.attend_for_all(job), layer, "tp")
+    """The head of a serving step."""
+    sampled_head(builder, job, layer, "tp")
 
 
 def context(plan: Plan) -> ContextShare:
     """Contexts of a serving step: heads over ``tp``, and tokens over ``sp``, over groups of ``dcp`` neighbours of
     ``tp`` that gather their queries, or over groups of ``kvp`` that all make the queries of their heads (Helix)."""
     heads, dcp, kvp = plan.tp, plan.options.get("dcp", 1), plan.options.get("kvp", 1)
-    keys = index_exchange_of(plan).whole
+    keys = index_exchange.KEY in plan.options and index_exchange.index_exchange_of(plan).whole
     if kvp > 1:
         return ContextShare("kvp", kvp, heads // kvp, heads // kvp, heads, usual="all_to_all", whole_keys=keys)
     if dcp > 1:
         return ContextShare("dcp", dcp, heads, heads // dcp, heads, whole_keys=keys)
     copies: float = plan.ep if plan.dispatch.everywhere else 1
-    if expert_pool.size(plan):
-        copies = plan.dp / max(1, expert_pool.attending(plan))
-    if draft_pool.size(plan):
-        copies = plan.dp / max(1, draft_pool.verifying(plan))
-    whole = ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads, copies=copies, whole_keys=keys)
-    if host_caches.share(plan):
-        return replace(whole, hosts=host_caches.share(plan))
-    return host_attention.with_hosts(whole, plan)
+    share = ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads, copies=copies, whole_keys=keys)
+    for feature in features_of(plan):
+        share = feature.context(plan, share)
+    return share
 
 
 def check_groups(job: Job) -> Refusal:
@@ -76,8 +57,14 @@ def check_groups(job: Job) -> Refusal:
     if own and not job.step.serves:
         serving = ", ".join(step.name for step in STEPS.values() if step.serves)
         return own[0], f"is of steps that serve: {serving}"
-    if not stated:
+    if not job.step.serves or (context(plan).ranks == 1 and index_exchange.KEY not in plan.options):
         return None
+    return (_group(job, stated) if stated else None) or refused_exchange(job)
+
+
+def _group(job: Job, stated: Sequence[str]) -> Refusal:
+    """Groups of ``tp`` that share contexts."""
+    plan = job.plan
     key, value = stated[0], plan.options[stated[0]]
     if len(stated) > 1:
         return "kvp", f"{plan.options['kvp']} and dcp {plan.options['dcp']} both divide contexts over tp; leave one out"
@@ -126,26 +113,4 @@ SERVING_OPTIONS = (
     ),
     exchange.OPTION,
     index_exchange.OPTION,
-    Option(
-        host_attention.KEY,
-        Annotated[float, Field(gt=0, lt=1)],
-        None,
-        "of decoding sequences, those that hosts keep the caches of and attend",
-        Sought(
-            why_not="buys room for caches, not rate: state it to try",
-            of=lambda model, work: work.step.serves and bool(work.load.batch) and work.host_reads_bytes_per_s > 0.0,
-        ),
-    ),
-    expert_pool.OPTION,
-    *draft_pool.OPTIONS,
-    Option(
-        host_caches.KEY,
-        Annotated[float, Field(gt=0, lt=1)],
-        None,
-        "of decoding sequences, those whose caches lie in the host's memory or a pool, and come ahead of attention",
-        Sought(
-            why_not="slower than attention on the hosts, which is tried, of all but few sequences",
-            of=lambda model, work: decodes(model, work) and bool(work.load.batch) and work.host_bytes_per_s > 0.0,
-        ),
-    ),
 )

@@ -13,6 +13,7 @@ Rajbhandari et al. 2020 (ZeRO), §5 and §7; Zhao et al. 2023 (FSDP), §3.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -48,7 +49,7 @@ class OwnedParameters:
         """Parameters that all ranks of the replica axis hold."""
         job, copies = self.job, self.job.copies
         shards, secondary = job.plan.shard_group or copies, job.plan.secondary_shard or 0
-        weights = shard_levels.level(job.plan)
+        weights = shard_levels.level(job.plan) if job.plan.zero else 0
         return ParameterGroup(replica_axis(job), copies, parameters, shards, secondary=secondary, weights=weights)
 
     def layer(self, block: Block) -> tuple[ParameterGroup, ...]:
@@ -169,7 +170,8 @@ def state(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator
     """Weights, and while training what is kept of those that are trained; replicas divide each from a ZeRO level on."""
     plan, optimizer = job.plan, job.work.optimizer
     owned, trained = share.owned(chunks), share.trained(chunks)
-    gone = {block: count * share.layer_bytes(block) for block, count in weight_offload.away(job, chunks).items()}
+    away = weight_offload.away(job, chunks) if plan.offload_weights else Counter[Block]()
+    gone = {block: count * share.layer_bytes(block) for block, count in away.items()}
 
     def kept(part: str, parameters: tuple[ParameterGroup, ...], bytes_per_parameter: float, level: float) -> Buffer:
         size = bytes_per_parameter * sum(held.share(plan.zero >= level, level) for held in parameters)
@@ -177,8 +179,9 @@ def state(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator
 
     weights = kept("weights", owned, job.weight_bytes, 3 if job.training else inf)
     yield weights._replace(size_bytes=weights.size_bytes - sum(gone.values())) if gone else weights
-    yield from weight_offload.buffers(share.layer_bytes(block) for block in gone)
-    yield from weight_peers.buffers(plan, gone.values())
+    if gone:
+        yield from weight_offload.buffers(share.layer_bytes(block) for block in gone)
+        yield from weight_peers.buffers(plan, gone.values())
     if not job.training:
         return
     second = sum(held.parameters / held.secondary for held in owned if held.secondary)
@@ -463,7 +466,7 @@ def finish_step(
                 builder.collective(
                     "all_gather", held.shard_axis, size, "gather weights", after=[updated], stream="parameters"
                 )
-    if job.work.adapters is None:
+    if plan.offload_weights and job.work.adapters is None:
         gone = weight_offload.away(job, chunks).elements()
         weight_arrivals.send_back(builder, [share.layer_bytes(block) for block in gone], updated)
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from ...model import Block
 from ...operators import Role
-from .. import expert_rows
 from ..expert_rows import routed_shard, sent_rows
+from ..feature import features_of
 from ..job import Job
 from ..ledger import WORKSPACE, Buffer, Lifetime, peak
 from ..pipeline import Chunk, spread_over
@@ -76,7 +76,8 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
     for block in kinds:
         yield Buffer(WORKSPACE, workspace(job, compute_shards, block), Lifetime.LAYER, block)
     yield from most_of(residency, job)
-    yield from expert_rows.buffers(job, kinds)
+    for feature in features_of(job):
+        yield from feature.buffers(job, chunks)
     if any(chunk.has_head for chunk in chunks):
         yield Buffer("logits", logits(job, residency.logit_shards(job)), Lifetime.HEAD)
     yield Buffer("runtime_reserve", job.work.runtime_reserve_bytes, Lifetime.STEP)

@@ -29,10 +29,13 @@ from . import weight_offload, weight_peers
 def state(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """Weights and cache of a rank that holds some chunks."""
     yield Buffer("weights", weight_bytes(job, weight_shards, chunks), Lifetime.STEP)
-    gone = weight_offload.away(job, chunks)
-    yield from weight_offload.buffers(layer_weight_bytes(job, weight_shards, block) for block in gone)
-    sizes = (count * layer_weight_bytes(job, weight_shards, block) for block, count in gone.items())
-    yield from weight_peers.buffers(job.plan, sizes)
+    if job.plan.offload_weights:
+        sizes = {
+            block: (layer_weight_bytes(job, weight_shards, block), count)
+            for block, count in weight_offload.away(job, chunks).items()
+        }
+        yield from weight_offload.buffers(size for size, _ in sizes.values())
+        yield from weight_peers.buffers(job.plan, (count * size for size, count in sizes.values()))
     yield Buffer("kv_cache", cache_bytes(job, chunks), Lifetime.STEP)
 
 
@@ -40,7 +43,9 @@ def weight_bytes(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> float
     """Bytes of the weights of some chunks on one of the ranks that hold a copy together, drafter included; of layers
     whose weights lie in the host's memory none."""
     model, formats = job.model, job.work.formats
-    kinds = job.blocks(chunks) - weight_offload.away(job, chunks)
+    kinds = job.blocks(chunks)
+    if job.plan.offload_weights:
+        kinds -= weight_offload.away(job, chunks)
     total = 0.0
     for block, layers in kinds.items():
         total += layers * layer_weight_bytes(job, weight_shards, block)
@@ -75,7 +80,8 @@ def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
     if EXPERT_POOL in job.plan.options:
         routed = 0  # on other GPUs
     copies = job.expert_loads.further_experts * job.model.expert_parameters if routed and job.plan.ep > 1 else 0.0
-    total = (routed / expert_ranks(job) + copies) * formats.weight_bytes(WeightClass.EXPERTS)
+    own = routed / expert_ranks(job) if routed else 0.0
+    total = (own + copies) * formats.weight_bytes(WeightClass.EXPERTS)
     for part, count in parameters.items():
         whole = whole_on_every_rank(job, block) if part is WeightClass.ATTENTION else 0
         total += ((count - whole) / weight_shards + whole) * formats.weight_bytes(part)

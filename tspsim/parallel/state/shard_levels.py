@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from ...base.units import PositiveCount
 from ..builder import ProgramBuilder
+from ..feature import FEATURES, Feature
 from ..job import Job
 from ..option import Option
 from ..parameter_group import ParameterGroup
@@ -62,8 +63,6 @@ def refresh(builder: ProgramBuilder, held: ParameterGroup, size_bytes: float, na
 def check(job: Job) -> Refusal:
     """What it needs, and what it is not built for."""
     plan, ranks = job.plan, level(job.plan)
-    if not ranks:
-        return None
     if plan.zero != 3 or not job.training or plan.shard_group is None:
         return WEIGHT_SHARD, f"{ranks} divide weights of training with zero: 3 and shard_group; state both"
     if plan.shard_group % ranks:
@@ -73,3 +72,15 @@ def check(job: Job) -> Refusal:
     if plan.sp > 1:
         return WEIGHT_SHARD, f"{ranks} is not built beside sp; leave one out"
     return None
+
+
+FEATURES.register(
+    Feature(
+        WEIGHT_SHARD,
+        "weights divided on a level of links of their own",
+        options=(OPTION,),
+        scheme="tensor",
+        check=check,
+        groups=lambda plan: {WEIGHT_SHARD: {"dp": level(plan)}},
+    )
+)

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from ...model import Block
+from ..feature import FEATURES, Feature
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Chunk, spread_over
@@ -56,8 +57,6 @@ def refused(job: Job) -> tuple[str, str] | None:
     """The key and the reason where a job cannot have its weights come from the host."""
     plan, most = job.plan, max(job.chunk_sizes)
     layers = plan.offload_weights
-    if not layers:
-        return None
     key = "offload_weights"
     if layers > most:
         return key, f"{layers} are more than the {most} layers of a chunk; use at most {most}"
@@ -74,3 +73,8 @@ def refused(job: Job) -> tuple[str, str] | None:
     if job.training and plan.zero and job.work.adapters is None:
         return key, f"is not built with zero: {plan.zero}, which gathers weights that are trained; use zero: 0"
     return None
+
+
+FEATURES.register(
+    Feature("offload_weights", "weights of some layers in the hosts' memory", keys=("offload_weights",), check=refused)
+)

@@ -19,13 +19,14 @@ from typing import Annotated
 
 from pydantic import Field
 
+from ..feature import FEATURES, Feature
+from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..option import Option
 from ..pipeline import Refusal
 from ..plan import WEIGHT_PEERS, Plan
 from ..sought import Sought, serves
 
-#: What a stated value must be.
 OPTION = Option(
     WEIGHT_PEERS,
     Annotated[int, Field(ge=2, le=65536)],
@@ -51,17 +52,27 @@ def buffers(plan: Plan, sizes: Iterable[float]) -> Iterator[Buffer]:
         yield Buffer("weights_for_neighbours", kept(plan) * sum(sizes), Lifetime.STEP)
 
 
-def check(plan: Plan, *, training: bool) -> Refusal:
+def check(job: Job) -> Refusal:
     """What it needs."""
-    ranks = plan.options.get(WEIGHT_PEERS, 0)
-    if not ranks:
-        return None
+    plan, ranks = job.plan, job.plan.options[WEIGHT_PEERS]
     if not plan.offload_weights:
         return WEIGHT_PEERS, f"{ranks} keep the layers of offload_weights; state how many these are"
-    if training:
+    if job.training:
         return WEIGHT_PEERS, "is of steps that keep weights as they are; training divides them by zero: 3"
     if plan.dp % ranks:
         return WEIGHT_PEERS, f"{ranks} does not divide the {plan.dp} replicas"
     if plan.ep > 1:
         return WEIGHT_PEERS, f"beside ep {plan.ep}, whose replicas hold different experts, is not built; leave one out"
     return None
+
+
+FEATURES.register(
+    Feature(
+        WEIGHT_PEERS,
+        "weights of some layers in neighbours' memory",
+        options=(OPTION,),
+        scheme="tensor",
+        check=check,
+        groups=lambda plan: {WEIGHT_PEERS: {"dp": peers(plan)}} if peers(plan) else {},
+    )
+)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ...base.quick import replace
 from ...parallel import Job, peak_bytes, peak_memory, scheme_of
+from ...parallel.feature import features_of
 from ...parallel.state import data
 from ...parallel.state.memory import stage_memory
 from ...step.paths import Division
@@ -37,6 +38,8 @@ def first_stage_bytes(job: Job) -> float:
     depend on the schedule."""
     job, residency = without_gathered(job), scheme_of(job.plan).residency
     exchanged = {buffer.part for buffer in residency.buffers(job)}
+    of_scheme = (feature for feature in features_of(job) if feature.scheme)
+    exchanged.update(buffer.part for feature in of_scheme for buffer in feature.buffers(job, job.chunks(0)))
     parts = stage_memory(job, residency, 0)
     return total({name: size for name, size in parts.items() if name not in exchanged})
 
