@@ -99,7 +99,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
 #: Rooms whose variables all say what they are.
 NOUNS = (
     "answer", "base", "calibration", "cli", "engine", "fleet", "hardware", "loop", "model", "network", "operators",
-    "parallel", "program", "report", "scenario", "step", "steps", "studies/contract", "studies/launch",
+    "parallel", "program", "report", "scenario", "serving", "step", "steps", "studies/contract", "studies/launch",
     "studies/mapping", "studies/planner", "studies/purchase", "studio", "traffic", "validation",
 )  # fmt: skip
 

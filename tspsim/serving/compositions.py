@@ -103,18 +103,18 @@ def compositions(
         pieces = [PromptChunk(first, behind, ends > 0), PromptChunk(SECOND - less, 0, ends > 1)]
         return StepWork(pieces, (context,) * batch, queries)
 
-    found: dict[CompositionChange | None, StepWork] = {
+    works: dict[CompositionChange | None, StepWork] = {
         None: work(),
         CompositionChange.MORE_TOKENS: work(add=more),
         CompositionChange.SPLIT: work(add=more, less=more),
     }
     if kind.cached:
-        found[CompositionChange.PROMPT_CONTEXT] = work(before=more)
-        found[CompositionChange.SAME_LENGTH] = work(add=more, before=-more)
+        works[CompositionChange.PROMPT_CONTEXT] = work(before=more)
+        works[CompositionChange.SAME_LENGTH] = work(add=more, before=-more)
     if kind.outputs:
-        found[CompositionChange.MORE_OUTPUTS] = work(end=1)
+        works[CompositionChange.MORE_OUTPUTS] = work(end=1)
     if kind.decodes:
-        found[CompositionChange.DECODE_CONTEXT] = work(context=2 * CONTEXT)
-        found[CompositionChange.SAME_TOKENS] = work(add=queries, fewer=1)
-        found[CompositionChange.FEWER] = work(fewer=-(-more // queries))
-    return found
+        works[CompositionChange.DECODE_CONTEXT] = work(context=2 * CONTEXT)
+        works[CompositionChange.SAME_TOKENS] = work(add=queries, fewer=1)
+        works[CompositionChange.FEWER] = work(fewer=-(-more // queries))
+    return works

@@ -239,10 +239,10 @@ class Deployment:
     def settings(self) -> dict[str, Any]:
         """Its switches, and how its engine is set."""
         options = self.engine.options.model_dump(mode="json")
-        told = {"scheduler": self.engine.scheduler, **options, "kv_tokens": self.engine.kv_tokens}
+        engine_settings = {"scheduler": self.engine.scheduler, **options, "kv_tokens": self.engine.kv_tokens}
         drafts = self.speculation.model_dump(mode="json") if self.speculation else None
         return settings_of(self.plan) | {
-            "engine": told,
+            "engine": engine_settings,
             "replicas": self.replicas,
             "attention_replicas": self.lanes,
             "router": self.router,
@@ -363,7 +363,7 @@ def configured(
         problem = f"{sequences} is more than the {tokens} tokens of a step ({policy.token_option})"
         raise InputError(f"{problem}; the engine refuses that", key=policy.sequence_option)
     if tokens is not None or sequences is not None:
-        limits = tuple([policy.limited(each, tokens, sequences) for each in engine.limits])
+        limits = tuple([policy.limited(limit, tokens, sequences) for limit in engine.limits])
         engine = replace(engine, limits=limits)
     block = policy.block_of(options)
     if block is not None:

@@ -46,20 +46,20 @@ class Passes:
     def __init__(self, job: Job, bends: Sequence[int]) -> None:
         jobs = [job, *(drafting(job, number) for number in range(unlike_passes(job)))]
         #: Of each.
-        self.rows: list[Rows] = [each.rows for each in jobs]
+        self.rows: list[Rows] = [part.rows for part in jobs]
         #: For each length where a layer bends, those rows again; without a context where it passes that.
         self.within = [[tuple([(q, c if q + c <= bend else NONE, n) for q, c, n in rows]) for rows in self.rows]
                        for bend in bends]  # fmt: skip
         cut = [tuple([tuple([(q, min(c, bend), n) for q, c, n in rows]) for rows in self.rows]) for bend in bends]
         counts: list[int] = []
         kinds: list[Hashable] = [job.step.name, job.plan.expert_overlap]
-        for each, rows in zip(jobs, self.rows, strict=True):
+        for part, rows in zip(jobs, self.rows, strict=True):
             decodes, prompts = decoded(rows), prefilled(rows)
             read, decoding = tokens_of(decodes), sum([count for *_, count in decodes])
-            experts = mean_tokens(each)
-            counts += [each.tokens, each.head_tokens, read, tokens_of(prompts), decoding, experts, *unpacked(rows)]
+            experts = mean_tokens(part)
+            counts += [part.tokens, part.head_tokens, read, tokens_of(prompts), decoding, experts, *unpacked(rows)]
             behind = any(context for _, context, _ in prompts)
-            kinds += [each.capture, len({q for q, _, _ in decodes}), bool(prompts), behind, each.head_tokens > 0]
+            kinds += [part.capture, len({q for q, _, _ in decodes}), bool(prompts), behind, part.head_tokens > 0]
         #: Those of them that have an order.
         self.counts = tuple(counts)
         #: What instructions may hang on.
@@ -136,18 +136,18 @@ class ProgramTemplate:
         groups: dict[tuple[int, ...], list[int]] = {}
         self._bound: list[int] = []
         for index, (thing, hangs_on) in enumerate(zip(self._first, self._hangs_on, strict=True)):
-            counted = [COUNTS * each.number + COUNTS - 1 for each in self._carried[index] if each.always]
+            counted = [COUNTS * carrier.number + COUNTS - 1 for carrier in self._carried[index] if carrier.always]
             if lists_rows(thing.what) or not hangs_on.isdisjoint(counted):
                 self._bound.append(index)
             else:
                 groups.setdefault(tuple(sorted(hangs_on)), []).append(index)
-        self._tables = [(asked, where, dict[Numbers, list[Thing]]()) for asked, where in groups.items()]
+        self._tables = [(positions, where, dict[Numbers, list[Thing]]()) for positions, where in groups.items()]
         return all(self._enter(numbers, things) for numbers, things in self._written)
 
     def _enter(self, numbers: Numbers, things: list[Thing]) -> bool:
-        for asked, where, table in self._tables:
-            known = table.setdefault(tuple([numbers[each] for each in asked]), things)
-            if known is not things and any(known[index].does != things[index].does for index in where):
+        for positions, where, table in self._tables:
+            first_things = table.setdefault(tuple([numbers[position] for position in positions]), things)
+            if first_things is not things and any(first_things[index].does != things[index].does for index in where):
                 return False
         return True
 
@@ -156,14 +156,14 @@ class ProgramTemplate:
         if len(self._written) < LEAST or not self._between(passes.counts):
             return None
         things, numbers = list(self._first), passes.numbers
-        for asked, where, table in self._tables:
-            known = table.get(tuple([numbers[each] for each in asked]))
-            if known is None:
+        for positions, where, table in self._tables:
+            first_things = table.get(tuple([numbers[position] for position in positions]))
+            if first_things is None:
                 return None
             for index in where:
-                things[index] = known[index]
+                things[index] = first_things[index]
         for index in self._bound:
-            carried = next((each for each in self._carried[index] if each.surely(passes)), None)
+            carried = next((carrier for carrier in self._carried[index] if carrier.surely(passes)), None)
             if carried is None:
                 return None
             things[index] = carried.in_(passes)
@@ -188,7 +188,9 @@ class ProgramTemplate:
             before = met.setdefault(thing.does, numbers)
             differ = differing.get(id(before))
             if differ is None:
-                differ = differing[id(before)] = {each for each, number in enumerate(numbers) if before[each] != number}
+                differ = differing[id(before)] = {
+                    position for position, number in enumerate(numbers) if before[position] != number
+                }
             if not hangs_on.isdisjoint(differ):
                 hangs_on -= differ
                 changed = True
@@ -219,12 +221,12 @@ class ProgramTemplates:
         if job.plan.pp > 1 or job.micro_batches > 1 or set(axes_of(job)) != {"pp"}:
             return self._write(job)
         passes = Passes(job, self._bends)
-        form, known = self._forms.get(passes.kind), passes.kind in self._forms
+        form, seen = self._forms.get(passes.kind), passes.kind in self._forms
         things = form.put_together(passes) if form is not None else None
         if form is not None and things is not None:
             return things, form.layout
         things, layout = self._write(job)
-        if not known:
+        if not seen:
             form = ProgramTemplate(things, layout, passes)
         if form is not None and not form.learn(passes, things, layout):
             form = None
