@@ -167,8 +167,8 @@ def stated_fields(thing: object) -> frozenset[str]:
     usual = _usual.get(cls)
     if usual is None:
         usual = _usual[cls] = tuple(
-            (each.name, each.default if each.default_factory is MISSING else each.default_factory())
-            for each in fields(cls)  # type: ignore[arg-type]
+            (one.name, one.default if one.default_factory is MISSING else one.default_factory())
+            for one in fields(cls)  # type: ignore[arg-type]
         )
     return frozenset([name for name, value in usual if getattr(thing, name) != value])
 

@@ -154,8 +154,8 @@ def _serving(job: Job) -> None:
 
 def _drafter(job: Job) -> None:
     """A draft model of its own is spread over the same ranks."""
-    drafts, drafter = job.work.load.speculation, drafter_of(job)
-    if drafts is None or drafter is None:
+    drafter = drafter_of(job) if job.work.load.speculation is not None else None
+    if drafter is None:
         return
     key = "workload.speculation.model"
     if drafter.model.experts is not None:

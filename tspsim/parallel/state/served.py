@@ -62,7 +62,8 @@ def weight_bytes(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> float
 
 def drafter_beside(job: Job, chunks: Sequence[Chunk]) -> Job | None:
     """The draft model that stands on the GPUs of some chunks."""
-    here = DRAFT_REPLICAS not in job.plan.options and any(chunk.has_head for chunk in chunks)
+    beside = job.drafts is not None and DRAFT_REPLICAS not in job.plan.options
+    here = beside and any(chunk.has_head for chunk in chunks)
     return drafter_of(job) if here else None
 
 
