@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspsim.base.errors import TspsimError
-from tspsim.engine.assignment import Assignment
 from tspsim.engine.core import Interference, SimulationEngine, Submission
+from tspsim.engine.instances import Assignment
 from tspsim.network import Cluster, build_cluster, load_cluster, point_to_point
 from tspsim.network import collective as traffic_of
 from tspsim.operators import Operator

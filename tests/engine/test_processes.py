@@ -10,8 +10,8 @@ from helpers.engine import collective, grid, kernel, play, program, seconds_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspsim.engine.assignment import Assignment
 from tspsim.engine.core import SimulationEngine, Submission
+from tspsim.engine.instances import Assignment
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster
 from tspsim.network.fluid import Transfer

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspsim.engine import steady
-from tspsim.engine.assignment import Assignment
 from tspsim.engine.core import DeadlockError, Interference, Submission
+from tspsim.engine.instances import Assignment
 from tspsim.network import Cluster
 from tspsim.parallel import build_mesh
 from tspsim.program import Compute, Instruction, Launch, Program, Repeat, Tokens

@@ -9,8 +9,8 @@ import simpy
 from helpers.engine import collective, grid, hop, kernel, play, program, seconds_of
 
 from tspsim.base.errors import TspsimError
-from tspsim.engine.assignment import Assignment
 from tspsim.engine.core import DeadlockError, Interference, SimulationEngine, Submission
+from tspsim.engine.instances import Assignment
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster, point_to_point
 from tspsim.network.fluid import Calendar, Instant

@@ -12,8 +12,8 @@ import numpy as np
 import yaml
 
 from tspsim.base.registry import Registry
-from tspsim.engine.assignment import Assignment
 from tspsim.engine.core import Interference, SimulationEngine, Submission
+from tspsim.engine.instances import Assignment
 from tspsim.model import Architecture, Experts, LatentAttention
 from tspsim.model.spec import describe
 from tspsim.network import Cluster

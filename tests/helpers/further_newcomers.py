@@ -17,7 +17,7 @@ from tspsim.model import Architecture
 from tspsim.model.attention.base import Rows, tokens_of
 from tspsim.model.attention.grouped import Grouped
 from tspsim.model.attention.sections import AttentionSection, GroupedSection
-from tspsim.model.serving import ServingLayer
+from tspsim.model.layer import ServingLayer
 from tspsim.network import CollectiveAlgorithm, Group, RoutingPolicy, Schedule, Topology, scheduled
 from tspsim.network.graphs import joined
 from tspsim.network.kinds import CollectiveKind
@@ -34,9 +34,9 @@ from tspsim.parallel.draft import Draft
 from tspsim.parallel.feature import Feature
 from tspsim.parallel.ledger import Buffer, Lifetime
 from tspsim.parallel.lengths import Deal
-from tspsim.parallel.option import Option
 from tspsim.parallel.pipeline import PipelineOrder
 from tspsim.parallel.recomputed import RecomputeMethod
+from tspsim.parallel.registries import Option
 from tspsim.parallel.residual import Residual
 from tspsim.parallel.schemes.folded_decode import TREE
 from tspsim.parallel.schemes.transport import Ring

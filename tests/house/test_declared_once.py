@@ -15,8 +15,7 @@ from tspsim.hardware.announced import AnnouncedDevice
 from tspsim.hardware.specification import DeviceSpec
 from tspsim.model import Architecture
 from tspsim.model.attention.sections import KimiDeltaSection, LatentSection
-from tspsim.model.dimensions import StatedFacts
-from tspsim.model.parts import Experts, LatentAttention, LinearAttention
+from tspsim.model.parts import Experts, LatentAttention, LinearAttention, StatedFacts
 from tspsim.model.spec import ModelSpec, MoeSpec
 from tspsim.parallel import Adapters, ExpertRouting, Optimizer, Plan
 from tspsim.parallel.search_keys import ORDER, search_keys

@@ -17,8 +17,8 @@ import tspsim
 from tspsim.base import catalog
 from tspsim.base.errors import InputError
 from tspsim.model import ATTENTION_KINDS, Architecture, Block, load_model
-from tspsim.model.formats import BF16, Formats, WeightClass
-from tspsim.model.serving import ServingLayer
+from tspsim.model.layer import ServingLayer
+from tspsim.model.parts import BF16, Formats, WeightClass
 from tspsim.model.spec import ModelSpec, describe
 from tspsim.operators import AbsorbProduct, DeltaScan, Gemm, Indexer, Operator, ShortConvolution, SparseAttention
 from tspsim.scenario import Scenario
@@ -387,7 +387,7 @@ def test_a_package_s_kind_is_read_and_run(tmp_path: Path) -> None:
         "attention: {kind: shouting, heads: 4, kv_heads: 2, head_dim: 16}\n"
     )
     code = (
-        "from tspsim.model import load_model; from tspsim.model.serving import ServingLayer as S; "
+        "from tspsim.model import load_model; from tspsim.model.layer import ServingLayer as S; "
         "m = load_model('loud.yaml'); print(m.blocks[0].attention, S(m, 1).attention_kind.name, m.parameters)"
     )
     root = str(Path(tspsim.__file__).parent.parent)

@@ -12,7 +12,7 @@ import pytest
 from tspsim.base.errors import InputError
 from tspsim.model import Architecture, load_model
 from tspsim.model.checkpoints import checkpoint_of
-from tspsim.model.formats import BF16, WeightClass
+from tspsim.model.parts import BF16, WeightClass
 
 V3 = {
     "num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 128, "num_key_value_heads": 128,

@@ -14,8 +14,8 @@ from helpers.engine import further_parameters
 from tspsim.base import catalog
 from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.model import load_model
-from tspsim.model.formats import BF16
 from tspsim.model.layer import LayerShard
+from tspsim.model.parts import BF16
 from tspsim.model.spec import ModelSpec, describe
 
 # Totals recomputed from the published configurations, in units of 1e9.

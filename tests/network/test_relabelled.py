@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tspsim.network import Cluster, build_cluster, collective
-from tspsim.network.collectives.relabelled import standing
+from tspsim.network.collectives.traffic import standing
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all")
 CLUSTERS = {

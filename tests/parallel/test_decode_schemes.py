@@ -14,7 +14,7 @@ import tspsim
 from tspsim.answer import schema
 from tspsim.base.errors import InputError
 from tspsim.model import Architecture, load_model
-from tspsim.model.formats import WeightClass
+from tspsim.model.parts import WeightClass
 from tspsim.parallel import DECODE_EXCHANGES, DECODE_FORMS, Job, Plan, build_mesh, scheme_of
 from tspsim.parallel.cache import sequence_bytes
 from tspsim.parallel.decode import DecodeExchange

@@ -17,7 +17,7 @@ from helpers.processes import said_in_any_process
 import tspsim
 from tspsim.base.errors import InputError, TspsimError
 from tspsim.hardware import Device
-from tspsim.model.formats import WeightClass
+from tspsim.model.parts import WeightClass
 from tspsim.parallel.state.served import layer_weight_bytes
 from tspsim.scenario import load
 from tspsim.step.bound import plan_bound

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ..network.calibration import UNMEASURED, Curve, FabricFactors
 from ..network.cluster import Cluster
+from ..network.collectives.algorithm import AlgorithmCandidate, CollectiveCost
 from ..network.collectives.between import Across
-from ..network.collectives.choices import AlgorithmCandidate, CollectiveCost
 from ..network.specs import CollectivesSpec, NodeSpec
 from .forms import Entry, FittedForm, Floats, TransferFit, entry_of, fabric_form, forms_of, name_of
 from .least_squares import used_rows

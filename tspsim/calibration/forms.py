@@ -23,9 +23,8 @@ from ..network.calibration import (
     Shot,
     TransferSpread,
 )
+from ..network.collectives.algorithm import AlgorithmCandidate, CollectiveCost, MeasuredCurve
 from ..network.collectives.between import across
-from ..network.collectives.choices import AlgorithmCandidate, CollectiveCost
-from ..network.collectives.curves import MeasuredCurve
 from ..network.collectives.custom_all_reduce import Custom
 from ..network.collectives.experts import ExchangeCost
 from .least_squares import POOR_PRIOR, PRIOR, ParameterBounds, minimise

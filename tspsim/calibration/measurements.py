@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ..base.errors import InputError
 from ..network.cluster import Cluster
-from ..network.collectives.choices import AlgorithmCandidate
+from ..network.collectives.algorithm import AlgorithmCandidate
 from ..network.collectives.exchange import ExpertExchange
 from ..network.collectives.experts import copies, exchange_choice, expert_curve
 from ..network.collectives.library import considered

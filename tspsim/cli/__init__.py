@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import click
 
-from ..base.collector import collect_for_a_command
 from ..base.errors import TspsimError, is_ctrl_c, printable, shorten
+from ..base.quick import collect_for_a_command
 from ..base.registry import whose
 from .commands import cli
 from .completion import asked_by_shell

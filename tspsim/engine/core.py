@@ -10,13 +10,12 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from ..base.collector import no_collection
 from ..base.errors import TspsimError
 from ..base.memo import Itself
+from ..base.quick import no_collection
 from ..network import Cluster
-from .assignment import Assignment, Cost
-from .ranks import Machine
-from .streams import process_of
+from .instances import Assignment, Cost
+from .ranks import Machine, process_of
 from .system import Partition, Prepared, SimulatedRank, System
 from .timeline import Label, Labels, Timeline
 

@@ -1,4 +1,6 @@
-"""Every use of a template by a group of ranks: what it asks of which links.
+"""What is to be run: which rank runs which program, and by what ranks meet.
+
+Every use of a template by a group of ranks: what it asks of which links.
 
 A *connected component* is a set of ranks that reach each other through the groups their programs use. Components whose
 members stand alike in the cluster and share no link with others are copies: one is built.
@@ -7,8 +9,8 @@ members stand alike in the cluster and share no link with others are copies: one
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
 from typing import NamedTuple
@@ -16,7 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.quick import quick
 from ..network import (
+    KINDS,
     Cluster,
     ExpertExchange,
     Traffic,
@@ -26,10 +30,95 @@ from ..network import (
     point_to_point,
     waiting,
 )
-from ..network.symmetry import surroundings
+from ..operators import Operator
+from ..program import Program, Tokens
+from ..program.instructions import Content
 from ..program.mesh import Mesh
-from .assignment import COPY_KINDS, Template
-from .folding import row_bytes
+from .folding import row_bytes, surroundings
+from .timeline import Label
+
+#: What timelines call copies, by direction.
+COPY_KINDS = {"copy_out": "out", "copy_in": "in"}
+#: Seconds of one operator on the devices of the cluster.
+Cost = Callable[[Operator], float]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Programs on a mesh: rank r runs ``programs[role_of[r]]``; ``slowness`` stretches the kernels of single ranks."""
+
+    mesh: Mesh
+    programs: tuple[Program, ...]
+    role_of: NDArray[np.int64] = field(repr=False)
+    slowness: Mapping[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def uniform(cls, mesh: Mesh, program: Program) -> Assignment:
+        """Every rank runs the same program."""
+        return cls(mesh, (program,), np.zeros(int(mesh.ranks.max()) + 1, dtype=np.int64))
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for assignments of equal programs to the same ranks."""
+        mesh, slow = self.mesh, tuple(sorted(self.slowness.items()))
+        return mesh.key, self.programs, self.role_of[mesh.ranks].tobytes(), slow
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A collective, or one direction of a message, before it is known whose: what ranks meet by.
+
+    ``offset`` is how far along the axis a message goes; it is 0 for a collective.
+    """
+
+    axis: str
+    kind: str
+    size_bytes: int
+    root: int = 0
+    algorithm: str | None = None
+    offset: int = 0
+    wrap: bool = True
+    tokens: Tokens | None = None
+    slices: int = 1
+    seconds: float = 0.0
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether a rank is alone with it: its own memory, its host's, a store."""
+        return self.kind in COPY_KINDS
+
+    @property
+    def is_message(self) -> bool:
+        return self.kind == "send_recv"
+
+    def received_bytes(self, members: int) -> float:
+        """Payload a rank receives and did not hold, mean over the group."""
+        if self.is_message:
+            return float(self.size_bytes)
+        return KINDS.get(self.kind).received_bytes(self.size_bytes, members)
+
+
+class Templates:
+    """Templates of one mesh by number, in order of first use; no two meshes of an engine have the same numbers."""
+
+    def __init__(self, mesh: Mesh, following: Iterator[int]) -> None:
+        self.mesh = mesh
+        self.numbers: dict[Template, int] = {}
+        #: Those of every instruction met so far, by content: stages of a pipeline have the same.
+        self.labels: dict[Content, Label] = {}
+        self._following = following
+
+    def number(self, template: Template) -> int:
+        if template not in self.numbers:
+            self.numbers[template] = next(self._following)
+        return self.numbers[template]
+
+    def __iter__(self) -> Iterator[tuple[Template, int]]:
+        return iter(self.numbers.items())
+
+
+# --- every use of a template by a group of ranks --------------------------------------------------------------
 
 Integers = NDArray[np.int64]
 

@@ -19,7 +19,7 @@ from ..program import Collective, Compute, Copy, Instruction, Launch, Program, R
 from ..program.instructions import Content, Issued, content
 from ..program.mesh import Mesh
 from ..program.order import waits_in_turn
-from .assignment import Cost, Template, Templates
+from .instances import Cost, Template, Templates
 from .ranks import ReadyInstruction
 from .timeline import ON_HOST, Label, Labels
 

@@ -30,8 +30,8 @@ from ..network import Cluster
 from ..program import Program
 from ..program.excerpts import Excerpt, RepetitionCut, excerpt_of, iteration_of
 from ..program.instructions import length_of
-from .assignment import Assignment, Cost
 from .core import Interference, SimulationEngine, Submission
+from .instances import Assignment, Cost
 from .system import SimulatedRank, System
 
 Floats = NDArray[np.float64]

@@ -20,12 +20,20 @@ from ..base.memo import BoundedCache, once
 from ..network import Cluster
 from ..network.fluid import Channel
 from ..network.sharing import Solutions
-from ..network.symmetry import owned
-from .assignment import Assignment, Cost, Templates
 from .channels import Floats, connect, sums, users_of
 from .classes import Alike, links_of
-from .folding import number
-from .instances import Instance, Integers, distinct_components, mesh_components, template_instances, used_links
+from .folding import number, owned
+from .instances import (
+    Assignment,
+    Cost,
+    Instance,
+    Integers,
+    Templates,
+    distinct_components,
+    mesh_components,
+    template_instances,
+    used_links,
+)
 from .ranks import Rank, SimulatedDevice
 from .ready import ReadyProgram, make_ready
 

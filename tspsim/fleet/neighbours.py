@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import simpy
 
-from ..engine.assignment import Assignment, Cost
 from ..engine.core import Interference, SimulationEngine
+from ..engine.instances import Assignment, Cost
 from ..network import Cluster
 from ..network.fluid import Channel
 from ..parallel import axes_of, build_mesh, scheme_of, write_program

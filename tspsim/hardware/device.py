@@ -28,13 +28,12 @@ from tspsim.operators import DTYPES, Operator, element_bytes
 from ..base.memo import once
 from . import step
 from .facts import DeviceFacts
-from .families import FAMILIES
+from .families import FAMILIES, read_shape
 from .isolated import IsolatedKernels
 from .kernels import Kernel, find, limits_of
 from .libraries import maker_of, version_of
 from .limits import DeviceLimits, Estimate, minimum
 from .pricers import price
-from .shapes import read_shape
 
 if TYPE_CHECKING:
     from .specification import DeviceSpec, KernelFit

@@ -1,5 +1,10 @@
-"""The kernel families by the names that device files use: their formula, parameters, switches and shape
-columns."""
+"""Families of kernels: their models, and the shapes that these read.
+
+The kernel families by the names that device files use: their formula, parameters, switches and shape
+columns.
+
+Shapes of calls as the kernel models read them: positive sizes, numbers or arrays of one shape.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tspsim.operators import element_bytes
+import numpy as np
 
+from ..base.errors import InputError
+from ..operators import element_bytes
 from . import decode, gemm, latent, linear, memory_bound, moe, prefill, sparse
 from .limits import DeviceLimits, Parameter
 
@@ -146,3 +153,29 @@ FAMILIES: dict[str, Family] = {
         for name in ("convolution", "convolution_step")
     },
 }
+
+
+# --- shapes of calls as the kernel models read them -----------------------------------------------------------
+
+_MAY_BE_ZERO = frozenset(
+    {"rows", "columns", "causal", "choice", "longest", "prompts", "pairs", "touched", "gated", "elsewhere"}
+)
+
+
+def read_shape(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Floats, or float arrays of one shape; refuses what is not a size. Tuples, of segments, are left as they are."""
+    if all(isinstance(value, int | float | tuple) for value in shape.values()):
+        numbers: dict[str, Any] = {n: v if isinstance(v, tuple) else float(v) for n, v in shape.items()}
+        smallest = {name: value for name, value in numbers.items() if not isinstance(value, tuple)}
+        largest = max(smallest.values())
+    else:
+        arrays = np.broadcast_arrays(*(np.asarray(value, dtype=float) for value in shape.values()))
+        numbers = dict(zip(shape, arrays, strict=True))
+        smallest = {name: array.min() if array.size else 1.0 for name, array in numbers.items()}
+        largest = max((array.max() for array in arrays if array.size), default=1.0)
+    for name, value in smallest.items():
+        if not value > 0.0 and not (value == 0.0 and name in _MAY_BE_ZERO):
+            raise InputError(f"{name} must be more than zero, not {value:g}")
+    if not largest < float("inf"):
+        raise InputError("sizes must be finite")
+    return numbers

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..base.errors import InputError
-from ..engine.assignment import Assignment
 from ..engine.core import SimulationEngine
+from ..engine.instances import Assignment
 from ..network import Cluster, load_cluster
 from ..network.wires import GpuPlace, Message, Wires
 from ..parallel.state.reshard import AXES, WAYS, ReshardLayout

@@ -14,9 +14,7 @@ from math import lcm
 from ..base.memo import once
 from ..base.quick import stated_fields
 from .attention import ATTENTION_KINDS, GROUPED, LATENT, AttentionKind, CacheUse
-from .dimensions import Dimensions
-from .formats import Formats, WeightClass
-from .parts import Block
+from .parts import Block, Dimensions, Formats, WeightClass
 
 
 @dataclass(frozen=True)

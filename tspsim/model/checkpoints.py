@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .formats import BF16, Formats, WeightClass
+from .parts import BF16, Formats, WeightClass
 
 #: A module of each class, as checkpoints name them; lists of modules left alone are matched against these.
 _MODULES: dict[WeightClass, tuple[str, ...]] = {

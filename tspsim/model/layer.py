@@ -1,4 +1,9 @@
-"""A shard of a decoder layer whose model is known whole, and the products of a backward."""
+"""A rank's part of a layer with its model: in a pass, and in a serving step in the types of its engine.
+
+A shard of a decoder layer whose model is known whole, and the products of a backward.
+
+One decoder layer as a serving step runs it: types by class of weights, and its kind of attention.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,12 @@ from dataclasses import dataclass
 
 from ..base.memo import once, remembered
 from ..base.quick import replace
-from ..operators import Computes, Gemm
+from ..operators import Attention, Computes, Gemm, LatentPrefill, Operator, ShortConvolution
 from .architecture import Architecture
-from .shard import Shard
+from .attention import AttentionKind
+from .attention.latent import Latent
+from .attention.linear import Linear
+from .shard import ServingShard, Shard
 
 
 @remembered(4096)
@@ -39,3 +47,53 @@ class LayerShard(Shard):
     def down_weights(self) -> int:
         """Elements that no head divides: of projections down to latents, of indexers; 0 without any."""
         return self.model.attention_of(self.kind).undivided_parameters(self.model, self.kind)
+
+
+# --- one decoder layer as a serving step runs it --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ServingLayer(ServingShard, LayerShard):
+    """A shard of a layer whose weights and cache are in ``formats``, with what its kind of attention adds."""
+
+    model: Architecture
+
+    @once
+    def attention_kind(self) -> AttentionKind:
+        return self.model.attention_of(self.kind)
+
+    def attention(
+        self,
+        segments: tuple[tuple[int, int], ...],
+        *,
+        causal: bool = True,
+        buckets: int = 1,
+        direction: str = "forward",
+    ) -> Attention | LatentPrefill:
+        """Of prompts, whose sequence shards attend each other's keys: latent attention has a kernel of its own."""
+        latent = self.model.latent
+        if latent is None or not causal:
+            return super().attention(segments, causal=causal, buckets=buckets, direction=direction)
+        heads = self.heads // buckets
+        return LatentPrefill(segments, heads, latent.query_dim, latent.value_dim, self.wide, Latent.element(self))
+
+    @once
+    def own_operators(self) -> bool:
+        """Whether ranks with tokens of their own run the operators of its kind, not those of keys and values a head;
+        convolutions, which reach over the borders between them, stand apart."""
+        return self.attention_kind.chooses or isinstance(self.attention_kind, Linear)
+
+    def entering(self, tokens: int) -> tuple[Operator, ...]:
+        kind = self.attention_kind
+        return kind.enter(self, ((tokens, 0, 1),)) if self.own_operators else super().entering(tokens)
+
+    def projecting(self, tokens: int) -> tuple[Operator, ...]:
+        kind = self.attention_kind
+        if not self.own_operators:
+            return super().projecting(tokens)
+        operators = kind.project(self, ((tokens, 0, 1),))
+        return tuple(operator for operator in operators if not isinstance(operator, ShortConvolution))
+
+    def leaving(self, tokens: int) -> tuple[Operator, ...]:
+        kind = self.attention_kind
+        return kind.leave(self, ((tokens, 0, 1),)) if self.own_operators else super().leaving(tokens)

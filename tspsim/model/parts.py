@@ -1,15 +1,27 @@
-"""Parts that not every decoder has: latent, sparse and linear attention, compressed caches, experts; and what one layer
-is made of."""
+"""What an architecture is made of: its parts, the types that they are kept in, and widths that follow from them.
+
+Parts that not every decoder has: latent, sparse and linear attention, compressed caches, experts; and what one layer
+is made of.
+
+In which types a served model keeps its weights, multiplies and keeps its cache.
+
+The fields of an architecture: what kinds of attention and shards of layers read of a model.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from enum import StrEnum
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, StrictBool
 
+from ..base.memo import once
 from ..base.strict import OneOf
 from ..base.units import Count, PositiveCount
+from ..operators import weight_bytes
 
 Scores = Annotated[str, OneOf(lambda: ("sigmoid", "softmax"))]
 
@@ -192,3 +204,135 @@ class Block(NamedTuple):
     def __hash__(self) -> int:
         """Of numbers alone: hashes of text differ from process to process, and with them the order of a set."""
         return hash((self.window or self.chunk, self.experts))
+
+
+# --- in which types a served model keeps its weights, multiplies and keeps its cache --------------------------
+
+
+class WeightClass(StrEnum):
+    """Weights that checkpoints keep in a type of their own."""
+
+    ATTENTION = "attention"
+    DENSE = "dense"
+    SHARED = "shared"
+    EXPERTS = "experts"
+    EMBEDDING = "embedding"
+
+
+@dataclass(frozen=True)
+class Formats:
+    """Types by class of weights."""
+
+    #: As kept and read.
+    weights: Mapping[WeightClass, str] = field(default_factory=dict)
+    #: As multiplied: the type of activations.
+    products: Mapping[WeightClass, str] = field(default_factory=dict)
+    #: Of K and V, or latents.
+    cache: str = "bf16"
+    #: Of the states of linear attention.
+    state: str = "fp32"
+
+    def kept(self, part: WeightClass) -> str:
+        return self.weights.get(part, "bf16")
+
+    def multiplied(self, part: WeightClass) -> str:
+        return self.products.get(part, "bf16")
+
+    def read(self, part: WeightClass) -> str | None:
+        """The type that products read weights in, where it is narrower than the one they multiply: weight-only
+        kernels widen on the way."""
+        if part not in self._read:
+            kept, wide = self.kept(part), self.multiplied(part)
+            self._read[part] = kept if weight_bytes(kept) < weight_bytes(wide) else None
+        return self._read[part]
+
+    @once
+    def _read(self) -> dict[WeightClass, str | None]:
+        return {}
+
+    def weight_bytes(self, part: WeightClass) -> float:
+        """Bytes of a weight of this class."""
+        return weight_bytes(self.kept(part))
+
+    def bytes_of(self, parameters: Mapping[WeightClass, int]) -> float:
+        """Bytes of some parameters, counted by class."""
+        return sum(count * self.weight_bytes(part) for part, count in parameters.items())
+
+    def __hash__(self) -> int:
+        return hash((tuple(sorted(self.weights.items())), tuple(sorted(self.products.items())), self.cache, self.state))
+
+
+#: Everything in bf16.
+BF16 = Formats()
+
+
+# --- the fields of an architecture ----------------------------------------------------------------------------
+
+Text = Annotated[str, Field(min_length=1, max_length=2000)]
+
+
+@dataclass(frozen=True)
+class StatedFacts:
+    """What a model's file states as it is read: :class:`tspsim.model.spec.ModelSpec` has these keys."""
+
+    name: Text
+    layers: PositiveCount
+    hidden: PositiveCount
+    _: KW_ONLY
+    linear_bias: Annotated[StrictBool, Field(description="every projection and norm has a bias, as in GPT-2")] = False
+    multi_token: Annotated[Count, Field(description="modules that predict one token more each (MTP)")] = 0
+    residual_lanes: Annotated[
+        PositiveCount,
+        Field(le=64, description="lanes of the residual stream; several: hyper-connections mix them"),
+    ] = 1
+    max_context: Annotated[Count, Field(description="longest sequence the model was made for; 0 when unknown")] = 0
+    note: Annotated[str, Field(max_length=2000, description="what of the original is simplified")] = ""
+
+
+@dataclass(frozen=True)
+class Dimensions(StatedFacts, ABC):
+    """A decoder's fields, described at :class:`~tspsim.model.Architecture`, and widths that follow from them alone."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    gated: bool = True
+    vocab: int = 0
+    tied_embeddings: bool = False
+    qk_norm: bool = False
+    qk_norm_wide: bool = False
+    attention_bias: bool = False
+    learned_positions: bool = False
+    source: str = ""
+    latent: LatentAttention | None = None
+    experts: Experts | None = None
+    window: int = 0
+    full_every: int = 1
+    attention: str = ""
+    output_gate: bool = False
+    indexing: Indexing | None = None
+    linear: LinearAttention | None = None
+    compressed: CompressedAttention | None = None
+    checkpoint: Formats = BF16
+    chunk: int = 0
+    own: Hashable = None
+
+    @abstractmethod
+    def block(self, layer: int) -> Block:
+        """What layer number ``layer`` (from 0) is made of."""
+
+    @property
+    def attention_width(self) -> int:
+        """a = H·d: often h, not always (Qwen3-32B has 8192 beside 5120)."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """c = KV·d, of K alone; V is the same."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def matrices(self) -> int:
+        """Matrices of an MLP, dense or an expert's: gate, up, down, or up and down."""
+        return 3 if self.gated else 2

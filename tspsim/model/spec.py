@@ -26,9 +26,7 @@ from tspsim.operators import DTYPES
 
 from .architecture import Architecture
 from .attention import ATTENTION_KINDS, GROUPED
-from .dimensions import StatedFacts, Text
-from .formats import Formats, WeightClass
-from .parts import Experts
+from .parts import Experts, Formats, StatedFacts, Text, WeightClass
 
 #: Kinds that are known when this is imported.
 _KINDS = ATTENTION_KINDS.names()

@@ -18,8 +18,7 @@ from ..base.memo import MOST, BoundedCache
 from ..base.registry import changes
 from ..base.strict import Strict
 from ..base.units import BytesPerSecond, PositiveCount, Seconds
-from .joined import Joined
-from .specs import CollectivesSpec, Considered, HostLinkSpec, LinkSpec, NodeSpec, NumberWithBasis
+from .specs import CollectivesSpec, Considered, HostLinkSpec, Joined, LinkSpec, NodeSpec, NumberWithBasis
 
 
 class AnnouncedLink(Strict):

@@ -78,7 +78,7 @@ class LibraryFactors(Factors):
 
 
 class Curve(Strict):
-    """The measured time of algorithms inside a node (:mod:`tspsim.network.collectives.curves`).
+    """The measured time of algorithms inside a node (:mod:`tspsim.network.collectives.algorithm`).
 
     ``ranks`` are the least and most that were measured; larger groups follow the same curve with a wider range.
     ``efficiency`` is by the bytes a ring would pass on, so that of

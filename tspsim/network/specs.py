@@ -1,4 +1,6 @@
-"""Nodes, fabrics and clusters as their YAML states them: every number with its unit and its source.
+"""How a file says what joins its GPUs or its nodes: a registered topology by name, alone or with its argument.
+
+Nodes, fabrics and clusters as their YAML states them: every number with its unit and its source.
 
 This is the border, validated by pydantic; :class:`~tspsim.network.cluster.Cluster` is what the rest of the
 package asks. Efficiencies and latencies of collectives stand here too, so that a better calibration replaces
@@ -7,21 +9,65 @@ numbers in a file and not code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic_core import PydanticCustomError, core_schema
 
-from ..base.errors import InputError
+from ..base.errors import InputError, UnknownNameError, shorten
 from ..base.strict import Strict
 from ..base.units import BytesPerSecond, PositiveCount, Seconds
 from .calibration import Basis, BetweenNodes, Curve, CustomAllReduce, ExpertCurve, FabricFactors, Fraction, Kind
 from .graphs import Link, links_of
-from .joined import Joined
-from .wiring import OWN, Cable, Wiring, compiled, wired
+from .wiring import OWN, TOPOLOGIES, Cable, Wiring, compiled, wired
 
 if TYPE_CHECKING:
     import networkx as nx
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Annotates it.
+
+    Parameters
+    ----------
+    besides
+        Names that are allowed too, and no topology's.
+    """
+
+    besides: tuple[str, ...] = ()
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        properties = {topology.name: {"description": topology.summary} for topology in TOPOLOGIES.values()}
+        named = {"type": "string", "enum": [*self.besides, *TOPOLOGIES]}
+        one = {"type": "object", "properties": properties, "minProperties": 1, "maxProperties": 1}
+        return {"anyOf": [named, one | {"additionalProperties": False}]}
+
+    def _read(self, value: object) -> str | dict[str, Any]:
+        if isinstance(value, str) and value in self.besides:
+            return value
+        stated: object = {value: None} if isinstance(value, str) else value
+        if not isinstance(stated, Mapping) or len(stated) != 1:
+            names = ", ".join([*self.besides, *TOPOLOGIES])
+            raise _refused(f"{shorten(value)} is no one topology; name one of {names}, alone or with its argument")
+        (name,) = stated
+        if name not in TOPOLOGIES:
+            raise _refused(UnknownNameError("topology", name, (*self.besides, *TOPOLOGIES)).message)
+        return value if isinstance(value, str) else dict(stated)
+
+
+def _refused(sentence: str) -> PydanticCustomError:
+    return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})
+
+
+# --- nodes, fabrics and clusters as their YAML states them ----------------------------------------------------
 
 Value = TypeVar("Value")
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]

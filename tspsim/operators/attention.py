@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.quick import quick
-from .base import BehindCache, Computes, Operator, Role, first_of
+from .base import BehindCache, Computes, MemoryBound, Operator, Role, first_of
 from .dtypes import element_bytes
-from .memory_bound import MemoryBound
 from .products import Gemm
 
 #: Bytes a score that the kernels between the two products move, forward and backward: softmax with scale and mask reads

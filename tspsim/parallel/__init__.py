@@ -33,9 +33,8 @@ from .decode.index_exchange import INDEX_EXCHANGES
 from .job import Job
 from .lengths import DEALS, Unequal
 from .mesh import build_mesh, located
-from .option import Option
 from .plan import SWITCHES, Plan
-from .registries import mesh_axes, scheme_axes
+from .registries import Option, mesh_axes, scheme_axes
 from .residency import Residency
 from .residual import RESIDUALS
 from .routing import ExpertRouting

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import ceil
 
-from ..model.formats import WeightClass
+from ..model.parts import WeightClass
 from ..model.routed import RoutedShard
 from . import expert_checks, expert_shards
 from .balance import touched

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 
 from ..base.memo import remembered
 from ..base.registry import Registry, changes
-from ..model.serving import ServingLayer
+from ..model.layer import ServingLayer
 from ..steps import STEPS
 from .builder import ProgramBuilder
-from .context_share import ContextShare
 from .job import Job
 from .ledger import Buffer
-from .option import Option
 from .pipeline import Chunk, Refusal
 from .plan import Plan
+from .registries import ContextShare, Option
 from .scheme import Scheme, WholeTokens
 
 #: (builder, job, layer, parts that its heads are attended in, what to wait for) → what to wait for then.

@@ -10,9 +10,8 @@ from ..base.errors import InputError
 from ..base.memo import knowing, once
 from ..base.quick import replace
 from ..model import Architecture, Block
-from ..model.formats import WeightClass
-from ..model.layer import LayerShard
-from ..model.serving import ServingLayer
+from ..model.layer import LayerShard, ServingLayer
+from ..model.parts import WeightClass
 from ..operators import Operator, element_bytes
 from ..steps import Batch, Speculation, Step, Task
 from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore

@@ -17,10 +17,10 @@ from ..base.registry import Registry
 from .expert_rows import tokens_leave
 from .feature import FEATURES, Feature
 from .job import Job
-from .option import Option
 from .pipeline import Refusal
 from .plan import Plan
 from .reasons import ANOTHER_MODEL
+from .registries import Option
 from .sought import Sought
 
 

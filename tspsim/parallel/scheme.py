@@ -16,12 +16,10 @@ from ..model.layer import LayerShard
 from ..steps import Step
 from .builder import ProgramBuilder
 from .choice import Choice
-from .context_share import ContextShare
 from .job import Job
-from .option import Option
 from .pipeline import Refusal
 from .plan import Plan
-from .registries import SCHEME_FACTS
+from .registries import SCHEME_FACTS, ContextShare, Option
 from .residency import Residency
 
 Piece = Callable[[ProgramBuilder, Job, LayerShard], None]

@@ -1,7 +1,7 @@
 """What a search over plans does with a key: the values that it tries, or why it leaves the key alone.
 
 A key says so where it is declared: a field of every plan in its annotation (:mod:`tspsim.parallel.switches`), a key of
-a registered object in its :class:`~tspsim.parallel.option.Option`. A search reads both (:mod:`.search_keys`) and
+a registered object in its :class:`~tspsim.parallel.registries.Option`. A search reads both (:mod:`.search_keys`) and
 prints them with its answer. Degrees, orders of micro-batches, schedules that are left open for the machine, and what is
 kept for a backward are tried by the search itself, which knows in which order to bound them; what it is told of them
 here is what it may print.

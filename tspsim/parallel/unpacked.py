@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from ..model.attention import prefilled
-from ..model.layer import LayerShard
-from ..model.serving import ServingLayer
+from ..model.layer import LayerShard, ServingLayer
 from .job import Job
 from .ledger import Buffer, Lifetime
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from ..base.memo import once
 from ..base.quick import stated_fields
 from ..model import Architecture
-from ..model.formats import BF16, Formats
+from ..model.parts import BF16, Formats
 from ..steps import FORWARD_STEP, STEPS, Batch, Load, Row, ServingStep, Step
 from .adapters import Adapters
 from .lengths import ALIKE, Unequal

@@ -3,7 +3,7 @@
 A stream runs its instructions one after the other. An instruction begins when the one before it on its stream and those
 that it names in ``after`` have ended. Inside what repeats ``after`` counts from the start of its own turn.
 
-Two modules follow a program in time by this rule. :mod:`tspsim.engine.streams` replays it as events: there ranks meet,
+Two modules follow a program in time by this rule. :mod:`tspsim.engine.ranks` replays it as events: there ranks meet,
 and share links and devices, which delays them further. :mod:`tspsim.step.paths.walk` adds it up along one rank, a lower
 bound: it needs no clock and leaves out turns that are alike. `tests/step/test_both_walkers.py` holds the two against
 each other.

@@ -22,7 +22,7 @@ from ..base.strict import OneOf, as_stated
 from ..base.units import Bytes, Count, PositiveCount
 from ..model import load_model
 from ..model.attention import cache_names
-from ..model.formats import WeightClass
+from ..model.parts import WeightClass
 from ..operators import DTYPES
 from ..operators.dtypes import products
 from ..parallel import Adapters, ExpertRouting, Optimizer, Unequal

@@ -4,7 +4,7 @@ A step is written as a program and added up, or run by the engine (:mod:`.progra
 about that step alone. A run needs many thousand similar steps, so decode steps are tabulated (:class:`Decodes`), and
 linear interpolation between tabulated points stays within :data:`~tspsim.serving.tables.EPSILON`.
 
-With a pipeline the seconds of a decode step are its period (:func:`tspsim.step.inference.turn_s`): as many parts of the
+With a pipeline the seconds of a decode step are its period (:func:`tspsim.step.metrics.turn_s`): as many parts of the
 batch run at once as there are stages.
 """
 

@@ -19,7 +19,7 @@ from ..parallel.serving_engine import Captured
 from ..program import Collective, Program, SendReceive
 from ..program.layout import MOVES, InstructionLayout, Thing, Timed, flattened
 from ..program.mesh import Mesh
-from ..step import inference, metrics
+from ..step import metrics
 from ..step.costs import Costs
 from ..step.question import Question
 from ..step.simulation import run, scheduled
@@ -298,7 +298,7 @@ class StepPrograms:
         return float(price(self.question.device, operator).seconds)
 
     def host_s(self, sequences: int, makespan_s: float) -> float:
-        """Host seconds after the programs of a one-pass step (:func:`tspsim.step.inference.host_s`)."""
+        """Host seconds after the programs of a one-pass step (:func:`tspsim.step.metrics.host_s`)."""
         stack = self.question.work.stack
         hidden_s = max(0.0, stack.engine.hidden_s(sequences) - makespan_s)
         return stack.step_s + stack.engine.host_s(sequences) + self._between_s + hidden_s
@@ -333,8 +333,8 @@ class StepPrograms:
             return None
         makespan_s = layout.makespan_s(taken_s)
         slowest_s = layout.slowest_s(taken_s) if job.plan.pp > 1 else 0.0
-        period_s = inference.turn_s(job, makespan_s, slowest_s)
-        return Chain(things, layout, taken_s, makespan_s, makespan_s + inference.host_s(job, period_s, makespan_s))
+        period_s = metrics.turn_s(job, makespan_s, slowest_s)
+        return Chain(things, layout, taken_s, makespan_s, makespan_s + metrics.host_s(job, period_s, makespan_s))
 
     def _told(self, job: Job, chain: Chain) -> Priced:
         stages, layout = len(chain.layout.starts), chain.layout
@@ -359,7 +359,7 @@ class StepPrograms:
         submission = run(self.question, self.mesh, job, costs, every_rank=False)
         costs.weigh(submission)
         makespan_s = submission.makespan_s
-        seconds = makespan_s + inference.host_s(job, inference.period_s(job, submission), makespan_s)
+        seconds = makespan_s + metrics.host_s(job, metrics.period_s(job, submission), makespan_s)
         step_range = costs.range_of(1.0, seconds, metrics.breakdown(submission), stack)
         sequences = sum(batch.sequences for batch in job.forwards)
         host_s, (least_s, most_s) = stack.engine.host_s(sequences), stack.engine.host_range_s(sequences)
@@ -372,8 +372,8 @@ class StepPrograms:
         self.ran += 1
         submission = run(self.question, self.mesh, job, self.costs, every_rank=every_rank)
         makespan_s = submission.makespan_s
-        period_s = inference.period_s(job, submission)
-        between_s = inference.host_s(job, period_s, makespan_s)
+        period_s = metrics.period_s(job, submission)
+        between_s = metrics.host_s(job, period_s, makespan_s)
         breakdown = metrics.breakdown(submission)
         parts = dict(breakdown.exposed_s)
         names = {"gemm": "products", "memory_bound": "other kernels"}

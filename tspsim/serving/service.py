@@ -10,8 +10,8 @@ from typing import Protocol
 import simpy
 from simpy.core import EmptySchedule
 
-from ..base.collector import no_collection
 from ..base.errors import TspsimError
+from ..base.quick import no_collection
 from .log import StepLog
 from .replicas import Notice, ReplicaBackend
 from .requests import Request

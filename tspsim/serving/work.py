@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..steps.batch import Batch
+from ..steps.load import Batch
 
 Floats = NDArray[np.float64]
 

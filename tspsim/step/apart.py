@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from ..base.memo import knowing
 from ..base.quick import replace
-from ..engine.assignment import Assignment, Cost
 from ..engine.core import Interference, Submission
+from ..engine.instances import Assignment, Cost
 from ..engine.ranks import Rank, SimulatedDevice
 from ..engine.ready import IssuedItems, KnownInstructions, ReadyProgram
 from ..engine.steady import execute

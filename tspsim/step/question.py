@@ -10,7 +10,7 @@ from ..base.provenance import Provenance
 from ..base.strict import as_stated
 from ..hardware import Device, load_device, standing_for
 from ..model import Architecture, load_model
-from ..model.formats import BF16, Formats, WeightClass
+from ..model.parts import BF16, Formats, WeightClass
 from ..network import (
     Cluster,
     build_cluster,

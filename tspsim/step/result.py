@@ -136,7 +136,7 @@ class PlanResult:
     notes: tuple[str, ...] = ()
     #: Of a plan that writes checkpoints what one is and costs (:func:`tspsim.step.checkpointing.checkpoint_of`).
     checkpoint: Mapping[str, float] = field(default_factory=dict)
-    #: Of a serving step what its users see (:mod:`tspsim.step.inference`).
+    #: Of a serving step what its users see (:mod:`tspsim.step.metrics`).
     inference: Mapping[str, Any] = field(default_factory=dict)
     #: Of a plan whose paths are drawn: policy, seeds, and ``step_time_s`` at 5, 50 and 95 % of them; the plan's own
     #: numbers are those of the draw at 50 % (:mod:`tspsim.step.draws`).

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.collector import no_collection
 from ..base.errors import InputError, UnreachableError
+from ..base.quick import no_collection
 from ..base.units import duration, percent
-from ..engine.assignment import Assignment
 from ..engine.core import Interference, Submission
+from ..engine.instances import Assignment
 from ..engine.steady import execute
 from ..parallel import Job, Plan, axes_of, build_mesh, peak_memory, scheme_axes, scheme_of, write_program
 from ..parallel.few_layers import one_forward
@@ -24,7 +24,7 @@ from ..parallel.state import capacity
 from ..program import Program
 from ..program.mesh import Mesh
 from ..scenario import Scenario, load
-from . import apart, inference, metrics
+from . import apart, metrics
 from .checkpointing import checkpoint_notes, checkpoint_of, held_s, spread_over, without_checkpoint
 from .costs import Costs
 from .description import (
@@ -134,8 +134,8 @@ def step_of(question: Question, job: Job, costs: Costs, *, every_rank: bool = Fa
         submission = min(draws, key=lambda drawn_run: abs(drawn_run.makespan_s - expected_s))
     costs.weigh(submission)
     serves = job.step.serves
-    period_s = inference.period_s(job, submission) if serves else submission.makespan_s
-    between_s = inference.host_s(job, period_s, submission.makespan_s)
+    period_s = metrics.period_s(job, submission) if serves else submission.makespan_s
+    between_s = metrics.host_s(job, period_s, submission.makespan_s)
     makespan_s = (expected_s or submission.makespan_s) + between_s
     parts = metrics.breakdown(submission)
     return StepRun(submission, makespan_s, between_s, parts)
@@ -243,7 +243,7 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
             *overlap_that_loses(question, job),
         ),
         checkpoint=written,
-        inference=inference.answer(job, makespan_s, room) if room is not None else {},
+        inference=metrics.answer(job, makespan_s, room) if room is not None else {},
         timeline=submission.timeline,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..base.units import GIB, duration, gib, percent
 from ..model.attention import MOST_DECODED
-from ..model.formats import WeightClass
+from ..model.parts import WeightClass
 from ..operators import FusedMoE
 from ..parallel import Job, Plan, Work, axes_of, choices_of, method_of, scheme_of, write_program
 from ..parallel.decode.index_exchange import index_exchange_of

@@ -16,10 +16,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..base.collector import no_collection
 from ..base.errors import UnreachableError
-from ..engine.assignment import Assignment
+from ..base.quick import no_collection
 from ..engine.core import Interference
+from ..engine.instances import Assignment
 from ..engine.steady import execute
 from ..hardware import Device
 from ..network import Cluster

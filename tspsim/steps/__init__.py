@@ -6,14 +6,12 @@ write the tasks (:mod:`tspsim.parallel`); nobody compares the names of steps.
 
 from __future__ import annotations
 
-from .batch import Batch, Row
 from .decode import DECODE_STEP
 from .forward import FORWARD_STEP
-from .load import Load, Piece, Speculation, Streams
+from .load import Batch, Load, Piece, Row, Speculation, Streams
 from .mixed import MIXED_STEP
 from .prefill import PREFILL_STEP
-from .serving import ServingStep
-from .step import BACKWARD, FORWARD, STEPS, WEIGHTS, Step, Task
+from .step import BACKWARD, FORWARD, STEPS, WEIGHTS, ServingStep, Step, Task
 from .training import TRAINING_STEP
 from .verify import VERIFY_STEP
 

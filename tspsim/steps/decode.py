@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from .batch import Batch
-from .load import Load
-from .serving import ServingStep
-from .step import STEPS
+from .load import Batch, Load
+from .step import STEPS, ServingStep
 
 
 class DecodeStep(ServingStep):

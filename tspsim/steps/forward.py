@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..model import Architecture
-from .forwards import Forwards
-from .step import STEPS
+from .step import STEPS, Forwards
 
 
 class ForwardStep(Forwards):

@@ -1,4 +1,11 @@
-"""What a step is, and the tasks that a pipeline stage does in one."""
+"""What a kind of step is, and what steps of forward passes and of engines have in common.
+
+What a step is, and the tasks that a pipeline stage does in one.
+
+What steps without a backward have in common.
+
+What steps of an inference engine have in common: forwards over rows of queries behind a cache.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +15,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from ..base.registry import Registry
 from ..model import Architecture
-from .batch import Batch
-from .load import Load
+from .load import Batch, Load
 
 FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
 
@@ -115,3 +121,50 @@ class Step(ABC):
 
 
 STEPS: Registry[Step] = Registry("pass", "tspsim.steps", Step)
+
+
+# --- what steps without a backward have in common -------------------------------------------------------------
+
+
+class Forwards(Step):
+    """Forwards alone, one after the other; nothing is kept."""
+
+    trains = False
+    bytes_over_forward = 1.0
+    recomputation = "none"
+
+    def micro_batch(self, sequences: int) -> int:
+        return sequences
+
+    def kinds(self, order: Order) -> tuple[str, ...]:
+        return (FORWARD,)
+
+    def tasks(self, order: Order, stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
+        return [Task(FORWARD, index, chunk) for index in range(micro_batches) for chunk in range(chunks)]
+
+    def write(self, stage: StageWriter, tasks: Sequence[Task]) -> None:
+        stage.do(tasks)
+
+    def flops_per_token(self, model: Architecture, batch: Batch, *, kept: float, frozen: bool) -> float:
+        return batch.forward_flops_per_token(model, self.outputs(batch), kept)
+
+
+# --- what steps of an inference engine have in common ---------------------------------------------------------
+
+
+class ServingStep(Forwards):
+    """Only tokens that are sampled go through the head."""
+
+    serves = True
+
+    @abstractmethod
+    def passes(self, load: Load, stages: int) -> tuple[Batch, ...]:
+        """Forwards of the step, one after the other."""
+
+    @abstractmethod
+    def counted(self, load: Load) -> float:
+        """Tokens that the step's rate counts: prompt tokens read and tokens put out."""
+
+    @abstractmethod
+    def in_flight(self, load: Load, stages: int) -> int:
+        """Passes like its own that the stages of a pipeline work on at the same time."""

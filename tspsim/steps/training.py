@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..model import Architecture
-from .batch import Batch
+from .load import Batch
 from .step import BACKWARD, FORWARD, STEPS, WEIGHTS, Order, StageWriter, Step, Task
 
 

@@ -26,8 +26,8 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeVar
 
-from ..base.collector import collect_seldom
 from ..base.errors import InputError, TspsimError, shorten
+from ..base.quick import collect_seldom
 from ..base.registry import by_program
 from .query import Library
 from .worker import Answer, looking_up_in

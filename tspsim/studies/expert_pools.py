@@ -25,8 +25,8 @@ from typing import Any
 import simpy
 
 from ..base.errors import InputError
-from ..model.formats import WeightClass
-from ..model.serving import ServingLayer
+from ..model.layer import ServingLayer
+from ..model.parts import WeightClass
 from ..network import Cluster, collective
 from ..network.wires import GpuPlace, Message, Wires
 from ..operators import Operator

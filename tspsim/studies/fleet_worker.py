@@ -19,9 +19,9 @@ import numpy as np
 
 from .._version import __version__
 from ..answer.kinds import simulate
-from ..base.collector import seldom_collecting
 from ..base.errors import InfeasibleError, InputError, shorten
 from ..base.memo import BoundedCache
+from ..base.quick import seldom_collecting
 from ..fleet import FleetAnswer, FleetQuestion, own_scenario
 from ..fleet import answer as answer_fleet
 from ..fleet.answer import cluster_of

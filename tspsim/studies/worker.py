@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..answer.kinds import run_plan
-from ..base.collector import seldom_collecting
 from ..base.errors import InputError, shorten
+from ..base.quick import seldom_collecting
 from ..step import simulation
 from .query import Library, Query
 

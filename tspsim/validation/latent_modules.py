@@ -17,9 +17,8 @@ import numpy as np
 from tspsim.base.errors import InputError
 from tspsim.hardware import Device, Estimate
 from tspsim.model import Architecture
-from tspsim.model.formats import Formats, WeightClass
-from tspsim.model.parts import LatentAttention
-from tspsim.model.serving import ServingLayer
+from tspsim.model.layer import ServingLayer
+from tspsim.model.parts import Formats, LatentAttention, WeightClass
 from tspsim.operators import AbsorbProduct, Gemm, LatentDecode, LatentPrefill, MemoryBound, Operator
 
 from ..base.memo import remembered

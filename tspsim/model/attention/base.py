@@ -17,11 +17,8 @@ from ...base.errors import InputError
 from ...base.registry import Registry
 from ...operators import DTYPES, Gemm, Operator, Role
 from ...operators.dtypes import caches
-from ..dimensions import Dimensions
-from ..formats import WeightClass
-from ..parts import Block
-from ..serving_shard import ServingShard
-from ..shard import Shard
+from ..parts import Block, Dimensions, WeightClass
+from ..shard import ServingShard, Shard
 
 if TYPE_CHECKING:
     from .sections import AttentionSection

@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...operators import Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
-from ..dimensions import Dimensions
-from ..parts import Block, Indexing
-from ..serving_shard import ServingShard
+from ..parts import Block, Dimensions, Indexing
+from ..shard import ServingShard
 from .base import ATTENTION_KINDS, CacheUse, Model, Rows, attended, product, tokens_of
 from .latent import LATENT, Latent
 

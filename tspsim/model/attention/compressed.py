@@ -12,10 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...operators import Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
-from ..dimensions import Dimensions
-from ..formats import WeightClass
-from ..parts import Block, CompressedAttention
-from ..serving_shard import ServingShard
+from ..parts import Block, CompressedAttention, Dimensions, WeightClass
+from ..shard import ServingShard
 from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, attended, product, tokens_of
 from .chosen import index_entry, indexing_of, key_bytes
 

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...operators import Attention, DecodeAttention, MemoryBound, Operator, Role
-from ..dimensions import Dimensions
-from ..parts import Block
-from ..serving_shard import ServingShard
-from ..shard import Shard
+from ..parts import Block, Dimensions
+from ..shard import ServingShard, Shard
 from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, tokens_of
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...operators import AbsorbProduct, Gemm, LatentDecode, LatentPrefill, MemoryBound, Operator, Role
-from ..dimensions import Dimensions
-from ..parts import Block, LatentAttention
-from ..serving_shard import ServingShard
+from ..parts import Block, Dimensions, LatentAttention
+from ..shard import ServingShard
 from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, tokens_of
 
 if TYPE_CHECKING:

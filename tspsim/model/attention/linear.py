@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...base.errors import InputError
 from ...operators import DTYPES, DeltaScan, MemoryBound, Operator, Role, ShortConvolution, element_bytes
-from ..dimensions import Dimensions
-from ..parts import Block, LinearAttention
-from ..serving_shard import ServingShard
+from ..parts import Block, Dimensions, LinearAttention
+from ..shard import ServingShard
 from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, product, tokens_of
 from .grouped import GROUPED
 from .latent import LATENT

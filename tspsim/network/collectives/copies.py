@@ -13,8 +13,7 @@ import numpy as np
 
 from ..kinds import ALL_GATHER, ALL_TO_ALL, CollectiveKind
 from . import direct
-from .algorithm import ALGORITHMS, CollectiveAlgorithm
-from .choices import AlgorithmCandidate, ProtocolLine
+from .algorithm import ALGORITHMS, AlgorithmCandidate, CollectiveAlgorithm, ProtocolLine
 from .exchange import ExpertExchange
 from .schedule import Group, Schedule
 

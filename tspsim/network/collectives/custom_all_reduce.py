@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ...base.errors import InputError
 from ..kinds import ALL_REDUCE, CollectiveKind
 from . import direct
-from .choices import AlgorithmCandidate, inside_bytes_per_s, slowest
+from .algorithm import AlgorithmCandidate, inside_bytes_per_s, slowest
 from .schedule import Group, power_sum
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 
 from ..kinds import ALL_TO_ALL, CollectiveKind
 from . import direct
-from .algorithm import ALGORITHMS, CollectiveAlgorithm
-from .choices import AlgorithmCandidate, inside_bytes_per_s, slowest
+from .algorithm import ALGORITHMS, AlgorithmCandidate, CollectiveAlgorithm, inside_bytes_per_s, slowest
 from .exchange import MULTIPROCESSORS, ExpertExchange
 from .schedule import Group, Schedule, beside, pipelined, power_sum, scaled
 

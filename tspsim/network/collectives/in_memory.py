@@ -21,8 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, RING_SHIFT, CollectiveKind
-from .algorithm import ALGORITHMS, CollectiveAlgorithm
-from .choices import AlgorithmCandidate, ProtocolLine
+from .algorithm import ALGORITHMS, AlgorithmCandidate, CollectiveAlgorithm, ProtocolLine
 from .exchange import ExpertExchange
 from .schedule import Group, Schedule, on_links
 

@@ -26,14 +26,12 @@ from . import (
     tree,  # noqa: F401
     two_level,  # noqa: F401
 )
-from .algorithm import ALGORITHMS
-from .choices import AlgorithmCandidate, cheapest, lines
+from .algorithm import ALGORITHMS, AlgorithmCandidate, cheapest, lines
 from .copies import Copies
 from .exchange import ExpertExchange
 from .experts import copies, exchange_choice, expert_curve
-from .relabelled import Standing, onto, standing
 from .schedule import Group, on_links, summed
-from .traffic import NOTHING, Traffic
+from .traffic import NOTHING, Standing, Traffic, onto, standing
 
 
 def collective(

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..kinds import KINDS, CollectiveKind
-from .algorithm import ALGORITHMS, CollectiveAlgorithm
-from .choices import AlgorithmCandidate, ProtocolLine
+from .algorithm import ALGORITHMS, AlgorithmCandidate, CollectiveAlgorithm, ProtocolLine
 from .exchange import ExpertExchange
 from .schedule import Group, Schedule, scheduled
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 from ..kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, CollectiveKind
 from . import direct, in_switch, multi_ring, ring, tree
-from .algorithm import ALGORITHMS, CollectiveAlgorithm
-from .choices import Builder
+from .algorithm import ALGORITHMS, Builder, CollectiveAlgorithm
 from .schedule import Group, Schedule, beside, pipelined, scaled, scheduled, shifted
 
 #: What may run inside a node, by name.

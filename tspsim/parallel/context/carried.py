@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from ...base.quick import replace
 from ...model.attention.linear import Linear, linear_of
-from ...model.layer import LayerShard
-from ...model.serving import ServingLayer
+from ...model.layer import LayerShard, ServingLayer
 from ...operators import DeltaScan, MemoryBound, Operator, Role
 from ..builder import ProgramBuilder
 from ..job import Job

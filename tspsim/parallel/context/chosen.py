@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ...model.layer import LayerShard
-from ...model.serving import ServingLayer
+from ...model.layer import LayerShard, ServingLayer
 from ...operators import Operator
 from ..builder import ProgramBuilder
 from ..job import Job

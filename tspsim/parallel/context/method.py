@@ -15,9 +15,9 @@ from ..builder import ProgramBuilder
 from ..choice import Choice
 from ..job import Job
 from ..ledger import Buffer
-from ..option import Option
 from ..pipeline import Refusal
 from ..plan import Plan
+from ..registries import Option
 
 #: (builder, job, layer shard, position on the axis, what to wait for) → the instruction whose end means that the local
 #: result is complete.

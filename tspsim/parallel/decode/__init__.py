@@ -3,7 +3,7 @@ file an exchange."""
 
 from __future__ import annotations
 
-from ..context_share import ContextShare, in_heads
+from ..registries import ContextShare, in_heads
 from . import all_to_all, gather_scatter, hop_b, ring, tree
 from .exchange import DecodeExchange, Partial, exchange_of, partials
 from .index_exchange import IndexExchange, index_exchange_of

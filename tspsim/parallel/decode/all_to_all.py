@@ -7,9 +7,9 @@ arXiv:2507.07120, §2.1).
 from __future__ import annotations
 
 from ..builder import ProgramBuilder
-from ..context_share import ContextShare
 from ..job import Job
 from ..pipeline import Refusal
+from ..registries import ContextShare
 from .exchange import DECODE_EXCHANGES, DecodeExchange, Partial
 
 

@@ -26,17 +26,16 @@ from typing import Literal
 
 from ...base.memo import knowing
 from ...base.units import PositiveCount
-from ...steps.batch import dealt
+from ...steps.load import dealt
 from ..builder import ProgramBuilder
-from ..context_share import ContextShare
 from ..draft import DRAFTS
 from ..drafting import drafter_of
 from ..feature import FEATURES, Feature
 from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..option import Option
 from ..pipeline import Chunk, Refusal
 from ..plan import DRAFT_REPLICAS, Plan
+from ..registries import ContextShare, Option
 from ..scheme import scheme_of
 from ..sought import Sought
 from ..state import served

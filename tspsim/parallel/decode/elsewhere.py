@@ -6,7 +6,7 @@ from math import floor
 
 from ...model.attention import decoded
 from ...model.attention.base import Rows
-from ...model.serving import ServingLayer
+from ...model.layer import ServingLayer
 
 
 def parted(rows: Rows, share: float) -> tuple[Rows, Rows]:

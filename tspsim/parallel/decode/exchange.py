@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from ...base.memo import once
 from ...base.registry import Registry
 from ...model.attention.base import Rows, tokens_of
-from ...model.serving import ServingLayer
+from ...model.layer import ServingLayer
 from ...operators import BestOf, MemoryBound, Operator, Role
 from ..builder import ProgramBuilder
-from ..context_share import ContextShare
 from ..job import Job
-from ..option import Option
 from ..pipeline import Refusal
+from ..registries import ContextShare, Option
 from ..sought import decodes, sought_objects
 from .index_exchange import IndexExchange, index_exchange_of
 

@@ -23,20 +23,18 @@ from dataclasses import replace
 
 from ...base.memo import knowing
 from ...base.units import PositiveCount, several
-from ...model.formats import WeightClass
-from ...model.layer import LayerShard
-from ...model.serving import ServingLayer
+from ...model.layer import LayerShard, ServingLayer
+from ...model.parts import WeightClass
 from ..builder import ProgramBuilder
-from ..context_share import ContextShare
 from ..expert_rows import load_of, routed_shard, touched_experts
 from ..experts.expert import Shared
 from ..feature import FEATURES, Feature
 from ..interleave import EXCHANGE
 from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..option import Option
 from ..pipeline import Chunk, Refusal
 from ..plan import EXPERT_POOL, POOL_NODE, Plan
+from ..registries import ContextShare, Option
 from ..scheme import WholeTokens
 from ..sought import Sought, decodes, with_experts
 from ..state import served

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...steps.batch import Batch
+from ...steps.load import Batch
 from ..builder import ProgramBuilder
 from . import all_to_all
 from .exchange import DECODE_EXCHANGES, DecodeExchange, Partial

@@ -30,14 +30,13 @@ from typing import Annotated
 from pydantic import Field
 
 from ...model.attention.base import Rows, tokens_of
-from ...model.layer import LayerShard
-from ...model.serving import ServingLayer
+from ...model.layer import LayerShard, ServingLayer
 from ..builder import ProgramBuilder
 from ..feature import FEATURES, Feature
 from ..job import Job
-from ..option import Option
 from ..pipeline import Refusal
 from ..plan import Plan
+from ..registries import Option
 from ..residual import STANDARD, residual_of
 from ..scheme import WholeTokens
 from ..sought import Sought

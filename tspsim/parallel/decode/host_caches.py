@@ -22,15 +22,14 @@ from typing import Annotated
 from pydantic import Field
 
 from ...model.attention.base import Rows
-from ...model.serving import ServingLayer
+from ...model.layer import ServingLayer
 from ..builder import ProgramBuilder
-from ..context_share import ContextShare
 from ..feature import FEATURES, Attend, Feature
 from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..option import Option
 from ..pipeline import Chunk, Refusal
 from ..plan import Plan
+from ..registries import ContextShare, Option
 from ..sought import Sought, decodes
 from .elsewhere import cache_bytes, parted
 

@@ -22,10 +22,10 @@ from typing import Any
 from ...base.registry import Registry
 from ...model import Architecture
 from ..job import Job
-from ..option import Option
 from ..pipeline import Refusal
 from ..plan import Plan
 from ..reasons import CHANGES_NUMBERS
+from ..registries import Option
 from ..sought import decodes, sought_objects
 
 #: The key of a plan, and what it is where none is stated: what vLLM and ATOM run.

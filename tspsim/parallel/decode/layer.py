@@ -13,14 +13,13 @@ from math import ceil
 from ...base.quick import replace
 from ...model.attention import decoded, prefilled
 from ...model.attention.base import Rows
-from ...model.layer import LayerShard
-from ...model.serving import ServingLayer
+from ...model.layer import LayerShard, ServingLayer
 from ...operators import Gemm, MemoryBound, Operator, Role
 from ..builder import ProgramBuilder
-from ..context_share import ContextShare, in_heads
 from ..experts import expert, expert_serving
 from ..feature import attending
 from ..job import Job
+from ..registries import ContextShare, in_heads
 from ..residual import residual_of
 from . import expert_pool
 from .exchange import FP32, Partial, exchange_of

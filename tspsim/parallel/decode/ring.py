@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...model.serving import ServingLayer
+from ...model.layer import ServingLayer
 from ...operators import Operator
 from ..builder import ProgramBuilder
 from .exchange import DECODE_EXCHANGES, DecodeExchange, Partial

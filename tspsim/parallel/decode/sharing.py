@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...model.attention import ATTENTION_KINDS, decoded
-from ...model.serving import ServingLayer
+from ...model.layer import ServingLayer
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from ...model.formats import WeightClass
-from ...model.layer import LayerShard
-from ...model.serving import ServingLayer
+from ...model.layer import LayerShard, ServingLayer
+from ...model.parts import WeightClass
 from ...program import Tokens
 from ..builder import ProgramBuilder
 from ..expert_rows import left, load_of, routed_shard, touched_experts

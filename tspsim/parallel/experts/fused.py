@@ -22,10 +22,10 @@ from ...operators import MemoryBound
 from ..builder import WHOLE, ProgramBuilder, Slice
 from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..option import Option
 from ..pipeline import Refusal
 from ..plan import Plan
 from ..reasons import OWN_KERNELS
+from ..registries import Option
 from ..sought import Sought, serves_nobody
 
 #: What a plan's ``overlap`` says where products and sums meet in slices of one kernel.

@@ -30,9 +30,9 @@ from ..decode.sharing import refused_exchange
 from ..experts import expert, expert_serving
 from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..option import Option
 from ..pipeline import Refusal
 from ..recompute import cheap_again
+from ..registries import Option
 from ..residency import Residency
 from ..scheme import SCHEMES, Received, Scheme, WholeTokens
 from ..sought import Sought, decodes

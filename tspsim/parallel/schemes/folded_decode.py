@@ -13,12 +13,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...model import Block
-from ...model.layer import LayerShard
-from ...model.serving import ServingLayer
+from ...model.layer import LayerShard, ServingLayer
 from ...operators import Gemm
-from ...steps.batch import dealt
+from ...steps.load import dealt
 from ..builder import ProgramBuilder
-from ..context_share import ContextShare, in_heads
 from ..decode.exchange import Partial
 from ..decode.index_exchange import index_exchange_of, refused_choice
 from ..decode.layer import mlp as served_mlp
@@ -27,6 +25,7 @@ from ..decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
+from ..registries import ContextShare, in_heads
 from . import folded, folded_attention, folded_mlp, folded_tables, folded_weights
 from .folded_form import AXIS, DECODE_FORMS, DecodeForm, form_of
 from .sampling import sampled_head

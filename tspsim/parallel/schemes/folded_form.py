@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ...base.registry import Registry
-from ..context_share import ContextShare
 from ..job import Job
 from ..ledger import Buffer
 from ..pipeline import Refusal
 from ..plan import Plan
+from ..registries import ContextShare
 from ..scheme import LayerPiece, Piece
 
 AXIS = "tsp"

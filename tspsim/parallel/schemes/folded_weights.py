@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...model.formats import WeightClass
 from ...model.layer import LayerShard
+from ...model.parts import WeightClass
 from ..adapters import ELEMENT_BYTES, Halves
 from ..job import Job
 

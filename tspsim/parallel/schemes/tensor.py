@@ -32,10 +32,10 @@ from ..feature import features_of
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..lengths import DEALS, OFFLOAD_FROM
-from ..option import Option
 from ..pipeline import Refusal
 from ..plan import Plan
 from ..recompute import cheap_again, heads_again
+from ..registries import Option
 from ..residency import Residency
 from ..residual import residual_of
 from ..scheme import SCHEMES, Received, Scheme, WholeTokens

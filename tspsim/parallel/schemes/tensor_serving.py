@@ -16,9 +16,9 @@ from ..decode.layer import serve_layer
 from ..decode.sharing import refused_exchange
 from ..feature import features_of
 from ..job import Job
-from ..option import Option
 from ..pipeline import Refusal
 from ..plan import Plan
+from ..registries import Option
 from ..sought import Sought, decodes
 from .sampling import sampled_head
 

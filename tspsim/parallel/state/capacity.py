@@ -18,12 +18,12 @@ from typing import Any
 from ...base.units import gib
 from ...model.attention import CacheUse
 from ...steps import PREFILL_STEP, Load, Streams
-from ...steps.batch import dealt
-from ..context_share import ContextShare
+from ...steps.load import dealt
 from ..engine_memory import Budget
 from ..job import Job
 from ..ledger import peak
 from ..pipeline import Chunk
+from ..registries import ContextShare
 from ..scheme import scheme_of
 from ..serving_engine import ServingEngine
 from ..unpacked import UNPACKED

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from ...model import Block
 from ...model.attention import CacheUse
-from ...model.formats import WeightClass
-from ...model.serving import ServingLayer
+from ...model.layer import ServingLayer
+from ...model.parts import WeightClass
 from ...operators import AbsorbProduct, Gemm, Operator
-from ...steps.batch import dealt
+from ...steps.load import dealt
 from ..drafting import drafter_of
 from ..job import Job
 from ..ledger import Buffer, Lifetime

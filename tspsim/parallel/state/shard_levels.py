@@ -22,10 +22,10 @@ from ...base.units import PositiveCount
 from ..builder import ProgramBuilder
 from ..feature import FEATURES, Feature
 from ..job import Job
-from ..option import Option
 from ..parameter_group import ParameterGroup
 from ..pipeline import Refusal
 from ..plan import WEIGHT_LEVELS, WEIGHT_SHARD, Plan
+from ..registries import Option
 from ..sought import Sought, trains
 
 OPTION = Option(

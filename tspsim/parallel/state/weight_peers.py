@@ -22,9 +22,9 @@ from pydantic import Field
 from ..feature import FEATURES, Feature
 from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..option import Option
 from ..pipeline import Refusal
 from ..plan import WEIGHT_PEERS, Plan
+from ..registries import Option
 from ..sought import Sought, serves
 
 OPTION = Option(

@@ -11,7 +11,7 @@ from ...base import catalog
 from ...base.errors import InputError
 from ...base.registry import Registry
 from ...base.units import gib
-from ...model.formats import WeightClass
+from ...model.parts import WeightClass
 from ...parallel import Plan
 from ...parallel.balance import BUSIEST, Balance
 from ...parallel.dispatch import ExpertDispatch, ExpertOverlap

@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ...base.collector import seldom_collecting
 from ...base.errors import InfeasibleError, InputError, TspsimError, UnknownNameError
+from ...base.quick import seldom_collecting
 from ...base.units import were
 from ...network import Cluster
 from ...parallel import Job, build_mesh, located, peak_memory, scheme_of
