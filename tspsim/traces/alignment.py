@@ -44,11 +44,11 @@ def attention_rows(measured: Trace, phase: str = "forward") -> NDArray[Any]:
 
 def anchors_of(lane: RankTimeline) -> list[Operation]:
     """Forward attention, the first operator of each instruction that has some."""
-    found: dict[int, Operation] = {}
+    firsts: dict[int, Operation] = {}
     for operation in lane.operations:
         if operation.kind in _ATTENTION and operation.phase == "forward" and operation.layer >= 0:
-            found.setdefault(operation.instruction, operation)
-    return ordered(list(found.values()))
+            firsts.setdefault(operation.instruction, operation)
+    return ordered(list(firsts.values()))
 
 
 def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTimeline, list[str]]:
@@ -72,9 +72,9 @@ def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTi
     # Stages in the middle of a pipeline show what all of them do most of the time.
     stages = simulated.stages()
     for candidate in sorted(stages, key=lambda rank: abs(stages.index(rank) - len(stages) // 2)):
-        found = _window(simulated.lane(candidate), shown, pattern, len(backward), transfers)
-        if found is not None and (best is None or found[0] < best[0]):
-            best = (found[0], candidate, found[1], found[2])
+        stretch = _window(simulated.lane(candidate), shown, pattern, len(backward), transfers)
+        if stretch is not None and (best is None or stretch[0] < best[0]):
+            best = (stretch[0], candidate, stretch[1], stretch[2])
         if best is not None and best[0] <= 1:
             break
     if best is None:
@@ -133,7 +133,7 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
     transfer = np.isin(kinds, COLLECTIVES)
     waiting = np.array([waits(name) for name in names.tolist()], bool)
     eight = np.array([narrow(name) for name in names.tolist()], bool)
-    found = np.full(len(measured), -1, np.int64)
+    takers = np.full(len(measured), -1, np.int64)
     named = set(phases.tolist()) - {""}
     for of_transfers in (False, True):
         rows = np.flatnonzero(transfer == of_transfers)
@@ -152,10 +152,10 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
                     kinds[mine].tolist(), shapes[mine].tolist(), [operations[index] for index in theirs],
                     waiting[mine].tolist(), eight[mine].tolist(), may_split=splits is None,
                 )  # fmt: skip
-                found[mine] = np.where(given >= 0, np.array([*theirs, -1])[given], -1)
+                takers[mine] = np.where(given >= 0, np.array([*theirs, -1])[given], -1)
                 if splits is None and not any(shapes[mine].tolist()):
-                    splits = _splits(operations, theirs, Counter(found[mine[kinds[mine] == "gemm"]].tolist()))
-    return found
+                    splits = _splits(operations, theirs, Counter(takers[mine[kinds[mine] == "gemm"]].tolist()))
+    return takers
 
 
 def _splits(operations: Sequence[Operation], own: Sequence[int], kernels: Mapping[int, int]) -> dict[str, int]:

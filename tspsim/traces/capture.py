@@ -127,19 +127,19 @@ def with_captures(trace: Trace, captures: Sequence[Capture]) -> Trace:
     names, kinds = trace.word("name").tolist(), trace.word("kind").tolist()
     operator, shapes = trace.word("operator").tolist(), trace.word("shapes").tolist()
     steps = trace.columns["rank"].astype(np.int64) << 32 | (trace.columns["step"].astype(np.int64) + 1)
-    told = 0
+    matched_kernels = 0
     for number in np.unique(steps[replayed]).tolist():
         rows = np.flatnonzero(replayed & (steps == number)).tolist()
-        pairs = [(_alike([names[row] for row in rows], each), each) for each in captures]
+        pairs = [(_alike([names[row] for row in rows], capture), capture) for capture in captures]
         launches, own = max(pairs, key=lambda pair: len(pair[0]))
-        told += len(launches)
+        matched_kernels += len(launches)
         for place, launch in launches:
             row = rows[place]
             operator[row], shapes[row] = own.operators[launch], own.shapes[launch]
             if kinds[row] == UNKNOWN:
                 kinds[row] = kind_of(names[row], operator[row])
-    if not told:
-        files = ", ".join(str(each.file.name) for each in captures)
+    if not matched_kernels:
+        files = ", ".join(str(capture.file.name) for capture in captures)
         raise InputError(
             f"is of other graphs than {files} captures: no kernel has the same name", file=str(trace.files[0])
         )
@@ -149,7 +149,7 @@ def with_captures(trace: Trace, captures: Sequence[Capture]) -> Trace:
         number_of = {word: index for index, word in enumerate(distinct)}
         words[column] = distinct
         columns[column] = np.array([number_of[word] for word in values], trace.columns[column].dtype)
-    facts = {**trace.facts, "captured": (told, int(replayed.sum()))}
+    facts = {**trace.facts, "captured": (matched_kernels, int(replayed.sum()))}
     return replace(trace, columns=columns, words=words, facts=facts)
 
 

@@ -80,15 +80,15 @@ def _attribute(message: bytes) -> tuple[str, Any]:
     """Name and value of an ``AttributeProto``; numbers as integers, text as it is."""
     name = ""
     value: Any = None
-    for number, found in fields(message):
-        if number == 1 and isinstance(found, bytes):
-            name = found.decode("utf-8", "replace")
-        elif isinstance(found, int):
-            value = (found >> 1) ^ -(found & 1) if number in (15, 17) else found
+    for number, payload in fields(message):
+        if number == 1 and isinstance(payload, bytes):
+            name = payload.decode("utf-8", "replace")
+        elif isinstance(payload, int):
+            value = (payload >> 1) ^ -(payload & 1) if number in (15, 17) else payload
         elif number == 3:
-            (value,) = struct.unpack("<d", found)
+            (value,) = struct.unpack("<d", payload)
         elif number in (29, 31):
-            value = found.decode("utf-8", "replace")
+            value = payload.decode("utf-8", "replace")
     return name, value
 
 

@@ -94,7 +94,7 @@ def _meetings(trace: Trace) -> tuple[list[Uses], tuple[str, ...]]:
         group, kind = divmod(key, len(trace.words["kind"]))
         if len(by_rank) < 2:
             continue
-        if len({len(each) for each in by_rank}) > 1:
+        if len({len(rank_rows) for rank_rows in by_rank}) > 1:
             unmatched.append(f"{trace.words['kind'][kind]} of group {trace.words['group'][group]}")
             continue
         # Rows of a rank are in order of their starts, as it issued them.
@@ -132,14 +132,14 @@ def in_words(trace: Trace) -> Iterator[str]:
     clocks = trace.facts.get("clocks")
     if clocks is None:
         return
-    rank = max(clocks.ahead_s, key=lambda each: abs(clocks.ahead_s[each]))
+    rank = max(clocks.ahead_s, key=lambda number: abs(clocks.ahead_s[number]))
     most = clocks.ahead_s[rank]
-    told = f"rank {rank} was {duration(abs(most))} {'ahead' if most > 0 else 'behind'}" if most else "they agreed"
-    yield f"clocks: set by the ends of {clocks.uses:,} collectives; {told}"
+    difference = f"rank {rank} was {duration(abs(most))} {'ahead' if most > 0 else 'behind'}" if most else "they agreed"
+    yield f"clocks: set by the ends of {clocks.uses:,} collectives; {difference}"
     waits, lasting = trace.columns["wait_s"], trace.columns["duration_s"]
-    known = np.isfinite(waits)
+    with_waits = np.isfinite(waits)
     for kind, word in enumerate(trace.words["kind"]):
-        rows = known & (trace.columns["kind"] == kind)
+        rows = with_waits & (trace.columns["kind"] == kind)
         if rows.any():
             share = float(waits[rows].sum() / max(float(lasting[rows].sum()), 1e-30))
             yield f"  {word:<16} {percent(share)} of its time is waiting for the last rank"

@@ -171,11 +171,11 @@ def kinds_of(
     for item in lane.operations:
         spans[item.kind].append((item.start_s, item.end_s))
     here = {kind: busy_s(*np.array(own).T) for kind, own in spans.items()}
-    found = [
+    layer_rows = [
         LayerRow(kind, kind, len(rows.get(kind, ())), there.get(kind, 0.0), here.get(kind, 0.0))
         for kind in {**here, **there}
     ]
-    return tuple(sorted(found, key=lambda row: (-row.measured_s, -row.simulated_s, row.kind)))
+    return tuple(sorted(layer_rows, key=lambda row: (-row.measured_s, -row.simulated_s, row.kind)))
 
 
 def operators_of(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64]) -> tuple[LayerRow, ...]:
@@ -192,8 +192,10 @@ def operators_of(lane: RankTimeline, measured: Trace, operation: NDArray[np.int6
         entry[0] += 1
         entry[1] += busy_s(starts[own], ends[own]) if own else 0.0
         entry[2] += item.seconds
-    found = [LayerRow(name, kind, int(n), there, here, phase) for (name, kind, phase), (n, there, here) in sums.items()]
-    return tuple(sorted(found, key=lambda row: (-row.lost_s, row.name, row.phase)))
+    layer_rows = [
+        LayerRow(name, kind, int(n), there, here, phase) for (name, kind, phase), (n, there, here) in sums.items()
+    ]
+    return tuple(sorted(layer_rows, key=lambda row: (-row.lost_s, row.name, row.phase)))
 
 
 def left_over_of(measured: Trace, operation: NDArray[np.int64]) -> tuple[LeftOver, ...]:
@@ -204,8 +206,8 @@ def left_over_of(measured: Trace, operation: NDArray[np.int64]) -> tuple[LeftOve
         entry = sums[name, kind]
         entry[0] += 1
         entry[1] += seconds
-    found = [LeftOver(name, kind, int(count), seconds) for (name, kind), (count, seconds) in sums.items()]
-    return tuple(sorted(found, key=lambda each: (-each.seconds, each.name)))
+    groups = [LeftOver(name, kind, int(count), seconds) for (name, kind), (count, seconds) in sums.items()]
+    return tuple(sorted(groups, key=lambda group: (-group.seconds, group.name)))
 
 
 def gaps_of(measured: Trace, start_s: float, length_s: float) -> tuple[Gap, ...]:
@@ -215,10 +217,10 @@ def gaps_of(measured: Trace, start_s: float, length_s: float) -> tuple[Gap, ...]
     last = np.maximum.accumulate(ends)
     gaps = starts[1:] - last[:-1]
     names = measured.word("name")[order]
-    found = []
+    longest = []
     for place in np.argsort(-gaps, kind="stable")[:MOST].tolist():
         if gaps[place] > 0.0:
             before = int(np.argmax(ends[: place + 1]))
             begin = float(last[place] - start_s)
-            found.append(Gap(begin, float(gaps[place]), names[before][:80], names[place + 1][:80]))
-    return tuple(found)
+            longest.append(Gap(begin, float(gaps[place]), names[before][:80], names[place + 1][:80]))
+    return tuple(longest)

@@ -29,8 +29,8 @@ _BACKWARD = "autograd::engine::evaluate_function"
 def read_events(path: Path, reading: ProfileColumns) -> Ending:
     """Give a file's events to what keeps them, piece by piece; returns how it ends and what stands beside them."""
     ending = Ending()
-    for found in events(path, parse, parse_one, ending):
-        reading.take(found)
+    for piece in events(path, parse, parse_one, ending):
+        reading.take(piece)
     return ending
 
 
@@ -49,10 +49,10 @@ def read_kineto(path: Path) -> FilePart:
     distributed = about.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     rank = distributed.get("rank")
-    known = isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0
-    if not known:
+    rank_stated = isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0
+    if not rank_stated:
         missing.append("the rank (distributedInfo)")
-    rank = rank if isinstance(rank, int) and known else 0
+    rank = rank if isinstance(rank, int) and rank_stated else 0
     world = distributed.get("world_size", 0)
     several = _several(reading)
     rows, origin, threads = _rows(reading, rank if several is None else several)
@@ -69,7 +69,7 @@ def read_kineto(path: Path) -> FilePart:
         tuple(_marks(reading, ranks, threads, origin)),
         tuple(missing),
         {"origin_us": dict.fromkeys(ranks, origin)},
-        rank_unknown=not known and several is None,
+        rank_unknown=not rank_stated and several is None,
     )
 
 
@@ -89,8 +89,8 @@ def _several(reading: ProfileColumns) -> NDArray[np.int64] | None:
         if len(busy) > 1:
             rank = np.full(len(owners), 0)
             rank[busy] = np.arange(len(busy))
-            found: NDArray[np.int64] = rank[place]
-            return found
+            kernel_ranks: NDArray[np.int64] = rank[place]
+            return kernel_ranks
     return None
 
 
@@ -113,15 +113,15 @@ def machine_of(properties: object, device: int) -> TracedDevice:
 
 
 def _groups(distributed: dict[str, Any]) -> list[TracedGroup]:
-    found = []
+    groups = []
     for entry in distributed.get("pg_config") or []:
         if isinstance(entry, dict):
             ranks = entry.get("ranks")
             ranks = tuple(rank for rank in ranks if isinstance(rank, int)) if isinstance(ranks, list) else ()
             name = f"{entry.get('pg_name', '')} {entry.get('pg_desc', '')}".strip()
             size = entry.get("pg_size", len(ranks))
-            found.append(TracedGroup(name, size if isinstance(size, int) else len(ranks), ranks))
-    return found
+            groups.append(TracedGroup(name, size if isinstance(size, int) else len(ranks), ranks))
+    return groups
 
 
 def _marks(
@@ -198,9 +198,9 @@ def _in_graph(correlation: NDArray[np.int64], graph: NDArray[np.bool_]) -> NDArr
     by_call = rows[np.argsort(correlation[rows], kind="stable")]
     begins = np.flatnonzero(np.diff(correlation[by_call], prepend=correlation[by_call[:1]] - 1))
     count = np.arange(len(by_call)) - np.repeat(begins, np.diff(np.append(begins, len(by_call))))
-    found = np.zeros(len(correlation), np.int64)
-    found[by_call] = count
-    return found
+    places = np.zeros(len(correlation), np.int64)
+    places[by_call] = count
+    return places
 
 
 #: Annotations of phases around a launch that are looked through for the innermost on its thread.
@@ -217,24 +217,24 @@ def _phases(reading: ProfileColumns, launched: Launched) -> tuple[NDArray[np.int
         for name, thread, start, end in reading.notes
         if (phase := phase_of(name))
     )
-    times, found = launched.launch_us, np.full(len(launched.launch_us), -1, np.int32)
+    times, phase_codes = launched.launch_us, np.full(len(launched.launch_us), -1, np.int32)
     stated = np.isfinite(times)
     if notes:
         begins, ends, owners, codes = map(np.array, zip(*notes, strict=True))
         place = np.searchsorted(begins, times, side="right") - 1
         for back in range(_AROUND):
             at = np.maximum(place - back, 0)
-            fits = (found < 0) & stated & (place >= back) & (ends[at] >= times) & (owners[at] == launched.thread)
-            found[fits] = codes[at[fits]]
-    open_rows = np.flatnonzero((found < 0) & stated)
+            fits = (phase_codes < 0) & stated & (place >= back) & (ends[at] >= times) & (owners[at] == launched.thread)
+            phase_codes[fits] = codes[at[fits]]
+    open_rows = np.flatnonzero((phase_codes < 0) & stated)
     engine = _autograd(reading)
-    found[open_rows] = nothing if engine is None else forward
+    phase_codes[open_rows] = nothing if engine is None else forward
     for thread, (begins, ends) in (engine or {}).items():
         rows = open_rows[launched.thread[open_rows] == thread]
         at = np.searchsorted(begins, times[rows], side="right") - 1
-        found[rows[(at >= 0) & (ends[at] >= times[rows])]] = backward
-    found[found < 0] = nothing
-    return found, words.words
+        phase_codes[rows[(at >= 0) & (ends[at] >= times[rows])]] = backward
+    phase_codes[phase_codes < 0] = nothing
+    return phase_codes, words.words
 
 
 def _autograd(reading: ProfileColumns) -> dict[int, tuple[NDArray[Any], NDArray[Any]]] | None:

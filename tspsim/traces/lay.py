@@ -46,9 +46,9 @@ def lay(
     trace = _of_rank(trace, rank)
     number, rows, marks = _chosen(trace, step)
     batch = batch_of(marks[number].name) if 0 <= number < len(marks) else None
-    asked = plan_named(question, plan)
+    chosen_plan = plan_named(question, plan)
     measured, before = _at_work(trace.of(rows))
-    simulated = Simulated(question, asked)
+    simulated = Simulated(question, chosen_plan)
     _same_batch(simulated, batch, trace)
     lane, notes = lane_shown(simulated, measured, trace.ranks[0])
     if trace.device and trace.device != lane.question.device.spec.name:
@@ -71,12 +71,12 @@ def lay(
     share = float(seconds[operation >= 0].sum()) / total if total else 0.0
     if share < LEAST_MATCHED:
         raise InputError(
-            f"only {share:.0%} of its kernels' time is of operators that {asked.name} has: it is of another model or "
-            "plan than stated",
+            f"only {share:.0%} of its kernels' time is of operators that {chosen_plan.name} has: it is of another "
+            "model or plan than stated",
             file=str(trace.files[0]),
         )
     return Laid(
-        measured, lane, operation, asked.name, trace.ranks[0], number, measured_s, simulated_s,
+        measured, lane, operation, chosen_plan.name, trace.ranks[0], number, measured_s, simulated_s,
         layers_of(lane, measured, operation), share,
         kinds_of(lane, measured, operation, waiting),
         operators_of(lane, measured, np.where(waiting, -1, operation)), causes,
@@ -92,8 +92,8 @@ def _of_rank(trace: Trace, rank: int | None) -> Trace:
     if rank is None:
         rank = trace.ranks[0]
     if rank not in trace.ranks:
-        known = ", ".join(map(str, trace.ranks[:12]))
-        raise InputError(f"has no rank {rank} (ranks: {known})", file=str(trace.files[0]), key="--rank")
+        ranks = ", ".join(map(str, trace.ranks[:12]))
+        raise InputError(f"has no rank {rank} (ranks: {ranks})", file=str(trace.files[0]), key="--rank")
     return trace.of(trace.columns["rank"] == rank)
 
 
@@ -183,21 +183,21 @@ def same_plan(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
     expected = Counter(operation.kind for operation in transfers)
     kinds = measured.word("kind")
     names = measured.word("name")
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for kind, name in zip(kinds.tolist(), names.tolist(), strict=True):
         if kind in COLLECTIVES and not waits(name):
-            found[kind] += 1
-    if found["exchange"]:
+            counts[kind] += 1
+    if counts["exchange"]:
         # A kernel that serves every kind tells a plan that has none of them from one that has.
-        if not any(item.is_transfer for item in lane.operations) and found["exchange"] > max(layers, 4):
+        if not any(item.is_transfer for item in lane.operations) and counts["exchange"] > max(layers, 4):
             raise InputError(
-                f"expected no transfers between ranks, found {found['exchange']}: it is of another plan than stated",
+                f"expected no transfers between ranks, found {counts['exchange']}: it is of another plan than stated",
                 file=file,
             )
         return
     for kind in _TELLING:
-        wanted, there = expected[kind], found[kind]
-        if kind == "all_to_all" and (found["dispatch"] or found["send_recv"]):
+        wanted, there = expected[kind], counts[kind]
+        if kind == "all_to_all" and (counts["dispatch"] or counts["send_recv"]):
             continue
         if max(wanted, there) < max(layers, 4):
             continue

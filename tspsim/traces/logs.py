@@ -59,11 +59,11 @@ def _number(text: str) -> float:
 
 
 def _stamp(line: str) -> float | None:
-    found = _STAMP.search(line)
-    if found is None:
+    match = _STAMP.search(line)
+    if match is None:
         return None
     try:
-        return datetime.fromisoformat(found.group(1).replace(",", ".")).timestamp()
+        return datetime.fromisoformat(match.group(1).replace(",", ".")).timestamp()
     except ValueError:
         return None
 
@@ -185,11 +185,11 @@ def _document(path: Path) -> dict[str, Any]:
     text = "\n".join(_lines(path)).strip()
     for candidate in (text, text.rpartition("\n")[2]):
         try:
-            found = json.loads(candidate)
+            document = json.loads(candidate)
         except (ValueError, RecursionError):
             continue
-        if isinstance(found, dict):
-            return found
+        if isinstance(document, dict):
+            return document
     raise InputError("is cut off or no JSON of a benchmark", file=str(path))
 
 

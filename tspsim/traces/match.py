@@ -167,16 +167,16 @@ def _orders(operations: Sequence[Operation]) -> list[list[int]]:
             visits.setdefault(key, ([], []))[operation.kind == "grouped_gemm"].append(index)
     mixed = [(shared, routed) for shared, routed in visits.values() if shared and routed]
     whole = list(range(len(operations)))
-    found = [whole]
+    orders = [whole]
     for before in (0, 1) if mixed else ():
         order = list(whole)
         for shared, routed in mixed:
             moved = [*shared[:before], *routed, *shared[before:]]
             for place, index in zip(sorted(moved), moved, strict=True):
                 order[place] = index
-        if order not in found:
-            found.append(order)
-    return found
+        if order not in orders:
+            orders.append(order)
+    return orders
 
 
 def _aligned(
@@ -190,9 +190,9 @@ def _aligned(
 ) -> tuple[NDArray[np.int64], float]:
     """The operation of every kernel by the operations' order, and what the assignment is worth."""
     size = len(kinds)
-    found = np.full(size, -1, np.int64)
+    takers = np.full(size, -1, np.int64)
     if not size or not len(operations):
-        return found, 0.0
+        return takers, 0.0
     codes = np.array([KINDS.index(kind) for kind in kinds])
     waiting = np.array(helpers, bool) if helpers is not None else np.zeros(size, bool)
     eight = np.array(narrow, bool) if narrow is not None else np.zeros(size, bool)
@@ -208,8 +208,8 @@ def _aligned(
         several = operation.kind in _SEVERAL and (operation.kind != "grouped_gemm" or grouped)
         splits = may_split and bool(operation.joins)
         key = (operation.kind, several, splits, operation.is_wide, operation.computes, shape)
-        known = worths.get(key)
-        if known is None:
+        own_worth = worths.get(key)
+        if own_worth is None:
             first, further, helper = (column[codes] for column in _table(operation.kind, several, splits))
             if operation.is_transfer or operation.kind in COLLECTIVES:
                 helper = np.where(waiting, _HELPS, helper)
@@ -225,8 +225,8 @@ def _aligned(
                     [fits(width, operation.sizes, operation.computes, outputs_first=outputs_first) for width in widths]
                 )
                 first, further = np.where(allowed, first, _NEVER), np.where(allowed, further, _NEVER)
-            known = worths[key] = Worth(first, further, helper)
-        return known
+            own_worth = worths[key] = Worth(first, further, helper)
+        return own_worth
 
     empty = [_HEAVIER * _OWN if operation.kind in HEAVY else _EMPTY for operation in operations]
     every = max(1, int(len(operations) ** 0.5))
@@ -244,21 +244,21 @@ def _aligned(
         for index in range(begin, block):
             rows.append(_row(rows[-1], worth(operations[index]), empty[index], skipped)[0])
         for index in range(block - 1, begin - 1, -1):
-            place = _back(rows[index - begin], worth(operations[index]), empty[index], skipped, place, found, index)
+            place = _back(rows[index - begin], worth(operations[index]), empty[index], skipped, place, takers, index)
         block = begin
-    _tell_gradients_apart(found, widths, operations, outputs_first=outputs_first)
-    return found, float(row[-1])
+    _tell_gradients_apart(takers, widths, operations, outputs_first=outputs_first)
+    return takers, float(row[-1])
 
 
 def _tell_gradients_apart(
-    found: NDArray[np.int64],
+    takers: NDArray[np.int64],
     widths: Sequence[tuple[int, int, int] | None],
     operations: Sequence[Operation],
     *,
     outputs_first: bool,
 ) -> None:
     """Kernels of a product's two gradients, which frameworks compute in either order, each to the operator it makes."""
-    for row, (place, stated) in enumerate(zip(found.tolist(), widths, strict=True)):
+    for row, (place, stated) in enumerate(zip(takers.tolist(), widths, strict=True)):
         taker = operations[place] if place >= 0 else None
         if taker is None or stated is None or taker.sizes is None or taker.computes is Computes.OUTPUT:
             continue
@@ -274,7 +274,7 @@ def _tell_gradients_apart(
             and _product(operations[other]) == _product(taker)
         ]
         if twins:
-            found[row] = min(twins, key=lambda other: abs(other - place))
+            takers[row] = min(twins, key=lambda other: abs(other - place))
 
 
 def _product(operation: Operation) -> str:
@@ -296,7 +296,7 @@ def _row(before: Floats, worth: Worth, empty: float, skipped: Floats) -> tuple[F
 
 
 def _back(
-    before: Floats, worth: Worth, empty: float, skipped: Floats, place: int, found: NDArray[np.int64], index: int
+    before: Floats, worth: Worth, empty: float, skipped: Floats, place: int, takers: NDArray[np.int64], index: int
 ) -> int:
     """Give an operator its kernels, from the number of kernels behind it; returns the number before it."""
     _, ends, run, opened, helped = _row(before, worth, empty, skipped)
@@ -307,7 +307,7 @@ def _back(
     gone = np.cumsum(np.maximum(worth.further, worth.helper))
     first = int(np.argmax((opened - gone)[:last]))
     start = int(np.argmax((before - helped)[: first + 1]))
-    found[start:last] = index
+    takers[start:last] = index
     return start
 
 
@@ -321,7 +321,9 @@ def stated_sizes(text: str) -> tuple[int, int, int] | None:
     except ValueError:
         return None
     matrices = [
-        each for each in dims if isinstance(each, list) and len(each) >= 2 and all(isinstance(v, int) for v in each)
+        shape
+        for shape in dims
+        if isinstance(shape, list) and len(shape) >= 2 and all(isinstance(v, int) for v in shape)
     ]
     for left, right in pairwise(matrices):
         if len(right) == 2 and len(left) == 2:

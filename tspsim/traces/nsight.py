@@ -125,23 +125,23 @@ _Ranges = dict[int, tuple[list[int], list[tuple[int, int, str]]]]
 
 
 def _ranges(base: sqlite3.Connection, strings: dict[int, str]) -> _Ranges:
-    found: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    by_thread: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
     query = "select start, end, text, textId, globalTid from NVTX_EVENTS where end is not null order by start, end desc"
     for start, end, text, number, thread in base.execute(query):
         said = text if text is not None else strings.get(number, "")
         if said and isinstance(thread, int):
-            found[thread].append((start, end, str(said)))
-    return {thread: ([entry[0] for entry in entries], entries) for thread, entries in found.items()}
+            by_thread[thread].append((start, end, str(said)))
+    return {thread: ([entry[0] for entry in entries], entries) for thread, entries in by_thread.items()}
 
 
 def _launches(base: sqlite3.Connection) -> dict[tuple[int | None, int], tuple[int, int]]:
     """By process (and None, for kernels that do not say theirs) and correlation: when and on which thread."""
-    found: dict[tuple[int | None, int], tuple[int, int]] = {}
+    launches: dict[tuple[int | None, int], tuple[int, int]] = {}
     for start, correlation, thread in base.execute(
         "select start, correlationId, globalTid from CUPTI_ACTIVITY_KIND_RUNTIME where correlationId is not null"
     ):
-        found[None, correlation] = found[thread & _PROCESS, correlation] = (start, thread)
-    return found
+        launches[None, correlation] = launches[thread & _PROCESS, correlation] = (start, thread)
+    return launches
 
 
 def _around(ranges: _Ranges, launch: tuple[int, int] | None) -> tuple[str, str]:

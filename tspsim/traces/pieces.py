@@ -119,18 +119,18 @@ def events(
                 raise InputError(f"{what} over {LARGEST >> 20} MiB{hint}", file=str(path))
             if done or size < enough:
                 continue
-            found, buffer, done = _whole_events(b"".join(parts), parse, one, ending, last=False)
-            if found:
-                yield found
+            whole_events, buffer, done = _whole_events(b"".join(parts), parse, one, ending, last=False)
+            if whole_events:
+                yield whole_events
             # Of an event longer than a piece twice as much is read before it is looked at again.
             enough = 2 * size if 2 * len(buffer) > size else 0
             parts, size = [buffer], len(buffer)
         buffer = b"".join(parts)
         while not done:
             before = len(buffer)
-            found, buffer, done = _whole_events(buffer, parse, one, ending, last=True)
-            if found:
-                yield found
+            whole_events, buffer, done = _whole_events(buffer, parse, one, ending, last=True)
+            if whole_events:
+                yield whole_events
             if not done and len(buffer) == before:
                 ending.whole = False
                 return
@@ -156,9 +156,9 @@ def _beginning(path: Path, source: Iterator[bytes]) -> tuple[bytes, bytes | None
         start = buffer.lstrip()
         if start[:1] == b"[":
             return start[1:], None
-        found = _ARRAY.search(buffer)
-        if found is not None:
-            return buffer[found.end() :], buffer[: found.start()]
+        match = _ARRAY.search(buffer)
+        if match is not None:
+            return buffer[match.end() :], buffer[: match.start()]
         if not piece or len(buffer) > LARGEST:
             break
         parts, enough = [buffer], 2 * len(buffer)
@@ -183,8 +183,8 @@ def _last_borders(buffer: bytes, most: int = 3) -> list[int]:
     end = len(buffer)
     while end > 0 and len(places) < most:
         start = max(0, end - (1 << 12))
-        found = [start + match.start() for match in _BORDER.finditer(buffer[start : end + 64])]
-        places += [place for place in reversed(found) if place < end]
+        borders = [start + match.start() for match in _BORDER.finditer(buffer[start : end + 64])]
+        places += [place for place in reversed(borders) if place < end]
         end = start
         if len(buffer) - end > 1 << 18:
             break
@@ -198,22 +198,22 @@ def _one_by_one(
     decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
     # A character cut at the end of a piece becomes a mark, and its event is read again with what follows.
     text = buffer.decode("utf-8", errors="surrogateescape")
-    found: list[E] = []
+    whole_events: list[E] = []
     place = 0
     while True:
         while place < len(text) and text[place] in " \t\r\n,":
             place += 1
         if place >= len(text):
-            return found, b"", False
+            return whole_events, b"", False
         if text[place] == "]":
-            return found, text[place + 1 :].encode("utf-8", errors="surrogateescape"), True
+            return whole_events, text[place + 1 :].encode("utf-8", errors="surrogateescape"), True
         try:
             event, end = decoder.raw_decode(text, place)
         except (ValueError, RecursionError):
             ends = (match.start() + 1 for match in islice(_BEHIND.finditer(text, place), _NESTED))
-            end = next((each for each in ends if _balanced(text[place:each])), 0)
+            end = next((candidate for candidate in ends if _balanced(text[place:candidate])), 0)
             if not end:
-                return found, text[place:].encode("utf-8", errors="surrogateescape"), False
+                return whole_events, text[place:].encode("utf-8", errors="surrogateescape"), False
             # C++ writes nan and inf, for which JSON has no words.
             event = _loose(_NO_NUMBER.sub("null", text[place:end]).encode("utf-8", "replace"))
             if not event:
@@ -222,7 +222,7 @@ def _one_by_one(
                 continue
         place = end
         try:
-            found.append(one(event))
+            whole_events.append(one(event))
         except (TypeError, ValueError, AttributeError):
             ending.refused += 1
 
@@ -242,7 +242,7 @@ def _balanced(text: str) -> bool:
 def _loose(text: bytes) -> dict[str, Any]:
     """A JSON object as far as it can be read; empty where it cannot."""
     try:
-        found = json.loads(text.decode("utf-8", errors="replace"), strict=False)
+        document = json.loads(text.decode("utf-8", errors="replace"), strict=False)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

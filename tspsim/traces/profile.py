@@ -200,23 +200,23 @@ class ProfileColumns:
         ran, words, first = self.ran, self.ran_words, len(self.ran["start"])
         ran["start"].extend([event.ts for event in own])
         ran["length"].extend([event.dur for event in own])
-        ran["bytes"].extend([_size(each.bytes) for each in said])
-        ran["correlation"].extend(_whole_numbers([each.correlation for each in said]))
-        ran["external"].extend(_whole_numbers([each.external for each in said]))
-        ran["node"].extend(_whole_numbers([each.node for each in said]))
+        ran["bytes"].extend([_size(args.bytes) for args in said])
+        ran["correlation"].extend(_whole_numbers([args.correlation for args in said]))
+        ran["external"].extend(_whole_numbers([args.external for args in said]))
+        ran["node"].extend(_whole_numbers([args.node for args in said]))
         ran["device"].extend([min(max(number, 0), 1 << 30) for number in _whole_numbers([e.device for e in said])])
         merged = bool(self.processes)
         ran["process"].extend([event.pid if merged and isinstance(event.pid, int) else 0 for event in own])
         words["name"].extend([event.name for event in own])
         words["stream"].extend(
-            [str(event.tid if each.stream is None else each.stream) for event, each in zip(own, said, strict=True)]
+            [str(event.tid if args.stream is None else args.stream) for event, args in zip(own, said, strict=True)]
         )
-        words["grid"].extend([self._grid(each.grid) for each in said])
-        words["group"].extend([str(each.group_description or each.group or "") for each in said])
-        for place, each in enumerate(said, first):
-            if each.collective:
-                self.collectives[place] = str(each.collective)
-                ran["bytes"][place] = _collective_bytes(each)
+        words["grid"].extend([self._grid(args.grid) for args in said])
+        words["group"].extend([str(args.group_description or args.group or "") for args in said])
+        for place, args in enumerate(said, first):
+            if args.collective:
+                self.collectives[place] = str(args.collective)
+                ran["bytes"][place] = _collective_bytes(args)
 
     def _threads(self, events: list[Event]) -> list[int]:
         code = self.threads.code
@@ -225,20 +225,20 @@ class ProfileColumns:
     def _shapes(self, raw: msgspec.Raw) -> str:
         """Shapes as text without blanks; each text once."""
         text = bytes(raw)
-        found = self._texts.get(text)
-        if found is None:
+        shapes = self._texts.get(text)
+        if shapes is None:
             listed = text[:1] == b"[" and len(text) <= _LONGEST_SHAPES
-            found = self._texts[text] = text.decode("ascii", "replace").replace(" ", "") if listed else ""
-        return found
+            shapes = self._texts[text] = text.decode("ascii", "replace").replace(" ", "") if listed else ""
+        return shapes
 
     def _grid(self, raw: msgspec.Raw) -> str:
         """Blocks along each axis."""
         text = bytes(raw)
-        found = self._texts.get(b"grid" + text)
-        if found is None:
+        grid = self._texts.get(b"grid" + text)
+        if grid is None:
             sizes = json.loads(text) if text[:1] == b"[" else []
-            found = self._texts[b"grid" + text] = "×".join(map(str, sizes))
-        return found
+            grid = self._texts[b"grid" + text] = "×".join(map(str, sizes))
+        return grid
 
 
 def process_of(number: int | str) -> str:
@@ -364,8 +364,8 @@ def last_with(keys: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.
         return np.full(len(wanted), -1, np.int64)
     order = np.argsort(keys, kind="stable")
     place = np.searchsorted(keys, wanted, side="right", sorter=order) - 1
-    found = order[np.maximum(place, 0)]
-    return np.where((place >= 0) & (keys[found] == wanted), found, -1)
+    candidates = order[np.maximum(place, 0)]
+    return np.where((place >= 0) & (keys[candidates] == wanted), candidates, -1)
 
 
 def _array(column: array[Any], kind: Any) -> NDArray[Any]:

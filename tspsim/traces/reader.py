@@ -251,7 +251,7 @@ def _before_optimizers(
     their clipping) is the optimizer's, and no forward pass."""
     if not {"forward", "optimizer"} <= set(words) or not set(BACKWARD) & set(words):
         return phase
-    found = phase.copy()
+    new_phase = phase.copy()
     forward, optimizer = words.index("forward"), words.index("optimizer")
     back = np.isin(phase, [words.index(word) for word in BACKWARD if word in words])
     for pair in np.unique(np.stack([rank, step]), axis=1).T.tolist():
@@ -259,8 +259,8 @@ def _before_optimizers(
         gradients, updates = launch_s[rows[back[rows]]], launch_s[rows[phase[rows] == optimizer]]
         if len(gradients) and len(updates):
             between = (launch_s[rows] > np.nanmax(gradients)) & (launch_s[rows] < np.nanmax(updates))
-            found[rows[between & (phase[rows] == forward)]] = optimizer
-    return found
+            new_phase[rows[between & (phase[rows] == forward)]] = optimizer
+    return new_phase
 
 
 def _missing(trace: Trace) -> list[str]:
@@ -312,9 +312,9 @@ def guessed_share(trace: Trace) -> float:
     pairs, place = np.unique(names * (len(trace.words["operator"]) + 1) + operators, return_inverse=True)
     seconds = np.bincount(place, trace.columns["duration_s"], len(pairs))
     total = float(seconds.sum())
-    found = 0.0
+    guessed_s = 0.0
     for pair, time_s in zip(pairs.tolist(), seconds.tolist(), strict=True):
         name, operator = divmod(pair, len(trace.words["operator"]) + 1)
         if guessed(trace.words["name"][name], trace.words["operator"][operator]):
-            found += time_s
-    return found / total if total else 0.0
+            guessed_s += time_s
+    return guessed_s / total if total else 0.0

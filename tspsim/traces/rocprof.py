@@ -86,8 +86,10 @@ def read_rocprof(path: Path) -> FilePart:
 
 
 def _records(process: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    found = (process.get("buffer_records") or {}).get(kind) if isinstance(process.get("buffer_records"), dict) else None
-    return [record for record in found if isinstance(record, dict)] if isinstance(found, list) else []
+    records = (
+        (process.get("buffer_records") or {}).get(kind) if isinstance(process.get("buffer_records"), dict) else None
+    )
+    return [record for record in records if isinstance(record, dict)] if isinstance(records, list) else []
 
 
 def _time(record: dict[str, Any], key: str = "start_timestamp") -> int:
@@ -96,8 +98,8 @@ def _time(record: dict[str, Any], key: str = "start_timestamp") -> int:
 
 
 def _handle(value: object) -> int:
-    found = value.get("handle", 0) if isinstance(value, dict) else value
-    return found if isinstance(found, int) else 0
+    number = value.get("handle", 0) if isinstance(value, dict) else value
+    return number if isinstance(number, int) else 0
 
 
 def _machine(agent: dict[str, Any]) -> TracedDevice:

@@ -140,10 +140,10 @@ def _hidden(trace: Trace) -> int:
 
 def _exchanging(names: Sequence[str]) -> int:
     """Ranks that experts are spread over, by the templates of DeepEP's kernels; 0 without any."""
-    found = [
+    ranks = [
         per * int(match.group(1)) for pattern, per in _EXCHANGED for name in names if (match := pattern.search(name))
     ]
-    return max(found, default=0)
+    return max(ranks, default=0)
 
 
 def _sequences(trace: Trace) -> Sequences:
@@ -152,10 +152,10 @@ def _sequences(trace: Trace) -> Sequences:
     calls = Counter(zip(trace.word("operator")[rows].tolist(), trace.word("shapes")[rows].tolist(), strict=True))
     for (operator, text), _ in calls.most_common():
         try:
-            inputs = [each for each in json.loads(text or "[]") if isinstance(each, list)]
+            inputs = [shape for shape in json.loads(text or "[]") if isinstance(shape, list)]
         except ValueError:
             continue
-        whole = [each for each in inputs if each and all(isinstance(size, int) for size in each)]
+        whole = [shape for shape in inputs if shape and all(isinstance(size, int) for size in shape)]
         if whole and len(whole[0]) == 3:
             return Sequences(whole[0][1])
         if len(whole) < 2 or len(whole[0]) != 4 or len(whole[1]) != 4:
@@ -200,55 +200,55 @@ def _models(layers: int, hidden: int, heads: int, widths: frozenset[int], *, rou
             alike[name] = model.vocab
         elif hidden and fits and model.layers > layers:
             longer.append(name)
-    known = [name for name, vocabulary in alike.items() if vocabulary in widths]
+    same_vocabulary = [name for name, vocabulary in alike.items() if vocabulary in widths]
     # A stage of a pipeline shows some of a model's layers.
-    yield from known or alike or longer
+    yield from same_vocabulary or alike or longer
 
 
 def lines(trace: Trace) -> Iterator[str]:
     """The scenario as YAML."""
-    found = guess(trace)
+    run = guess(trace)
     yield f"# From {', '.join(path.name for path in trace.files[:4])}; what the trace does not tell is a comment"
     yield f"name: {_slug(trace.files[0].name)}"
-    gpus = max(found.world_size, 1)
-    if not found.device:
+    gpus = max(run.world_size, 1)
+    if not run.device:
         yield "# the device is not in the catalog; `tspsim init device` writes a file for it"
     fabric = ", fabric: rails-400g" if gpus > 8 else ""
     if fabric:
         yield "# the fabric between nodes is not in a trace"
     used = f", gpus_per_node: {gpus}" if gpus < 8 else ""
-    yield f"cluster: {{device: {found.device or 'h100'}, nodes: {-(-gpus // 8)}{used}{fabric}}}"
+    yield f"cluster: {{device: {run.device or 'h100'}, nodes: {-(-gpus // 8)}{used}{fabric}}}"
     if gpus > 8 and gpus % 8:
         yield f"# ranks that the trace states: {gpus}; the last node's other GPUs take further replicas"
     yield "workload:"
-    if len(found.models) == 1:
-        yield f"  model: {found.models[0]}"
+    if len(run.models) == 1:
+        yield f"  model: {run.models[0]}"
     else:
-        told = f"{found.layers or 'an unknown number of'} layers, width {found.hidden or 'not stated'}"
-        some = f"; of the catalog {', '.join(found.models[:6])} have them" if found.models else "; none of the catalog"
-        yield f"  # {told}{some}"
-        yield f"  model: {found.models[0] if found.models else 'llama-3.1-8b'}"
-    if found.stack:
-        yield f"  stack: {found.stack}"
+        sizes = f"{run.layers or 'an unknown number of'} layers, width {run.hidden or 'not stated'}"
+        some = f"; of the catalog {', '.join(run.models[:6])} have them" if run.models else "; none of the catalog"
+        yield f"  # {sizes}{some}"
+        yield f"  model: {run.models[0] if run.models else 'llama-3.1-8b'}"
+    if run.stack:
+        yield f"  stack: {run.stack}"
     else:
         yield "  # stack: the framework is not told by kernels' names"
-    yield from _work(found)
+    yield from _work(run)
     yield "plans:"
-    degrees = ", ".join(f"{key}: {value}" for key, value in found.degrees.items()) or "tp: 1"
-    if found.trains and found.sequences.batch > 1:
-        degrees += f", micro_batch: {found.sequences.batch}"
-    if found.trains:
-        degrees += f", recomputation: {'full' if found.recomputes else 'none'}"
-    if not found.degrees and gpus > 1:
+    degrees = ", ".join(f"{key}: {value}" for key, value in run.degrees.items()) or "tp: 1"
+    if run.trains and run.sequences.batch > 1:
+        degrees += f", micro_batch: {run.sequences.batch}"
+    if run.trains:
+        degrees += f", recomputation: {'full' if run.recomputes else 'none'}"
+    if not run.degrees and gpus > 1:
         yield "  # groups are not named; state tp, pp, ep (the rest are replicas)"
-    name = "-".join(f"{key.upper()}{value}" for key, value in found.degrees.items()) or "TP1"
+    name = "-".join(f"{key.upper()}{value}" for key, value in run.degrees.items()) or "TP1"
     yield f"  - {{name: {name}, {degrees}}}"
 
 
-def _work(found: Guess) -> Iterator[str]:
-    batch, seen = found.batch, found.sequences
-    if found.trains or (batch is None and not 0 < seen.queries < seen.keys):
-        yield f"  pass: {'training' if found.trains else 'forward'}"
+def _work(run: Guess) -> Iterator[str]:
+    batch, seen = run.batch, run.sequences
+    if run.trains or (batch is None and not 0 < seen.queries < seen.keys):
+        yield f"  pass: {'training' if run.trains else 'forward'}"
         if seen.queries:
             yield "  # from the shapes of attention; further micro-batches of a step are not counted"
         else:

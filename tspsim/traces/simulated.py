@@ -162,7 +162,7 @@ class RankTimeline:
         steps = tuple(
             SimulatedInstruction(
                 step.stream,
-                tuple(number[each] for each in step.after if each in number),
+                tuple(number[earlier] for earlier in step.after if earlier in number),
                 step.start_s - start_s,
                 step.seconds,
             )
@@ -190,8 +190,8 @@ def replay(lane: RankTimeline, seconds: Mapping[int, float]) -> tuple[float, flo
     stream_end: dict[str, float] = {}
     stream_was: dict[str, float] = {}
     for index, step in enumerate(lane.steps):
-        before = max([was[each] for each in step.after] + [stream_was.get(step.stream, 0.0)])
-        now = max([ends[each] for each in step.after] + [stream_end.get(step.stream, 0.0)])
+        before = max([was[earlier] for earlier in step.after] + [stream_was.get(step.stream, 0.0)])
+        now = max([ends[earlier] for earlier in step.after] + [stream_end.get(step.stream, 0.0)])
         start = now + max(step.start_s - before, 0.0)
         length = seconds.get(index, step.seconds)
         begins.append(start)
@@ -230,37 +230,37 @@ class Simulated:
             if getattr(scenario, key) is not None:
                 what = "requests" if key == "traffic" else "iterations"
                 raise InputError(f"asks for {what}; a trace is laid over one step, stated by workload.pass", key=key)
-        asked = question.on(plan)
-        self.question = asked
-        self.job = scheduled(asked, plan)
-        admission = admitted(asked, self.job)
+        own_question = question.on(plan)
+        self.question = own_question
+        self.job = scheduled(own_question, plan)
+        admission = admitted(own_question, self.job)
         if admission.error is not None:
             raise InfeasibleError(f"plan {plan.name}: {admission.error}")
-        costs = costs or Costs(asked.device)
-        self.run = step_of(asked, self.job, costs)
-        self._cost = self.job.work.stack.cost(costs, asked.device, self.job.capture)
+        costs = costs or Costs(own_question.device)
+        self.run = step_of(own_question, self.job, costs)
+        self._cost = self.job.work.stack.cost(costs, own_question.device, self.job.capture)
         self._seconds: dict[Operator, float] = {}
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Ranks that were simulated, one of each class."""
-        return tuple(each.rank.number for each in self.run.submission.ranks)
+        return tuple(entry.rank.number for entry in self.run.submission.ranks)
 
     def stages(self) -> list[int]:
         """One simulated rank of every role, in their order."""
         return list(
-            {each.role.program.role: each.rank.number for each in reversed(self.run.submission.ranks)}.values()
+            {entry.role.program.role: entry.rank.number for entry in reversed(self.run.submission.ranks)}.values()
         )[::-1]
 
     def stands_for(self, rank: int) -> int:
         """The simulated rank for a rank of the machine: itself, else the last representative before it."""
-        return max((each for each in self.ranks if each <= rank), default=self.ranks[0])
+        return max((number for number in self.ranks if number <= rank), default=self.ranks[0])
 
     def _alone(self, operator: Operator) -> float:
-        found = self._seconds.get(operator)
-        if found is None:
-            found = self._seconds[operator] = max(float(self._cost(operator)), 0.0)
-        return found
+        seconds = self._seconds.get(operator)
+        if seconds is None:
+            seconds = self._seconds[operator] = max(float(self._cost(operator)), 0.0)
+        return seconds
 
     def lane(self, rank: int) -> RankTimeline:
         """What one simulated rank did."""
@@ -268,7 +268,7 @@ class Simulated:
         timeline = submission.timeline
         columns = timeline.columns()
         rows: NDArray[Any] = np.flatnonzero(columns["rank"] == rank)
-        simulated = next(each for each in submission.ranks if each.rank.number == rank)
+        simulated = next(candidate for candidate in submission.ranks if candidate.rank.number == rank)
         starts, ends = columns["start_s"][rows].tolist(), columns["end_s"][rows].tolist()
         operations: list[Operation] = []
         steps: list[SimulatedInstruction] = []
@@ -332,4 +332,4 @@ def _transfer(instruction: Collective | SendReceive) -> str:
 
 def ordered(operations: Sequence[Operation]) -> list[Operation]:
     """By start, those of one instruction as it holds them."""
-    return sorted(operations, key=lambda each: each.start_s)
+    return sorted(operations, key=lambda operation: operation.start_s)

@@ -113,10 +113,10 @@ def step_marks(marks: Sequence[Mark], rank: int) -> list[Mark]:
     """Marks of the steps of a rank, in time, of the finest kind that there is; without any, a training step ends with
     its optimizer."""
     for pattern in _STEPS:
-        found = [mark for mark in marks if mark.rank == rank and pattern.match(mark.name)]
-        if found:
+        candidates = [mark for mark in marks if mark.rank == rank and pattern.match(mark.name)]
+        if candidates:
             outer: list[Mark] = []
-            for mark in sorted(found, key=lambda each: (each.start_s, -each.end_s)):
+            for mark in sorted(candidates, key=lambda mark: (mark.start_s, -mark.end_s)):
                 if not outer or mark.start_s >= outer[-1].end_s:
                     outer.append(mark)
             return outer
@@ -130,15 +130,15 @@ def _up_to_optimizers(marks: Sequence[Mark]) -> list[Mark]:
         return []
     ends: list[float] = []
     before: Mark | None = None
-    for mark in sorted(marks, key=lambda each: each.start_s):
+    for mark in sorted(marks, key=lambda mark: mark.start_s):
         if before is not None and mark.start_s - before.end_s < before.end_s - before.start_s:
             ends[-1] = mark.end_s
         else:
             ends.append(mark.end_s)
         before = mark
     rank, thread = marks[0].rank, marks[0].thread
-    found = [Mark(rank, "step", start, end, thread) for start, end in pairwise([-math.inf, *ends])]
-    return [*found, Mark(rank, "behind the last step", ends[-1], math.inf, thread)]
+    steps = [Mark(rank, "step", start, end, thread) for start, end in pairwise([-math.inf, *ends])]
+    return [*steps, Mark(rank, "behind the last step", ends[-1], math.inf, thread)]
 
 
 @dataclass(frozen=True)
@@ -174,9 +174,9 @@ def repetitions(codes: NDArray[Any], most: int = 64) -> list[Repetition]:
             alike = codes[order[many:]] == codes[order[:-many]]
             more, count = np.unique((order[many:] - order[:-many])[alike], return_counts=True)
             periods, times = np.concatenate([periods, more]), np.concatenate([times, count])
-    found: dict[int, Repetition] = {}
+    by_period: dict[int, Repetition] = {}
     for period in dict.fromkeys(periods[np.argsort(-times * periods, kind="stable")].tolist()):
-        if len(found) >= most:
+        if len(by_period) >= most:
             break
         equal = np.concatenate([[0], _without_holes(codes[:-period] == codes[period:], period // 8), [0]])
         change = np.flatnonzero(np.diff(equal))
@@ -187,8 +187,8 @@ def repetitions(codes: NDArray[Any], most: int = 64) -> list[Repetition]:
         length = int(ends[longest] - starts[longest])
         begin = int(starts[longest])
         if length >= period and _alike(codes, begin, length, period) >= _ALIKE:
-            found[period] = Repetition(int(starts[longest]), period, length // period + 1)
-    return sorted(found.values(), key=lambda each: (-each.length, each.period))
+            by_period[period] = Repetition(int(starts[longest]), period, length // period + 1)
+    return sorted(by_period.values(), key=lambda run: (-run.length, run.period))
 
 
 #: Share of things that two turns of a repetition have alike. With few names, as of products of one library, shifts by
@@ -205,23 +205,23 @@ def _alike(codes: NDArray[Any], begin: int, length: int, period: int) -> float:
 
 def _without_holes(equal: NDArray[np.bool_], longest: int) -> NDArray[np.int8]:
     """The same where single things that differ between two turns are forgiven."""
-    found = equal.view(np.int8)
-    change = np.flatnonzero(np.diff(found)) + 1
+    flags = equal.view(np.int8)
+    change = np.flatnonzero(np.diff(flags)) + 1
     first, last = change[:-1], change[1:]
-    holes = (found[first] == 0) & (last - first <= longest)
-    borders = np.zeros(len(found) + 1, np.int8)
+    holes = (flags[first] == 0) & (last - first <= longest)
+    borders = np.zeros(len(flags) + 1, np.int8)
     borders[first[holes]] = 1
     borders[last[holes]] = -1
-    return found | np.cumsum(borders[:-1], dtype=np.int8)
+    return flags | np.cumsum(borders[:-1], dtype=np.int8)
 
 
 def _whole_steps(codes: NDArray[Any], alike: Sequence[Repetition]) -> Repetition | None:
     """The steps among repetitions: what repeats, is mostly layers that repeat within it, and is more than those (an
     embedding, a head)."""
     # One thing over and over is no layer.
-    layers = [each for each in alike if len(np.unique(codes[each.start : each.start + each.period])) > 1]
+    layers = [run for run in alike if len(np.unique(codes[run.start : run.start + run.period])) > 1]
     for whole in alike:
-        for inner in sorted(layers, key=lambda each: each.period):
+        for inner in sorted(layers, key=lambda run: run.period):
             within = whole.start <= inner.start and inner.start + inner.length <= whole.start + whole.length
             several = inner.count > 2 and whole.period >= 3 * inner.period
             if within and several and 2 * inner.length >= whole.period and whole.length > 1.2 * inner.length:
@@ -233,10 +233,10 @@ def _whole_steps(codes: NDArray[Any], alike: Sequence[Repetition]) -> Repetition
 
 def layers_of(codes: NDArray[Any]) -> Repetition | None:
     """The layers of one step: the shortest stretch that covers most of what repeats."""
-    found = repetitions(codes)
-    if not found:
+    runs = repetitions(codes)
+    if not runs:
         return None
-    best = min((each for each in found if 10 * each.length >= 8 * found[0].length), key=lambda each: each.period)
+    best = min((run for run in runs if 10 * run.length >= 8 * runs[0].length), key=lambda run: run.period)
     # Something that stands once between two layers (a head) leaves pairs of them alike more often than single ones.
     for period in range(2, best.period // 2 + 1):
         if best.period % period == 0 and _alike(codes, best.start, best.length - period, period) >= _ALIKE_LAYERS:
@@ -249,7 +249,7 @@ def _layers(names: NDArray[Any], kinds: NDArray[Any], heavy: NDArray[Any]) -> ND
     layer = np.full(len(names), -1, np.int32)
     products = np.flatnonzero(heavy)
     candidates = [layers_of(codes[products]) for codes in (names, kinds)]
-    inner = max((each for each in candidates if each is not None), key=lambda each: each.length, default=None)
+    inner = max((run for run in candidates if run is not None), key=lambda run: run.length, default=None)
     if inner is None or inner.period < 2:
         return layer
     place = np.arange(len(products)) - inner.start
@@ -305,6 +305,6 @@ def numbered(
             key = names[rows].tobytes(), kinds[rows].tobytes()
             if key not in layers:
                 layers[key] = _layers(names[rows], kinds[rows], heavy[rows])
-            found = layers[key]
-            layer[rows] = np.where(found < 0, -1, found.max() - found) if back else found
+            numbers = layers[key]
+            layer[rows] = np.where(numbers < 0, -1, numbers.max() - numbers) if back else numbers
     return step, layer, how

@@ -81,11 +81,11 @@ class Words:
         self._of: dict[str, int] = {}
 
     def code(self, word: str) -> int:
-        found = self._of.get(word)
-        if found is None:
-            found = self._of[word] = len(self.words)
+        number = self._of.get(word)
+        if number is None:
+            number = self._of[word] = len(self.words)
             self.words.append(word)
-        return found
+        return number
 
     def append(self, word: str) -> None:
         self.codes.append(self.code(word))
@@ -99,12 +99,12 @@ class Words:
     @classmethod
     def of_codes(cls, codes: NDArray[np.int32], words: Sequence[str]) -> Words:
         """A column from numbers of words, of which −1 is the empty one; words that no row has are left out."""
-        found = cls()
+        column = cls()
         used = np.flatnonzero(np.bincount(codes + 1, minlength=1))
         numbers = np.zeros(len(words) + 1, np.int32)
-        numbers[used] = [found.code(words[place - 1] if place else "") for place in used.tolist()]
-        found.codes.frombytes(numbers[codes + 1].data.cast("B"))
-        return found
+        numbers[used] = [column.code(words[place - 1] if place else "") for place in used.tolist()]
+        column.codes.frombytes(numbers[codes + 1].data.cast("B"))
+        return column
 
     def of(self, row: int) -> str:
         """The word of a row."""
@@ -135,9 +135,9 @@ class Rows:
         for name, values in rows.numbers.items():
             if not len(values):
                 values.extend(array(NUMBERS[name], [EMPTY.get(name, 0)]) * count)
-        for each in rows.words.values():
-            if not len(each.codes):
-                each.codes.extend(array("i", [each.code("")]) * count)
+        for word_column in rows.words.values():
+            if not len(word_column.codes):
+                word_column.codes.extend(array("i", [word_column.code("")]) * count)
         return rows
 
     def __len__(self) -> int:
@@ -244,8 +244,8 @@ class Trace:
     def word(self, column: str) -> NDArray[Any]:
         """A column of words as an object array."""
         words = np.array([*self.words[column], ""], dtype=object)
-        found: NDArray[Any] = words[self.columns[column]]
-        return found
+        values: NDArray[Any] = words[self.columns[column]]
+        return values
 
     @property
     def end_s(self) -> NDArray[np.float64]:
@@ -323,11 +323,13 @@ def joined(pieces: Iterable[tuple[Mapping[str, NDArray[Any]], Mapping[str, Seque
     words: dict[str, list[str]] = {}
     columns: dict[str, NDArray[Any]] = {name: np.concatenate([part[0][name] for part in parts]) for name in NUMBERS}
     for name in WORDS:
-        known: dict[str, int] = {}
+        number_of: dict[str, int] = {}
         codes = []
         for arrays, own in parts:
-            numbers = np.array([known.setdefault(word, len(known)) for word in own[name]] or [0], dtype=np.int32)
+            numbers = np.array(
+                [number_of.setdefault(word, len(number_of)) for word in own[name]] or [0], dtype=np.int32
+            )
             codes.append(numbers[arrays[name]])
         columns[name] = np.concatenate(codes)
-        words[name] = list(known)
+        words[name] = list(number_of)
     return columns, words
