@@ -1,4 +1,4 @@
-"""What a measured step laid over a simulated one shows: operators side by side, time by kind, what was left over."""
+"""The results of a comparison: operators side by side, time by kind, left-over kernels, gaps."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .table import Trace, busy_s
 
 #: Version of the JSON.
 SCHEMA_VERSION = 1
-#: Rows of what was left over, and gaps, that JSON lists.
+#: Most left-over kernels and gaps in the JSON.
 MOST = 20
-#: Kind of the time in which kernels wait for other ranks.
+#: Kind for the time in which kernels wait for other ranks.
 WAIT = "wait"
 
 
@@ -44,7 +44,7 @@ class LayerRow:
 
 @dataclass(frozen=True)
 class LeftOver:
-    """Kernels of one name that no operator took."""
+    """Kernels of one name without an operator."""
 
     name: str
     kind: str
@@ -58,7 +58,7 @@ class LeftOver:
 
 @dataclass(frozen=True)
 class Gap:
-    """A stretch in which the device did nothing."""
+    """A stretch without a running kernel."""
 
     start_s: float
     seconds: float
@@ -71,7 +71,8 @@ class Laid:
     """The comparison of one step of one rank."""
 
     trace: Trace
-    #: Rows of the trace that are the step, in order of start; ``operation`` of each in ``lane``, −1 left over.
+    #: ``trace`` has the rows of the step, in order of start; ``operation`` is the index of each row's operation in
+    #: ``lane``, −1 for left-over rows.
     lane: RankTimeline
     operation: NDArray[np.int64]
     plan: str
@@ -89,7 +90,7 @@ class Laid:
     notes: tuple[str, ...] = ()
     batch: TracedBatch | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    #: The next step is in the trace, and with it what the host does between them.
+    #: Whether the trace has the next step too, and so the host's time between them.
     followed: bool = False
 
     @property
@@ -99,14 +100,14 @@ class Laid:
 
     @property
     def in_a_sentence(self) -> str:
-        """The three worst."""
+        """The three worst operators, as a sentence."""
         if not self.worst:
             return "No operator takes longer than simulated."
-        said = [f"{row.name} ({row.kind}) {duration(row.lost_s)}" for row in self.worst]
-        return f"Most time is lost in {'; '.join(said)}."
+        losses = [f"{row.name} ({row.kind}) {duration(row.lost_s)}" for row in self.worst]
+        return f"Most time is lost in {'; '.join(losses)}."
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's JSON."""
+        """The comparison as JSON."""
         left = [{"name": x.name, "kind": x.kind, "count": x.count, "seconds": x.seconds} for x in self.left_over[:MOST]]
         return {
             "schema": SCHEMA_VERSION,
@@ -133,7 +134,7 @@ class Laid:
 
 
 def layers_of(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64]) -> tuple[float, float] | None:
-    """Period of a layer, measured and simulated: from the attention of one layer to that of the next."""
+    """Measured and simulated period of a layer: the time from one layer's attention to the next one's."""
     first: dict[int, float] = {}
     for row, index in enumerate(operation.tolist()):
         if index >= 0:
@@ -142,7 +143,7 @@ def layers_of(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64])
     anchors = [anchor for anchor in anchors_of(lane) if anchor.instruction in first]
     if len(anchors) < 2:
         return None
-    # The median: layers at the ends of a visit to a stage have less beside them.
+    # The median, because layers at the ends of a visit to a stage have less beside them.
     measured_s = float(np.median(np.diff([first[anchor.instruction] for anchor in anchors])))
     return measured_s, float(np.median(np.diff([anchor.start_s for anchor in anchors])))
 
@@ -150,9 +151,9 @@ def layers_of(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64])
 def kinds_of(
     lane: RankTimeline, measured: Trace, operation: NDArray[np.int64], waiting: NDArray[np.bool_]
 ) -> tuple[LayerRow, ...]:
-    """Time by kind, each as a union: a product or transfer counts to the kind of the operator that took it, and so does
-    a small kernel of a kind that the simulated step has none of, where a small operator took it. Casts count to the
-    products in eight bits that took them: what is simulated for those has them too."""
+    """Time by kind, each as a union. A product or transfer counts to the kind of its operator. A small kernel of a kind
+    that the simulated step does not have counts to its small operator. Casts count to their products in eight bits: the
+    simulated time of those includes casts."""
     words = measured.word("kind").tolist()
     rows: dict[str, list[int]] = defaultdict(list)
     simulated = {item.kind for item in lane.operations}
@@ -161,7 +162,7 @@ def kinds_of(
         if index >= 0 and not waiting[row]:
             taker = lane.operations[index].kind
             cast = word == "quantize" and lane.operations[index].casts
-            # The sums and copies of an eager framework are norms, rotations and activations one by one.
+            # Sums and copies of an eager framework are parts of norms, rotations and activations.
             if word in HEAVY or cast or (word not in simulated and taker not in HEAVY):
                 kind = taker
         rows[kind].append(row)
@@ -179,7 +180,7 @@ def kinds_of(
 
 
 def operators_of(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64]) -> tuple[LayerRow, ...]:
-    """Time by operator over all layers, what is lost most first; helpers count to the operator that took them."""
+    """Time by operator over all layers, the largest loss first; helpers count to their operator."""
     spans: dict[int, list[int]] = defaultdict(list)
     for row, index in enumerate(operation.tolist()):
         if index >= 0:
