@@ -80,7 +80,7 @@ def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTi
     if best is None:
         return lane, []
     _, candidate, start, end = best
-    note = f"the trace shows {shown} layers; they are beside as many of rank {candidate} from the middle of its step"
+    note = f"the trace shows {shown} layers; the comparison uses as many of rank {candidate}, from mid-step"
     return replace(simulated.lane(candidate).window(start, end), makespan_s=end - start), [note]
 
 
@@ -159,7 +159,7 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
 
 
 def _splits(operations: Sequence[Operation], own: Sequence[int], kernels: Mapping[int, int]) -> dict[str, int]:
-    """Kernels per product of several weights: who splits the forward product splits the backward one too."""
+    """Kernels per product of several weights: a split forward product has a split backward one too."""
     counts: dict[str, list[int]] = defaultdict(list)
     for index in own:
         if operations[index].joins:
