@@ -100,7 +100,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
 NOUNS = (
     "answer", "base", "calibration", "cli", "engine", "fleet", "hardware", "loop", "model", "network", "operators",
     "parallel", "program", "report", "scenario", "serving", "step", "steps", "studies/contract", "studies/launch",
-    "studies/mapping", "studies/planner", "studies/purchase", "studio", "traffic", "validation",
+    "studies/mapping", "studies/planner", "studies/purchase", "studio", "traces", "traffic", "validation",
 )  # fmt: skip
 
 

@@ -59,4 +59,4 @@ def test_guesses_come_last_and_are_said(tmp_path: Path) -> None:
     kernels = [Kernel(name, 10.0), Kernel("nvjet_tst_64x8_64x16_4x1_v_bz_TNT", 30.0)]
     path = written(tmp_path / "a.json", kineto([("step 1", kernels)]))
     trace = traces.read([path])
-    assert any("25.0% of their time; their kinds are guessed" in text for text in trace.missing), trace.missing
+    assert any("25.0% of the kernel time; words in the names" in text for text in trace.missing), trace.missing

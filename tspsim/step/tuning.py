@@ -77,7 +77,7 @@ def tuned(job: Job, cluster: Cluster, device: Device) -> Plan:
         times: dict[Operator, float] = {}
         choice = cluster.memo[key] = _Choice(_fastest(job, cluster, device, times), device, tuple(times))
     elif choice.device is not device:
-        for operator in choice.asked:  # a device tells the sources of all that it was asked
+        for operator in choice.operators:  # so that the device states their sources
             device.time(operator)
     return replace(choice.plan, name=job.plan.name)
 
@@ -88,7 +88,7 @@ class _Choice(NamedTuple):
 
     plan: Plan
     device: Device
-    asked: tuple[Operator, ...]
+    operators: tuple[Operator, ...]
 
 
 def _key(job: Job) -> tuple[Any, ...]:
@@ -98,7 +98,7 @@ def _key(job: Job) -> tuple[Any, ...]:
 
 
 def _fastest(job: Job, cluster: Cluster, device: Device, times: dict[Operator, float]) -> Plan:
-    """The option; ``asked`` gets the device's seconds of every operator that was looked at."""
+    """The fastest option; ``times`` receives the device's seconds of every operator in the options."""
     options = options_of(job, cluster.layout.mesh)
     if not options:
         for plan in candidates_of(job, cluster.layout.mesh):

@@ -1,7 +1,7 @@
-"""Measured traces: read them, lay them over the simulated step, learn from them.
+"""Measured traces: they are read, compared with the simulated step, and correct it.
 
-``read`` takes the files of a profiler or the logs of a run and gives one table. Readers register under
-``tspsim.trace_readers``, rules that turn names of kernels into kinds under ``tspsim.kernel_names``.
+``read`` takes the files of a profiler or the logs of a run and returns one table. Readers register under
+``tspsim.trace_readers``, rules for the names of kernels under ``tspsim.kernel_names``.
 """
 
 from . import chakra, kineto, logs, name_rules, nsight, rocprof

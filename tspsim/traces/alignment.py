@@ -1,4 +1,4 @@
-"""Which operation of a simulated rank each measured kernel is, and which stretch of its step a trace shows."""
+"""Pairs of measured kernels and simulated operations, and the stretch of the step that a trace shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BACKWARD_KERNEL = re.compile(r"bwd|backward", re.IGNORECASE)
 
 
 def attention_rows(measured: Trace, phase: str = "forward") -> NDArray[Any]:
-    """Rows of the attention kernel that takes most of their time, of a phase where phases are stated."""
+    """Rows of the attention kernel with the longest total time, of one phase where the trace states phases."""
     kinds, phases = measured.word("kind"), measured.word("phase")
     rows = np.flatnonzero(np.isin(kinds, _ATTENTION))
     if phase != "forward":
@@ -30,7 +30,7 @@ def attention_rows(measured: Trace, phase: str = "forward") -> NDArray[Any]:
     elif np.isin(phases[rows], ["forward"]).any():
         rows = rows[np.isin(phases[rows], ["forward", ""])]
     else:
-        # Without phases the names of backward kernels are all that tells them from forward ones.
+        # A trace without phases tells backward kernels from forward ones only by their names.
         names = measured.word("name")[rows]
         rows = rows[[_BACKWARD_KERNEL.search(name) is None for name in names.tolist()]]
     by_name: dict[int, float] = defaultdict(float)
@@ -43,17 +43,17 @@ def attention_rows(measured: Trace, phase: str = "forward") -> NDArray[Any]:
 
 
 def anchors_of(lane: RankTimeline) -> list[Operation]:
-    """Forward attention, the first operator of each instruction that has some."""
-    found: dict[int, Operation] = {}
+    """The first forward attention of each instruction."""
+    firsts: dict[int, Operation] = {}
     for operation in lane.operations:
         if operation.kind in _ATTENTION and operation.phase == "forward" and operation.layer >= 0:
-            found.setdefault(operation.instruction, operation)
-    return ordered(list(found.values()))
+            firsts.setdefault(operation.instruction, operation)
+    return ordered(list(firsts.values()))
 
 
 def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTimeline, list[str]]:
-    """The simulated rank, and of many micro-batches the stretch that the trace shows: as many layers forward and back,
-    from the middle of the step."""
+    """The simulated rank for a rank of the trace. A trace of some micro-batches gets a stretch from the middle of the
+    step with as many layers forward and backward."""
     own = simulated.stands_for(rank)
     lane = simulated.lane(own)
     anchors, forward = anchors_of(lane), measured.columns["start_s"][attention_rows(measured)]
@@ -61,7 +61,7 @@ def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTi
     if not anchors or not shown or shown >= 0.8 * len(anchors):
         return lane, []
     if simulated.job.plan.pp == 1 and shown < 0.8 * lane.layers:
-        return lane, []  # fewer layers than every step of this plan has: another model's
+        return lane, []  # every step of this plan has more layers: the trace is of another model
     backward = measured.columns["start_s"][attention_rows(measured, "backward")]
     pattern = np.searchsorted(backward, forward)[1:] - np.searchsorted(backward, forward)[:-1]
     best: tuple[int, int, float, float] | None = None
@@ -69,26 +69,26 @@ def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTi
     transfers = Counter(
         kind for kind, name in zip(kinds, names, strict=True) if kind in COLLECTIVES and not waits(name)
     )
-    # Stages in the middle of a pipeline show what all of them do most of the time.
+    # A stage in the middle of a pipeline shows what most stages do most of the time.
     stages = simulated.stages()
     for candidate in sorted(stages, key=lambda rank: abs(stages.index(rank) - len(stages) // 2)):
-        found = _window(simulated.lane(candidate), shown, pattern, len(backward), transfers)
-        if found is not None and (best is None or found[0] < best[0]):
-            best = (found[0], candidate, found[1], found[2])
+        stretch = _window(simulated.lane(candidate), shown, pattern, len(backward), transfers)
+        if stretch is not None and (best is None or stretch[0] < best[0]):
+            best = (stretch[0], candidate, stretch[1], stretch[2])
         if best is not None and best[0] <= 1:
             break
     if best is None:
         return lane, []
     _, candidate, start, end = best
-    said = f"the trace shows {shown} layers; they are laid over as many of rank {candidate}, in the middle of its step"
-    return replace(simulated.lane(candidate).window(start, end), makespan_s=end - start), [said]
+    note = f"the trace shows {shown} layers; the comparison uses as many of rank {candidate}, from mid-step"
+    return replace(simulated.lane(candidate).window(start, end), makespan_s=end - start), [note]
 
 
 def _window(
     lane: RankTimeline, layers: int, pattern: NDArray[Any], backward: int, transfers: Mapping[str, int]
 ) -> tuple[int, float, float] | None:
-    """The stretch of so many layers forward whose backward ones lie between them most as ``pattern`` has it, nearest to
-    the middle: how many are elsewhere, begin, end."""
+    """The stretch with ``layers`` forward layers whose backward layers lie between them most as in ``pattern``; of
+    equal stretches the one nearest to the middle. Returns the number of deviations, the begin and the end."""
     anchors = anchors_of(lane)
     if len(anchors) <= layers:
         return None
@@ -100,7 +100,7 @@ def _window(
     at = {kind: np.array(sorted(o.start_s for o in lane.operations if o.kind == kind)) for kind in moved}
     best: tuple[int, float, float, float] | None = None
     for first in range(len(anchors) - layers):
-        # The layers of one visit to the stage: a stretch that does not jump from the last layer to the first.
+        # A stretch is one visit to the stage: it does not jump from the last layer to the first.
         if anchors[first + layers - 1].layer - anchors[first].layer != layers - 1:
             continue
         start, end = begins[first], begins[first + layers]
@@ -114,7 +114,7 @@ def _window(
 
 
 def _begin(lane: RankTimeline, anchor: Operation) -> float:
-    """When the layer's forward pass begins: its instructions up to attention follow each other on one stream."""
+    """The begin of the layer's forward pass: its instructions up to attention follow each other on one stream."""
     place = anchor.instruction
     while place > 0:
         step = lane.steps[place - 1]
@@ -127,13 +127,13 @@ def _begin(lane: RankTimeline, anchor: Operation) -> float:
 
 
 def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int64]:
-    """The operation of every kernel, by lane: transfers apart from kernels, and phases apart where the trace names
+    """The operation of every kernel. Transfers and kernels are matched apart, and so are phases where the trace states
     them."""
     kinds, phases, shapes, names = (measured.word(column) for column in ("kind", "phase", "shapes", "name"))
     transfer = np.isin(kinds, COLLECTIVES)
     waiting = np.array([waits(name) for name in names.tolist()], bool)
     eight = np.array([narrow(name) for name in names.tolist()], bool)
-    found = np.full(len(measured), -1, np.int64)
+    takers = np.full(len(measured), -1, np.int64)
     named = set(phases.tolist()) - {""}
     for of_transfers in (False, True):
         rows = np.flatnonzero(transfer == of_transfers)
@@ -144,7 +144,7 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
             theirs = [index for index in pool if not own or operations[index].phase in own]
             theirs.sort(key=lambda index: (operations[index].start_s, index))
             if len(mine) and theirs:
-                if "grouped_gemm" not in kinds[mine]:  # a kernel an expert
+                if "grouped_gemm" not in kinds[mine]:  # one kernel per expert
                     theirs = [index for index in theirs for _ in range(operations[index].calls)]
                 if splits:
                     theirs = [i for i in theirs for _ in range(splits.get(operations[i].joins, 1))]
@@ -152,14 +152,14 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
                     kinds[mine].tolist(), shapes[mine].tolist(), [operations[index] for index in theirs],
                     waiting[mine].tolist(), eight[mine].tolist(), may_split=splits is None,
                 )  # fmt: skip
-                found[mine] = np.where(given >= 0, np.array([*theirs, -1])[given], -1)
+                takers[mine] = np.where(given >= 0, np.array([*theirs, -1])[given], -1)
                 if splits is None and not any(shapes[mine].tolist()):
-                    splits = _splits(operations, theirs, Counter(found[mine[kinds[mine] == "gemm"]].tolist()))
-    return found
+                    splits = _splits(operations, theirs, Counter(takers[mine[kinds[mine] == "gemm"]].tolist()))
+    return takers
 
 
 def _splits(operations: Sequence[Operation], own: Sequence[int], kernels: Mapping[int, int]) -> dict[str, int]:
-    """How many kernels a product of several weights is: who runs one a weight does so backward as well."""
+    """Kernels per product of several weights: a split forward product has a split backward one too."""
     counts: dict[str, list[int]] = defaultdict(list)
     for index in own:
         if operations[index].joins:
@@ -168,7 +168,7 @@ def _splits(operations: Sequence[Operation], own: Sequence[int], kernels: Mappin
 
 
 def _lanes(named: set[str], of_transfers: bool) -> list[tuple[str, ...]]:
-    """Phases that are kept in order among themselves; an empty one is all of them."""
+    """Groups of phases whose kernels keep their order; an empty group stands for all phases."""
     if not {"forward", "backward"} <= named:
         return [()]
     if of_transfers:
@@ -181,8 +181,8 @@ def _lanes(named: set[str], of_transfers: bool) -> list[tuple[str, ...]]:
 def measured_of(
     lane: RankTimeline, measured: Trace, operation: NDArray[np.int64], waiting: NDArray[np.bool_]
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Measured seconds of the instructions: kernels that were left over count to the operator before them on their
-    stream, and an operator without a kernel takes none."""
+    """Measured seconds of kernels and of transfers, by instruction. Left-over kernels count to the operator before them
+    on their stream; an operator without kernels takes no time."""
     owner = operation.copy()
     streams = measured.columns["stream"]
     for stream in np.unique(streams).tolist():

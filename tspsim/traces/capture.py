@@ -1,9 +1,8 @@
-"""What a graph holds, from a profile of its capture: each launch's operator and shapes, for the kernels of a replay.
+"""Operators and shapes of the kernels in a graph, from a profile of the graph's capture.
 
-A replayed graph is one call of the host, so its kernels have no operators. SGLang and vLLM can profile the capture
-itself (``capture_traces/``): there every launch stands in its operator, but nothing runs. Launches and replayed kernels
-are matched in order, by the names that both have; where a profiler writes no names at launches (CUPTI), by their
-number.
+The host replays a graph with one call, so the replayed kernels have no operators. SGLang and vLLM can profile the
+capture itself (``capture_traces/``): each launch stands in its operator there, but nothing runs. Launches and replayed
+kernels are matched in order by their names; where the profiler writes no names at launches (CUPTI), by their count.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ _BEGIN, _END = "StreamBeginCapture", "StreamEndCapture"
 
 @dataclass(frozen=True)
 class Capture:
-    """The launches of one file's graphs in their order: names of kernels (empty where not stated), operators, and
-    shapes."""
+    """The launches in one file's graphs, in order: names of kernels (empty where not stated), operators, and shapes."""
 
     file: Path
     names: tuple[str, ...]
@@ -40,7 +38,7 @@ class Capture:
 
 
 class _Launches(ProfileColumns):
-    """Keeps launches that a capture records, beside what every file's reading keeps."""
+    """The columns of a profile, and the launches that its captures record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,31 +49,31 @@ class _Launches(ProfileColumns):
     def take(self, events: list[Event]) -> None:
         super().take(events)
         for event in events:
-            name, said = event.name, event.args
+            name, arguments = event.name, event.args
             if _BEGIN in name:
                 self.begins.append(event.ts)
             elif _END in name:
                 self.ends.append(event.ts)
             elif _LAUNCH.search(name):
-                said = said or Arguments()
-                numbers = said.correlation, said.external
+                arguments = arguments or Arguments()
+                numbers = arguments.correlation, arguments.external
                 correlation, external = (number if isinstance(number, int) else -1 for number in numbers)
-                self.launches.append((event.ts, name, str(said.kernel), correlation, external))
+                self.launches.append((event.ts, name, str(arguments.kernel), correlation, external))
 
 
 def read(files: Sequence[Path | str], captures: Sequence[Path | str] = ()) -> Trace:
-    """Read one or more files of one run, a rank each.
+    """Read one or more files of one run, one for each rank.
 
     Parameters
     ----------
     captures
-        Profiles of the captures of its graphs, which tell operators and shapes of replayed kernels.
+        Profiles of the captures of the run's graphs, with operators and shapes of replayed kernels.
 
     Raises
     ------
     InputError
-        A file is missing, of no known format, holds nothing that ran, or two files are the same rank; a capture is
-        none, or of other graphs.
+        A file is missing, has no known format or no kernels, or two files are the same rank; a capture captures
+        nothing, or other graphs.
     """
     return with_captures(read_files(files), [read_capture(Path(file)) for file in captures])
 
@@ -86,10 +84,10 @@ def read_capture(path: Path) -> Capture:
     Raises
     ------
     InputError
-        The file is no profile of PyTorch's, or captures nothing.
+        The file is no profile of PyTorch's profiler, or captures nothing.
     """
     if reader_of(path) is not KINETO:
-        raise InputError("is no profile of a capture, which PyTorch's profiler writes", file=str(path))
+        raise InputError("is no profile of a capture; PyTorch's profiler writes one", file=str(path))
     reading = _Launches()
     read_events(path, reading)
     begins, ends = sorted(reading.begins), sorted(reading.ends)
@@ -111,35 +109,35 @@ def read_capture(path: Path) -> Capture:
 
 
 def with_captures(trace: Trace, captures: Sequence[Capture]) -> Trace:
-    """The trace whose replayed kernels have the operators and shapes that captures tell; of several captures each step
-    takes the one that it is most like.
+    """The trace with operators and shapes of its replayed kernels. Each step takes them from the capture that it
+    matches best.
 
     Raises
     ------
     InputError
-        The trace has no replayed kernels, or no capture is of its graphs.
+        The trace has no replayed kernels, or no capture has its graphs.
     """
     replayed = trace.columns["graph_node"] >= 0
     if not captures:
         return trace
     if not replayed.any():
-        raise InputError("replays no graph, so a capture tells nothing of it", file=str(trace.files[0]))
+        raise InputError("replays no graph, so it needs no capture", file=str(trace.files[0]))
     names, kinds = trace.word("name").tolist(), trace.word("kind").tolist()
     operator, shapes = trace.word("operator").tolist(), trace.word("shapes").tolist()
     steps = trace.columns["rank"].astype(np.int64) << 32 | (trace.columns["step"].astype(np.int64) + 1)
-    told = 0
+    matched_kernels = 0
     for number in np.unique(steps[replayed]).tolist():
         rows = np.flatnonzero(replayed & (steps == number)).tolist()
-        pairs = [(_alike([names[row] for row in rows], each), each) for each in captures]
+        pairs = [(_alike([names[row] for row in rows], capture), capture) for capture in captures]
         launches, own = max(pairs, key=lambda pair: len(pair[0]))
-        told += len(launches)
+        matched_kernels += len(launches)
         for place, launch in launches:
             row = rows[place]
             operator[row], shapes[row] = own.operators[launch], own.shapes[launch]
             if kinds[row] == UNKNOWN:
                 kinds[row] = kind_of(names[row], operator[row])
-    if not told:
-        files = ", ".join(str(each.file.name) for each in captures)
+    if not matched_kernels:
+        files = ", ".join(str(capture.file.name) for capture in captures)
         raise InputError(
             f"is of other graphs than {files} captures: no kernel has the same name", file=str(trace.files[0])
         )
@@ -149,21 +147,21 @@ def with_captures(trace: Trace, captures: Sequence[Capture]) -> Trace:
         number_of = {word: index for index, word in enumerate(distinct)}
         words[column] = distinct
         columns[column] = np.array([number_of[word] for word in values], trace.columns[column].dtype)
-    facts = {**trace.facts, "captured": (told, int(replayed.sum()))}
+    facts = {**trace.facts, "captured": (matched_kernels, int(replayed.sum()))}
     return replace(trace, columns=columns, words=words, facts=facts)
 
 
 def _alike(kernels: Sequence[str], capture: Capture) -> list[tuple[int, int]]:
     """Pairs of a replayed kernel and a captured launch, in the order of both."""
     if not any(capture.names):
-        # No names to go by: only as many kernels as launches are surely the same ones.
+        # Without names, only equal counts show that kernels and launches are the same.
         return [(place, place) for place in range(len(kernels))] if len(kernels) == len(capture.names) else []
     blocks = SequenceMatcher(None, _short(kernels), _short(capture.names), autojunk=False).get_matching_blocks()
     return [(a + place, b + place) for a, b, size in blocks for place in range(size)]
 
 
 def _short(names: Sequence[str]) -> list[str]:
-    """Names without return types and parameters, which profilers write or do not."""
+    """Names without return types and parameters, which only some profilers write."""
     return [_without_parameters(name.removeprefix("void ")) for name in names]
 
 

@@ -1,9 +1,9 @@
-"""Why a measured step takes longer or shorter than the simulated one: kernels, transfers, host, or schedule.
+"""The causes of the difference between a measured and a simulated step: kernels, transfers, host, or schedule.
 
-Three runs of the same program: as predicted; with the measured times of kernels put in; with those of transfers too.
-What the first replacement changes is the kernels' share, what the second changes the transfers'. What then remains
-between the program and the measurement is told apart by whether the device worked: longer idle is the host's, longer
-work (less overlap than the program has) the schedule's. The four add up to the whole difference.
+The same program runs three times: as predicted, with the measured times of kernels, and with those of transfers too.
+The first replacement gives the share of the kernels, the second that of the transfers. The rest is split by the
+device's work: more idle time is the host's, more work (less overlap than in the program) the schedule's. The four
+causes add up to the whole difference.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .simulated import RankTimeline, replay
 
 @dataclass(frozen=True)
 class Causes:
-    """Seconds by which each makes the measured step longer than the simulated one (negative: shorter)."""
+    """Seconds by which each cause makes the measured step longer than the simulated one (negative: shorter)."""
 
     kernels_s: float
     collectives_s: float
@@ -45,15 +45,15 @@ def causes_of(
     Parameters
     ----------
     kernels, transfers
-        Measured seconds of instructions of the lane.
+        Measured seconds of the lane's instructions.
     measured_busy_s
-        How long any kernel of the measured step was at work.
+        Time in which at least one kernel of the measured step ran.
     """
     first, _ = replay(lane, {})
     second, _ = replay(lane, kernels)
     third, busy = replay(lane, {**kernels, **transfers})
     rest = measured_s - simulated_s - (third - first)
-    # Idle of the program that is left in its own end, such as the host's time between steps.
+    # Idle time of the program with the measured times, the host's time between steps included.
     idle = simulated_s + third - first - busy
     host = (measured_s - measured_busy_s) - idle
     return Causes(second - first, third - second, host, rest - host)

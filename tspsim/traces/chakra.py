@@ -1,8 +1,8 @@
 """Chakra execution traces: ``.et`` (protobuf messages one after the other) and their JSON form.
 
-The messages are those of mlcommons/chakra ``schema/protobuf/et_def.proto``: ``GlobalMetadata`` first, then ``Node`` for
-``Node``, each behind its length. The few fields that are wanted are read from the wire format itself, so that no
-compiled schema is needed.
+The messages are those of mlcommons/chakra ``schema/protobuf/et_def.proto``: first a ``GlobalMetadata``, then ``Node``
+messages, each after its length. The reader decodes the wire format itself, because it needs few fields and no compiled
+schema.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .reader import TRACE_READERS, FilePart, TraceReader
 from .table import Rows
 
 LARGEST = 1 << 30
-#: ``NodeType``: computation, a message sent, one received, a collective.
+#: ``NodeType``: computation, sent message, received message, collective.
 _COMPUTES, _SENDS, _RECEIVES, _COLLECTIVE = 4, 5, 6, 7
 #: ``CollectiveCommType``.
 _COLLECTIVES = (
@@ -30,7 +30,7 @@ _COLLECTIVES = (
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of every field of a protobuf message; raises ValueError where it is none."""
+    """Number and value of every field of a protobuf message; raises ValueError where the message is damaged."""
     place = 0
     while place < len(message):
         key, place = _varint(message, place)
@@ -66,7 +66,7 @@ def _varint(message: bytes, place: int) -> tuple[int, int]:
 
 
 def messages(text: bytes) -> Iterator[bytes]:
-    """Messages behind their lengths; raises ValueError where one is cut."""
+    """Messages after their lengths; raises ValueError where one is cut off."""
     place = 0
     while place < len(text):
         size, place = _varint(text, place)
@@ -77,18 +77,18 @@ def messages(text: bytes) -> Iterator[bytes]:
 
 
 def _attribute(message: bytes) -> tuple[str, Any]:
-    """Name and value of an ``AttributeProto``; numbers as integers, text as it is."""
+    """Name and value of an ``AttributeProto``: an integer, a float or text."""
     name = ""
     value: Any = None
-    for number, found in fields(message):
-        if number == 1 and isinstance(found, bytes):
-            name = found.decode("utf-8", "replace")
-        elif isinstance(found, int):
-            value = (found >> 1) ^ -(found & 1) if number in (15, 17) else found
+    for number, payload in fields(message):
+        if number == 1 and isinstance(payload, bytes):
+            name = payload.decode("utf-8", "replace")
+        elif isinstance(payload, int):
+            value = (payload >> 1) ^ -(payload & 1) if number in (15, 17) else payload
         elif number == 3:
-            (value,) = struct.unpack("<d", found)
+            (value,) = struct.unpack("<d", payload)
         elif number in (29, 31):
-            value = found.decode("utf-8", "replace")
+            value = payload.decode("utf-8", "replace")
     return name, value
 
 
@@ -105,8 +105,8 @@ def _node(message: bytes) -> dict[str, Any]:
                 (v.decode("utf-8", "replace") for n, v in fields(value) if n == 2 and isinstance(v, bytes)), ""
             )
         elif number == 10 and isinstance(value, bytes):
-            name, said = _attribute(value)
-            node["attr"][name] = said
+            name, content = _attribute(value)
+            node["attr"][name] = content
     return node
 
 
@@ -121,7 +121,7 @@ def _text(path: Path) -> bytes:
 
 
 def read_binary(path: Path) -> FilePart:
-    """Read ``.et``: whole messages before a cut are kept and the cut is said."""
+    """Read ``.et``. Whole messages before a cut are kept, and the part's ``missing`` states the cut."""
     nodes: list[dict[str, Any]] = []
     whole, first = True, True
     try:
@@ -159,13 +159,13 @@ def read_json(path: Path) -> FilePart:
 
 
 def _part(path: Path, nodes: list[dict[str, Any]], missing: list[str]) -> FilePart:
-    said = re.search(r"\.(\d+)\.(?:et|json)", path.name)
-    rank = int(said.group(1)) if said else 0
-    if said is None:
+    match = re.search(r"\.(\d+)\.(?:et|json)", path.name)
+    rank = int(match.group(1)) if match else 0
+    if match is None:
         missing.append("the rank (NAME.RANK.et)")
     timed = any(node.get("start") for node in nodes)
     if not timed:
-        missing.append("starts; what ran is laid back to back in the order of the file")
+        missing.append("starts; operations are placed back to back in the order of the file")
     rows, clock = Rows(), 0.0
     first = min((node["start"] for node in nodes if node.get("start")), default=0)
     for node in nodes:
@@ -190,7 +190,7 @@ def _part(path: Path, nodes: list[dict[str, Any]], missing: list[str]) -> FilePa
             size_bytes=float(size) if isinstance(size, int | float) else 0.0,
             group=str(attributes.get("pg_name", "") or ""),
         )  # fmt: skip
-    return FilePart(rows, missing=tuple(missing), rank_unknown=said is None)
+    return FilePart(rows, missing=tuple(missing), rank_unknown=match is None)
 
 
 def _takes_binary(path: Path, start: bytes) -> bool:

@@ -1,8 +1,8 @@
-"""One clock for several ranks, and what of a collective is waiting.
+"""One clock for several ranks, and the waiting in their collectives.
 
-Ranks of a collective leave it together: what their clocks differ by is the median difference of its ends. On one clock
-the time from a rank's own start to that of the last one is waiting, the rest is transfer. A single rank's trace has
-both in one, and nobody can tell them apart.
+The ranks of a collective leave it together. The median difference of their ends is therefore the difference of their
+clocks. On one clock, the time from a rank's own start to the last rank's start is waiting, and the rest is transfer. A
+trace of a single rank has only their sum.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from numpy.typing import NDArray
 
 from .table import Trace
 
-#: Kinds that every rank of a group leaves together.
+#: Kinds of collectives that every rank of a group leaves together.
 TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """How clocks of ranks were set.
+    """The differences between the clocks of ranks.
 
     Attributes
     ----------
     ahead_s
-        Rank → how far its clock was ahead of that of the first rank it can be reached from.
+        Rank → the lead of its clock over the first rank that common collectives connect it to.
     uses
-        Collectives whose ends were compared.
+        Number of collectives with compared ends.
     unmatched
-        Groups and kinds that some rank has more often than another.
+        Groups and kinds that ranks do not have equally often.
     """
 
     ahead_s: Mapping[int, float] = field(default_factory=dict)
@@ -44,9 +44,10 @@ Uses = NDArray[np.int64]
 
 
 def aligned(trace: Trace) -> Trace:
-    """The trace on one clock, with ``wait_s`` of its collectives; the same where it has one rank, or none that meet.
+    """The trace on one clock, with ``wait_s`` of its collectives. A trace of one rank, or without common collectives,
+    is returned unchanged.
 
-    ``facts["clocks"]`` is the :class:`Clocks` that were found.
+    ``facts["clocks"]`` is the :class:`Clocks` of the trace.
     """
     if len(trace.ranks) < 2:
         return trace
@@ -71,7 +72,7 @@ def aligned(trace: Trace) -> Trace:
         replace(mark, start_s=mark.start_s - ahead.get(mark.rank, 0.0), end_s=mark.end_s - ahead.get(mark.rank, 0.0))
         for mark in trace.marks
     )
-    # Times of a rank count from its own first event; what the clocks themselves said is its origin.
+    # A rank's times count from its own first event, whose time on the rank's clock is in ``origin_us``.
     origins_us = trace.facts.get("origin_us", {})
     first_us = origins_us.get(min(ahead), 0.0)
     own = {rank: seconds + 1e-6 * (origins_us.get(rank, first_us) - first_us) for rank, seconds in ahead.items()}
@@ -80,7 +81,7 @@ def aligned(trace: Trace) -> Trace:
 
 
 def _meetings(trace: Trace) -> tuple[list[Uses], tuple[str, ...]]:
-    """Of every group and kind that several ranks have equally often the rows of its uses; and which are not so."""
+    """Rows of the uses of every group and kind that its ranks have equally often, and the names of the others."""
     codes = [code for code, word in enumerate(trace.words["kind"]) if word in TOGETHER]
     named = np.array([bool(word) for word in trace.words["group"]] or [False])[trace.columns["group"]]
     rows = np.flatnonzero(np.isin(trace.columns["kind"], codes) & named)
@@ -94,16 +95,16 @@ def _meetings(trace: Trace) -> tuple[list[Uses], tuple[str, ...]]:
         group, kind = divmod(key, len(trace.words["kind"]))
         if len(by_rank) < 2:
             continue
-        if len({len(each) for each in by_rank}) > 1:
+        if len({len(rank_rows) for rank_rows in by_rank}) > 1:
             unmatched.append(f"{trace.words['kind'][kind]} of group {trace.words['group'][group]}")
             continue
-        # Rows of a rank are in order of their starts, as it issued them.
+        # A rank's rows are in order of their starts, as the rank issued them.
         met.append(np.stack(by_rank))
     return met, tuple(unmatched)
 
 
 def _ahead(met: list[Uses], ends: NDArray[Any], ranks: NDArray[Any]) -> dict[int, float]:
-    """Clocks along the groups that ranks share, from the first rank of each set that meets."""
+    """Differences of clocks, along groups with common ranks. Each set of connected ranks counts from its first rank."""
     differences: dict[int, list[tuple[int, float]]] = {}
     for rows in met:
         first = int(ranks[rows[0, 0]])
@@ -126,22 +127,22 @@ def _ahead(met: list[Uses], ends: NDArray[Any], ranks: NDArray[Any]) -> dict[int
 
 
 def in_words(trace: Trace) -> Iterator[str]:
-    """How clocks were set and how much of collectives is waiting, in lines."""
+    """The clocks and the waiting in collectives, as lines of text."""
     from ..base.units import duration, percent
 
     clocks = trace.facts.get("clocks")
     if clocks is None:
         return
-    rank = max(clocks.ahead_s, key=lambda each: abs(clocks.ahead_s[each]))
+    rank = max(clocks.ahead_s, key=lambda number: abs(clocks.ahead_s[number]))
     most = clocks.ahead_s[rank]
-    told = f"rank {rank} was {duration(abs(most))} {'ahead' if most > 0 else 'behind'}" if most else "they agreed"
-    yield f"clocks: set by the ends of {clocks.uses:,} collectives; {told}"
+    difference = f"rank {rank} was {duration(abs(most))} {'ahead' if most > 0 else 'behind'}" if most else "they agreed"
+    yield f"clocks: set by the ends of {clocks.uses:,} collectives; {difference}"
     waits, lasting = trace.columns["wait_s"], trace.columns["duration_s"]
-    known = np.isfinite(waits)
+    with_waits = np.isfinite(waits)
     for kind, word in enumerate(trace.words["kind"]):
-        rows = known & (trace.columns["kind"] == kind)
+        rows = with_waits & (trace.columns["kind"] == kind)
         if rows.any():
             share = float(waits[rows].sum() / max(float(lasting[rows].sum()), 1e-30))
             yield f"  {word:<16} {percent(share)} of its time is waiting for the last rank"
     for word in clocks.unmatched[:3]:
-        yield f"missing: {word} is not as often in every rank, so its waiting is not told"
+        yield f"missing: the waiting in {word}; its ranks do not have it equally often"

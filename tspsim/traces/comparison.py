@@ -1,4 +1,4 @@
-"""What a measured step laid over a simulated one shows: operators side by side, time by kind, what was left over."""
+"""The results of a comparison: operators side by side, time by kind, left-over kernels, gaps."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .table import Trace, busy_s
 
 #: Version of the JSON.
 SCHEMA_VERSION = 1
-#: Rows of what was left over, and gaps, that JSON lists.
+#: Most left-over kernels and gaps in the JSON.
 MOST = 20
-#: Kind of the time in which kernels wait for other ranks.
+#: Kind for the time in which kernels wait for other ranks.
 WAIT = "wait"
 
 
@@ -44,7 +44,7 @@ class LayerRow:
 
 @dataclass(frozen=True)
 class LeftOver:
-    """Kernels of one name that no operator took."""
+    """Kernels of one name without an operator."""
 
     name: str
     kind: str
@@ -58,7 +58,7 @@ class LeftOver:
 
 @dataclass(frozen=True)
 class Gap:
-    """A stretch in which the device did nothing."""
+    """A stretch without a running kernel."""
 
     start_s: float
     seconds: float
@@ -71,7 +71,8 @@ class Laid:
     """The comparison of one step of one rank."""
 
     trace: Trace
-    #: Rows of the trace that are the step, in order of start; ``operation`` of each in ``lane``, −1 left over.
+    #: ``trace`` has the rows of the step, in order of start; ``operation`` is the index of each row's operation in
+    #: ``lane``, −1 for left-over rows.
     lane: RankTimeline
     operation: NDArray[np.int64]
     plan: str
@@ -89,7 +90,7 @@ class Laid:
     notes: tuple[str, ...] = ()
     batch: TracedBatch | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    #: The next step is in the trace, and with it what the host does between them.
+    #: Whether the trace has the next step too, and so the host's time between them.
     followed: bool = False
 
     @property
@@ -99,14 +100,14 @@ class Laid:
 
     @property
     def in_a_sentence(self) -> str:
-        """The three worst."""
+        """The three worst operators, as a sentence."""
         if not self.worst:
             return "No operator takes longer than simulated."
-        said = [f"{row.name} ({row.kind}) {duration(row.lost_s)}" for row in self.worst]
-        return f"Most time is lost in {'; '.join(said)}."
+        losses = [f"{row.name} ({row.kind}) {duration(row.lost_s)}" for row in self.worst]
+        return f"Most time is lost in {'; '.join(losses)}."
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's JSON."""
+        """The comparison as JSON."""
         left = [{"name": x.name, "kind": x.kind, "count": x.count, "seconds": x.seconds} for x in self.left_over[:MOST]]
         return {
             "schema": SCHEMA_VERSION,
@@ -133,7 +134,7 @@ class Laid:
 
 
 def layers_of(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64]) -> tuple[float, float] | None:
-    """Period of a layer, measured and simulated: from the attention of one layer to that of the next."""
+    """Measured and simulated period of a layer: the time from one layer's attention to the next one's."""
     first: dict[int, float] = {}
     for row, index in enumerate(operation.tolist()):
         if index >= 0:
@@ -142,7 +143,7 @@ def layers_of(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64])
     anchors = [anchor for anchor in anchors_of(lane) if anchor.instruction in first]
     if len(anchors) < 2:
         return None
-    # The median: layers at the ends of a visit to a stage have less beside them.
+    # The median, because layers at the ends of a visit to a stage have less beside them.
     measured_s = float(np.median(np.diff([first[anchor.instruction] for anchor in anchors])))
     return measured_s, float(np.median(np.diff([anchor.start_s for anchor in anchors])))
 
@@ -150,9 +151,9 @@ def layers_of(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64])
 def kinds_of(
     lane: RankTimeline, measured: Trace, operation: NDArray[np.int64], waiting: NDArray[np.bool_]
 ) -> tuple[LayerRow, ...]:
-    """Time by kind, each as a union: a product or transfer counts to the kind of the operator that took it, and so does
-    a small kernel of a kind that the simulated step has none of, where a small operator took it. Casts count to the
-    products in eight bits that took them: what is simulated for those has them too."""
+    """Time by kind, each as a union. A product or transfer counts to the kind of its operator. A small kernel of a kind
+    that the simulated step does not have counts to its small operator. Casts count to their products in eight bits: the
+    simulated time of those includes casts."""
     words = measured.word("kind").tolist()
     rows: dict[str, list[int]] = defaultdict(list)
     simulated = {item.kind for item in lane.operations}
@@ -161,7 +162,7 @@ def kinds_of(
         if index >= 0 and not waiting[row]:
             taker = lane.operations[index].kind
             cast = word == "quantize" and lane.operations[index].casts
-            # The sums and copies of an eager framework are norms, rotations and activations one by one.
+            # Sums and copies of an eager framework are parts of norms, rotations and activations.
             if word in HEAVY or cast or (word not in simulated and taker not in HEAVY):
                 kind = taker
         rows[kind].append(row)
@@ -171,15 +172,15 @@ def kinds_of(
     for item in lane.operations:
         spans[item.kind].append((item.start_s, item.end_s))
     here = {kind: busy_s(*np.array(own).T) for kind, own in spans.items()}
-    found = [
+    layer_rows = [
         LayerRow(kind, kind, len(rows.get(kind, ())), there.get(kind, 0.0), here.get(kind, 0.0))
         for kind in {**here, **there}
     ]
-    return tuple(sorted(found, key=lambda row: (-row.measured_s, -row.simulated_s, row.kind)))
+    return tuple(sorted(layer_rows, key=lambda row: (-row.measured_s, -row.simulated_s, row.kind)))
 
 
 def operators_of(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64]) -> tuple[LayerRow, ...]:
-    """Time by operator over all layers, what is lost most first; helpers count to the operator that took them."""
+    """Time by operator over all layers, the largest loss first; helpers count to their operator."""
     spans: dict[int, list[int]] = defaultdict(list)
     for row, index in enumerate(operation.tolist()):
         if index >= 0:
@@ -192,8 +193,10 @@ def operators_of(lane: RankTimeline, measured: Trace, operation: NDArray[np.int6
         entry[0] += 1
         entry[1] += busy_s(starts[own], ends[own]) if own else 0.0
         entry[2] += item.seconds
-    found = [LayerRow(name, kind, int(n), there, here, phase) for (name, kind, phase), (n, there, here) in sums.items()]
-    return tuple(sorted(found, key=lambda row: (-row.lost_s, row.name, row.phase)))
+    layer_rows = [
+        LayerRow(name, kind, int(n), there, here, phase) for (name, kind, phase), (n, there, here) in sums.items()
+    ]
+    return tuple(sorted(layer_rows, key=lambda row: (-row.lost_s, row.name, row.phase)))
 
 
 def left_over_of(measured: Trace, operation: NDArray[np.int64]) -> tuple[LeftOver, ...]:
@@ -204,8 +207,8 @@ def left_over_of(measured: Trace, operation: NDArray[np.int64]) -> tuple[LeftOve
         entry = sums[name, kind]
         entry[0] += 1
         entry[1] += seconds
-    found = [LeftOver(name, kind, int(count), seconds) for (name, kind), (count, seconds) in sums.items()]
-    return tuple(sorted(found, key=lambda each: (-each.seconds, each.name)))
+    groups = [LeftOver(name, kind, int(count), seconds) for (name, kind), (count, seconds) in sums.items()]
+    return tuple(sorted(groups, key=lambda group: (-group.seconds, group.name)))
 
 
 def gaps_of(measured: Trace, start_s: float, length_s: float) -> tuple[Gap, ...]:
@@ -215,10 +218,10 @@ def gaps_of(measured: Trace, start_s: float, length_s: float) -> tuple[Gap, ...]
     last = np.maximum.accumulate(ends)
     gaps = starts[1:] - last[:-1]
     names = measured.word("name")[order]
-    found = []
+    longest = []
     for place in np.argsort(-gaps, kind="stable")[:MOST].tolist():
         if gaps[place] > 0.0:
             before = int(np.argmax(ends[: place + 1]))
             begin = float(last[place] - start_s)
-            found.append(Gap(begin, float(gaps[place]), names[before][:80], names[place + 1][:80]))
-    return tuple(found)
+            longest.append(Gap(begin, float(gaps[place]), names[before][:80], names[place + 1][:80]))
+    return tuple(longest)

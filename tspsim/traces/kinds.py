@@ -1,10 +1,10 @@
-"""What a kernel does: the words that both lanes of a comparison speak."""
+"""The kinds of kernels: one vocabulary for measured and simulated steps."""
 
 from __future__ import annotations
 
 #: Products of matrices, and attention.
 PRODUCTS = ("gemm", "grouped_gemm", "attention", "linear_attention", "convolution")
-#: What moves data between ranks. ``exchange`` is one whose kernel does not say which.
+#: Transfers between ranks. ``exchange`` is a transfer whose kernel serves several kinds.
 COLLECTIVES = (
     "all_reduce",
     "all_gather",
@@ -36,11 +36,11 @@ SMALL = (
     "memset",
 )
 UNKNOWN = "unknown"
-#: What a log says of a whole step, request or run.
+#: Kinds for the rows of a log: a whole step, and a measure of a request or a run.
 STEP = "step"
 MEASURE = "measure"
 
 KINDS = (*PRODUCTS, *COLLECTIVES, *SMALL, UNKNOWN, STEP, MEASURE)
 
-#: Kinds whose kernels a model of a step may not leave over: each carries arithmetic or bytes between ranks.
+#: Kinds whose kernels need an operator: each computes products or moves bytes between ranks.
 HEAVY = frozenset((*PRODUCTS, *COLLECTIVES))

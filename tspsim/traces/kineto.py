@@ -1,8 +1,8 @@
 """Traces of the PyTorch profiler (Kineto's Chrome trace events), plain or gzip, read in pieces.
 
-Format: "Trace Event Format" (Google, 2016) with the categories of Kineto's ``output_json.cpp``: ``kernel``,
-``gpu_memcpy`` and ``gpu_memset`` ran on a device, ``cuda_runtime`` launched them (same ``correlation``), ``cpu_op`` are
-operators (same ``External id``), ``user_annotation`` are ``record_function`` blocks. Times are microseconds.
+Format: "Trace Event Format" (Google, 2016) with the categories of Kineto's ``output_json.cpp``. ``kernel``,
+``gpu_memcpy`` and ``gpu_memset`` ran on a device; ``cuda_runtime`` launched them (same ``correlation``); ``cpu_op`` are
+operators (same ``External id``); ``user_annotation`` are ``record_function`` blocks. Times are in microseconds.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .reader import TRACE_READERS, FilePart, TraceReader
 from .steps import phase_of
 from .table import Mark, Rows, TracedDevice, TracedGroup, Words
 
-#: Annotations that every collective writes are no marks of a step.
+#: Annotations of collectives and compiled calls; none of them marks a step.
 _NO_MARKS = ("nccl:", "gloo:", "c10d::", "record_param_comms", "## Call CompiledFxGraph", "## metrics")
-#: What autograd's engine names the operators that it runs.
+#: Prefix of the operators that autograd's engine runs.
 _BACKWARD = "autograd::engine::evaluate_function"
 
 
 def read_events(path: Path, reading: ProfileColumns) -> Ending:
-    """Give a file's events to what keeps them, piece by piece; returns how it ends and what stands beside them."""
+    """Put a file's events into the columns, piece by piece; returns the file's ending."""
     ending = Ending()
-    for found in events(path, parse, parse_one, ending):
-        reading.take(found)
+    for piece in events(path, parse, parse_one, ending):
+        reading.take(piece)
     return ending
 
 
@@ -49,10 +49,10 @@ def read_kineto(path: Path) -> FilePart:
     distributed = about.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     rank = distributed.get("rank")
-    known = isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0
-    if not known:
+    rank_stated = isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0
+    if not rank_stated:
         missing.append("the rank (distributedInfo)")
-    rank = rank if isinstance(rank, int) and known else 0
+    rank = rank if isinstance(rank, int) and rank_stated else 0
     world = distributed.get("world_size", 0)
     several = _several(reading)
     rows, origin, threads = _rows(reading, rank if several is None else several)
@@ -60,7 +60,7 @@ def read_kineto(path: Path) -> FilePart:
     if several is not None:
         what = "processes in the order of the file" if reading.processes else "devices"
         missing = [text for text in missing if not text.startswith("the rank ")]
-        missing.append(f"a file a rank: {len(ranks)} ranks are in one, {what}")
+        missing.append(f"one file per rank: this file has {len(ranks)} ranks, {what}")
     return FilePart(
         rows,
         machine_of(about.get("deviceProperties"), rows.numbers["device"][0] if len(rows) else 0),
@@ -69,17 +69,17 @@ def read_kineto(path: Path) -> FilePart:
         tuple(_marks(reading, ranks, threads, origin)),
         tuple(missing),
         {"origin_us": dict.fromkeys(ranks, origin)},
-        rank_unknown=not known and several is None,
+        rank_unknown=not rank_stated and several is None,
     )
 
 
-#: A device is a rank of its own where it ran that share of what the busiest one ran: a few copies are none.
+#: A device is a rank if it ran at least this share of the busiest device's kernels; a few copies do not make one.
 _OWN_RANK = 0.1
 
 
 def _several(reading: ProfileColumns) -> NDArray[np.int64] | None:
-    """The rank of every kernel of a file that holds several: the process that it came from where profiles were merged,
-    else its device; None where there is one."""
+    """The rank of every kernel in a file with several ranks: the process in merged profiles, else the device. None: the
+    file has one rank."""
     if not len(reading.ran["start"]):
         return None
     for column in ("process", "device"):
@@ -89,13 +89,13 @@ def _several(reading: ProfileColumns) -> NDArray[np.int64] | None:
         if len(busy) > 1:
             rank = np.full(len(owners), 0)
             rank[busy] = np.arange(len(busy))
-            found: NDArray[np.int64] = rank[place]
-            return found
+            kernel_ranks: NDArray[np.int64] = rank[place]
+            return kernel_ranks
     return None
 
 
 def machine_of(properties: object, device: int) -> TracedDevice:
-    """The device by its number from Kineto's ``deviceProperties``, which some versions write as Python text."""
+    """The device with a number, from Kineto's ``deviceProperties``; some versions write those as Python text."""
     if isinstance(properties, str):
         import ast
 
@@ -113,21 +113,22 @@ def machine_of(properties: object, device: int) -> TracedDevice:
 
 
 def _groups(distributed: dict[str, Any]) -> list[TracedGroup]:
-    found = []
+    groups = []
     for entry in distributed.get("pg_config") or []:
         if isinstance(entry, dict):
             ranks = entry.get("ranks")
             ranks = tuple(rank for rank in ranks if isinstance(rank, int)) if isinstance(ranks, list) else ()
             name = f"{entry.get('pg_name', '')} {entry.get('pg_desc', '')}".strip()
             size = entry.get("pg_size", len(ranks))
-            found.append(TracedGroup(name, size if isinstance(size, int) else len(ranks), ranks))
-    return found
+            groups.append(TracedGroup(name, size if isinstance(size, int) else len(ranks), ranks))
+    return groups
 
 
 def _marks(
     reading: ProfileColumns, ranks: Sequence[int], threads: Mapping[int, Sequence[int]], origin: float
 ) -> list[Mark]:
-    """Annotations as marks of the ranks whose kernels their thread launched; of all where it launched none."""
+    """Annotations as marks. A mark belongs to the ranks whose kernels its thread launched, or to all where it launched
+    none."""
     processes = {label: [number] for number, label in enumerate(reading.processes)}
     return [
         Mark(rank, name, (start - origin) / 1e6, (end - origin) / 1e6, reading.threads.words[thread])
@@ -138,7 +139,7 @@ def _marks(
 
 
 def _rows(reading: ProfileColumns, ranks: int | NDArray[np.int64]) -> tuple[Rows, float, Mapping[int, Sequence[int]]]:
-    """Kernels as rows, each with what launched it; the time that is zero; and whose kernels every thread launched."""
+    """Kernels as rows with their launchers; the time zero; and the ranks of every thread's kernels."""
     if not len(reading.ran["start"]):
         return Rows(), 0.0, {}
     start = np.frombuffer(reading.ran["start"])
@@ -160,10 +161,10 @@ def _rows(reading: ProfileColumns, ranks: int | NDArray[np.int64]) -> tuple[Rows
     threads: dict[int, list[int]] = {}
     for rank, thread in np.unique(np.stack([own, launched.thread]), axis=1).T.tolist():
         threads.setdefault(thread, []).append(rank)
-    said, collectives = np.zeros(len(order), np.int32), Words()
+    collective_codes, collectives = np.zeros(len(order), np.int32), Words()
     collectives.code("")
     for place, name in reading.collectives.items():
-        said[place] = collectives.code(name)
+        collective_codes[place] = collectives.code(name)
 
     def numbers() -> Iterator[tuple[str, NDArray[Any]]]:
         yield "graph_node", node
@@ -178,7 +179,7 @@ def _rows(reading: ProfileColumns, ranks: int | NDArray[np.int64]) -> tuple[Rows
         yield "phase", *_phases(reading, launched)
         yield "operator", _codes(reading.op_name, launched.operator), reading.op_name.words
         yield "shapes", _codes(reading.op_shapes, launched.operator), reading.op_shapes.words
-        yield "collective", said[order], collectives.words
+        yield "collective", collective_codes[order], collectives.words
         for name in tuple(reading.ran_words):
             own = reading.ran_words.pop(name)
             yield name, _codes(own)[order], own.words
@@ -187,29 +188,29 @@ def _rows(reading: ProfileColumns, ranks: int | NDArray[np.int64]) -> tuple[Rows
 
 
 def _codes(words: Words, places: NDArray[np.int64] | None = None) -> NDArray[np.int32]:
-    """Numbers of words, of some places; −1 where a place is none."""
+    """Codes of the words at some places; −1 where a place is −1."""
     codes = np.frombuffer(words.codes, np.int32) if len(words.codes) else np.full(1, -1, np.int32)
     return codes if places is None else np.where(places >= 0, codes[places], -1).astype(np.int32)
 
 
 def _in_graph(correlation: NDArray[np.int64], graph: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Of every kernel how many that the same call of a graph launched ran before it."""
+    """The number of every kernel among those that the same call of a graph launched."""
     rows = np.flatnonzero(graph)
     by_call = rows[np.argsort(correlation[rows], kind="stable")]
     begins = np.flatnonzero(np.diff(correlation[by_call], prepend=correlation[by_call[:1]] - 1))
     count = np.arange(len(by_call)) - np.repeat(begins, np.diff(np.append(begins, len(by_call))))
-    found = np.zeros(len(correlation), np.int64)
-    found[by_call] = count
-    return found
+    places = np.zeros(len(correlation), np.int64)
+    places[by_call] = count
+    return places
 
 
-#: Annotations of phases around a launch that are looked through for the innermost on its thread.
+#: Phase annotations before a launch that the search for the innermost one looks at.
 _AROUND = 16
 
 
 def _phases(reading: ProfileColumns, launched: Launched) -> tuple[NDArray[np.int32], list[str]]:
-    """The phase of every kernel as a number, and what those are called: that of the innermost annotation that names
-    one, else whether autograd's engine launched it."""
+    """The phase of every kernel as a code, and the words of the codes. The innermost phase annotation decides, else
+    whether autograd's engine launched the kernel."""
     words = Words()
     nothing, forward, backward = words.code(""), words.code("forward"), words.code("backward")
     notes = sorted(
@@ -217,28 +218,28 @@ def _phases(reading: ProfileColumns, launched: Launched) -> tuple[NDArray[np.int
         for name, thread, start, end in reading.notes
         if (phase := phase_of(name))
     )
-    times, found = launched.launch_us, np.full(len(launched.launch_us), -1, np.int32)
+    times, phase_codes = launched.launch_us, np.full(len(launched.launch_us), -1, np.int32)
     stated = np.isfinite(times)
     if notes:
         begins, ends, owners, codes = map(np.array, zip(*notes, strict=True))
         place = np.searchsorted(begins, times, side="right") - 1
         for back in range(_AROUND):
             at = np.maximum(place - back, 0)
-            fits = (found < 0) & stated & (place >= back) & (ends[at] >= times) & (owners[at] == launched.thread)
-            found[fits] = codes[at[fits]]
-    open_rows = np.flatnonzero((found < 0) & stated)
+            fits = (phase_codes < 0) & stated & (place >= back) & (ends[at] >= times) & (owners[at] == launched.thread)
+            phase_codes[fits] = codes[at[fits]]
+    open_rows = np.flatnonzero((phase_codes < 0) & stated)
     engine = _autograd(reading)
-    found[open_rows] = nothing if engine is None else forward
+    phase_codes[open_rows] = nothing if engine is None else forward
     for thread, (begins, ends) in (engine or {}).items():
         rows = open_rows[launched.thread[open_rows] == thread]
         at = np.searchsorted(begins, times[rows], side="right") - 1
-        found[rows[(at >= 0) & (ends[at] >= times[rows])]] = backward
-    found[found < 0] = nothing
-    return found, words.words
+        phase_codes[rows[(at >= 0) & (ends[at] >= times[rows])]] = backward
+    phase_codes[phase_codes < 0] = nothing
+    return phase_codes, words.words
 
 
 def _autograd(reading: ProfileColumns) -> dict[int, tuple[NDArray[Any], NDArray[Any]]] | None:
-    """When autograd's engine was at work, by thread: begins and ends; None where it never was."""
+    """The work of autograd's engine by thread, as begins and ends; None where it did not run."""
     back = [number for number, word in enumerate(reading.op_name.words) if word.startswith(_BACKWARD)]
     if not back:
         return None

@@ -1,4 +1,4 @@
-"""A measured step laid over the simulated one: operators side by side, and what their difference is made of."""
+"""The comparison of a measured step with the simulated one: operators side by side, and causes of the difference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.errors import InputError
-from ..base.units import duration
+from ..base.units import duration, several
 from ..operators import Computes
 from ..step.question import Question
 from .alignment import anchors_of, attention_rows, lane_shown, matched, measured_of
@@ -22,19 +22,19 @@ from .simulated import RankTimeline, Simulated, plan_named
 from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace, busy_s
 
-#: Share of the kernels' time that finds operators where a trace is of its scenario.
+#: Least share of kernel time with an operator: below it the trace belongs to another scenario.
 LEAST_MATCHED = 0.5
 
 
 def lay(
     trace: Trace, question: Question, plan: str | None = None, rank: int | None = None, step: int | None = None
 ) -> Laid:
-    """Lay one step of a rank over the simulated step of a plan.
+    """Compare one step of a rank with the simulated step of a plan.
 
     Parameters
     ----------
     rank
-        Of the trace; the first when left out.
+        Rank of the trace; the first when left out.
     step
         Counted from 0 in the trace; the one of median length when left out.
 
@@ -46,9 +46,9 @@ def lay(
     trace = _of_rank(trace, rank)
     number, rows, marks = _chosen(trace, step)
     batch = batch_of(marks[number].name) if 0 <= number < len(marks) else None
-    asked = plan_named(question, plan)
+    chosen_plan = plan_named(question, plan)
     measured, before = _at_work(trace.of(rows))
-    simulated = Simulated(question, asked)
+    simulated = Simulated(question, chosen_plan)
     _same_batch(simulated, batch, trace)
     lane, notes = lane_shown(simulated, measured, trace.ranks[0])
     if trace.device and trace.device != lane.question.device.spec.name:
@@ -59,7 +59,7 @@ def lay(
     operation = matched(lane.operations, measured)
     start, end = float(measured.columns["start_s"].min()), float(measured.end_s.max())
     following = _following(trace, number)
-    # With the next step in the trace a step lasts until that begins.
+    # A step with a following one in the trace lasts until that one begins.
     measured_s = following - start if following is not None else end - start
     simulated_s = lane.makespan_s + lane.between_s
     waiting = np.array([waits(word) for word in measured.words["name"]] or [False])[measured.columns["name"]]
@@ -71,12 +71,12 @@ def lay(
     share = float(seconds[operation >= 0].sum()) / total if total else 0.0
     if share < LEAST_MATCHED:
         raise InputError(
-            f"only {share:.0%} of its kernels' time is of operators that {asked.name} has: it is of another model or "
-            "plan than stated",
+            f"only {share:.0%} of its kernels' time is of operators that {chosen_plan.name} has: it is of another "
+            "model or plan than stated",
             file=str(trace.files[0]),
         )
     return Laid(
-        measured, lane, operation, asked.name, trace.ranks[0], number, measured_s, simulated_s,
+        measured, lane, operation, chosen_plan.name, trace.ranks[0], number, measured_s, simulated_s,
         layers_of(lane, measured, operation), share,
         kinds_of(lane, measured, operation, waiting),
         operators_of(lane, measured, np.where(waiting, -1, operation)), causes,
@@ -92,13 +92,13 @@ def _of_rank(trace: Trace, rank: int | None) -> Trace:
     if rank is None:
         rank = trace.ranks[0]
     if rank not in trace.ranks:
-        known = ", ".join(map(str, trace.ranks[:12]))
-        raise InputError(f"has no rank {rank} (ranks: {known})", file=str(trace.files[0]), key="--rank")
+        ranks = ", ".join(map(str, trace.ranks[:12]))
+        raise InputError(f"has no rank {rank} (ranks: {ranks})", file=str(trace.files[0]), key="--rank")
     return trace.of(trace.columns["rank"] == rank)
 
 
 def _chosen(trace: Trace, step: int | None) -> tuple[int, NDArray[Any], list[Any]]:
-    """Number and rows of the step that was asked for, or of the one of median length among the whole ones."""
+    """Number and rows of the stated step, or of the whole step with the median length; and the marks of all steps."""
     numbers = trace.columns["step"]
     counted = Counter(numbers[numbers >= 0].tolist())
     marks = step_marks(trace.marks, trace.ranks[0])
@@ -110,7 +110,7 @@ def _chosen(trace: Trace, step: int | None) -> tuple[int, NDArray[Any], list[Any
         return step, np.flatnonzero(numbers == step), marks
     usual = float(np.median(list(counted.values())))
     whole = [number for number, count in counted.items() if count >= 0.8 * usual] or list(counted)
-    # Of a step that another follows it is known when it ends, its host's time included.
+    # The next step's begin shows the end of a step, with the host's time; steps with a next one come first.
     whole = [number for number in whole if number + 1 in counted] or whole
     spans = {}
     for number in whole:
@@ -121,8 +121,8 @@ def _chosen(trace: Trace, step: int | None) -> tuple[int, NDArray[Any], list[Any
 
 
 def _at_work(measured: Trace) -> tuple[Trace, list[str]]:
-    """The step without what ran long before it: kernels that a host launches ahead, where the device then waits longer
-    than the whole step works."""
+    """The step without kernels from long before it. A host launches some kernels ahead, and the device then waits for
+    longer than the step works."""
     starts, ends = measured.columns["start_s"], np.maximum.accumulate(measured.end_s)
     gaps = starts[1:] - ends[:-1]
     long = np.flatnonzero(gaps > busy_s(starts, measured.end_s))
@@ -130,18 +130,18 @@ def _at_work(measured: Trace) -> tuple[Trace, list[str]]:
     if not first or 2 * first > len(starts):
         return measured, []
     seconds = duration(float(gaps[first - 1]))
-    said = f"kernels that ran {seconds} before the step and are left out: {first}"
-    return measured.of(np.arange(first, len(starts))), [said]
+    note = f"{several(first, 'kernel')} that ran {seconds} before the step: left out"
+    return measured.of(np.arange(first, len(starts))), [note]
 
 
 def _following(trace: Trace, number: int) -> float | None:
-    """When the next step's first kernel begins."""
+    """The start of the next step's first kernel."""
     rows = trace.columns["step"] == number + 1
     return float(trace.columns["start_s"][rows].min()) if rows.any() else None
 
 
 def _same_batch(simulated: Simulated, batch: TracedBatch | None, trace: Trace) -> None:
-    """Whether an engine's annotation states the batch that the scenario has."""
+    """Refuse a trace whose annotation states another batch than the scenario."""
     step = simulated.job.step
     if batch is None or not batch.tokens:
         return
@@ -159,17 +159,17 @@ def _same_batch(simulated: Simulated, batch: TracedBatch | None, trace: Trace) -
         )
 
 
-#: Kinds of transfers by which a plan is told.
+#: Kinds of transfers whose counts show the plan.
 _TELLING = ("all_reduce", "all_gather", "reduce_scatter", "dispatch", "combine", "all_to_all")
 
 
 def same_plan(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
-    """Refuse a trace of another plan or model before any number: other counts of layers or of transfers.
+    """Refuse a trace of another plan or model before any number: its counts of layers or transfers differ.
 
     Raises
     ------
     InputError
-        Says what was expected and what is there.
+        The message has the expected and the measured count.
     """
     file = str(trace.files[0])
     layers = lane.layers
@@ -183,41 +183,41 @@ def same_plan(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
     expected = Counter(operation.kind for operation in transfers)
     kinds = measured.word("kind")
     names = measured.word("name")
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for kind, name in zip(kinds.tolist(), names.tolist(), strict=True):
         if kind in COLLECTIVES and not waits(name):
-            found[kind] += 1
-    if found["exchange"]:
-        # A kernel that serves every kind tells a plan that has none of them from one that has.
-        if not any(item.is_transfer for item in lane.operations) and found["exchange"] > max(layers, 4):
+            counts[kind] += 1
+    if counts["exchange"]:
+        # One kernel name for every kind shows only whether the plan has transfers at all.
+        if not any(item.is_transfer for item in lane.operations) and counts["exchange"] > max(layers, 4):
             raise InputError(
-                f"expected no transfers between ranks, found {found['exchange']}: it is of another plan than stated",
+                f"expected no transfers between ranks, found {counts['exchange']}: it is of another plan than stated",
                 file=file,
             )
         return
     for kind in _TELLING:
-        wanted, there = expected[kind], found[kind]
-        if kind == "all_to_all" and (found["dispatch"] or found["send_recv"]):
+        wanted, there = expected[kind], counts[kind]
+        if kind == "all_to_all" and (counts["dispatch"] or counts["send_recv"]):
             continue
         if max(wanted, there) < max(layers, 4):
             continue
-        # A kernel more or less at the ends, or norms of gradients, is no other plan.
+        # One kernel more or less at the ends, or norms of gradients, do not make another plan.
         if abs(wanted - there) > 2 + 0.1 * max(wanted, there):
             words = kind.replace("_", "-") + ("es" if kind.endswith("h") else "s")
             raise InputError(f"expected {wanted} {words}, found {there}: it is of another plan than stated", file=file)
 
 
 def _same_rows(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
-    """Refuse a trace whose products have other rows (tokens of a pass) than the plan's, where it states them.
+    """Refuse a trace whose products state other rows (tokens of a pass) than the plan's.
 
     Raises
     ------
     InputError
-        Says both, and the keys that set them.
+        The message has both numbers, and the keys that set them.
     """
     forward = np.flatnonzero(
         (measured.word("kind") == "gemm") & np.isin(measured.word("phase"), ["forward", ""])
-    )  # gradients have tokens in other places
+    )  # gradients have their tokens in other places
     stated = Counter(sizes[0] for text in measured.word("shapes")[forward] if (sizes := stated_sizes(text)) is not None)
     wanted = Counter(
         operation.sizes[0]

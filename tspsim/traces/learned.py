@@ -1,4 +1,4 @@
-"""What a measured step teaches: factors of kernel families, and what follows from them for other plans."""
+"""The results of learning from a measured step: factors of kernel families, and the corrected steps of other plans."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .table import busy_s
 
 @dataclass(frozen=True)
 class Corrected:
-    """A plan's step before the correction and with it, and its rate then."""
+    """A plan's step before and after the correction, and its rate after it."""
 
     name: str
     before_s: float
@@ -25,14 +25,14 @@ class Corrected:
 
 @dataclass(frozen=True)
 class Follows:
-    """What corrections of a step mean for the plans of its scenario."""
+    """The factors from a step, and the corrected plans of its scenario."""
 
     factors: dict[str, float]
     plans: tuple[Corrected, ...]
 
 
 def kernels_found(laid: Laid) -> dict[int, list[int]]:
-    """Rows of the trace by the operation that they were laid on, without those that only wait."""
+    """Rows of the trace by their operation, without kernels that only wait."""
     rows: dict[int, list[int]] = defaultdict(list)
     names = laid.trace.word("name")
     for row, index in enumerate(laid.operation.tolist()):
@@ -43,7 +43,7 @@ def kernels_found(laid: Laid) -> dict[int, list[int]]:
 
 def factors_of(laid: Laid) -> dict[str, float]:
     """Measured over simulated time of every kernel family (:attr:`tspsim.operators.Operator.kind`), over the operators
-    that found kernels."""
+    with kernels."""
     rows = kernels_found(laid)
     starts, ends = laid.trace.columns["start_s"], laid.trace.end_s
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -56,7 +56,7 @@ def factors_of(laid: Laid) -> dict[str, float]:
 
 
 def what_follows(laid: Laid, question: Question, most: int = 8) -> Follows:
-    """The scenario's plans with the measured factors kept; plans that do not fit are left out."""
+    """The scenario's plans with the measured factors; plans that do not fit are left out."""
     factors = factors_of(laid)
     plans = []
     for plan in question.plans[:most]:

@@ -1,9 +1,9 @@
-"""Logs of training frameworks and engines, and the JSON of serving benchmarks: what a whole step or run took.
+"""Logs of training frameworks and engines, and the JSON of serving benchmarks: times of whole steps or runs.
 
-A row of a log is a step (kind ``step``), a row of a benchmark a measure (kind ``measure``). Lines as written by
+A row of a log is a step (kind ``step``), a row of a benchmark a measure (kind ``measure``). The lines are those of
 Megatron-LM ``training.py`` (*elapsed time per iteration (ms)*), torchtitan ``metrics.py`` (*step: … tps: …*), NeMo
-(*train_step_timing in s*), vLLM with ``--enable-logging-iteration-details`` and SGLang's *Decode batch*; results of
-``vllm bench serve``, ``sglang.bench_serving`` and AIPerf ``profile_export_aiperf.json``.
+(*train_step_timing in s*), vLLM with ``--enable-logging-iteration-details`` and SGLang's *Decode batch*. The results
+are those of ``vllm bench serve``, ``sglang.bench_serving`` and AIPerf ``profile_export_aiperf.json``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .pieces import Ending, chunks, opened
 from .reader import TRACE_READERS, FilePart, TraceReader
 from .table import Rows
 
-#: Bytes of a log that are read.
+#: The largest log that is read, in bytes.
 LARGEST = 1 << 28
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -59,17 +59,17 @@ def _number(text: str) -> float:
 
 
 def _stamp(line: str) -> float | None:
-    found = _STAMP.search(line)
-    if found is None:
+    match = _STAMP.search(line)
+    if match is None:
         return None
     try:
-        return datetime.fromisoformat(found.group(1).replace(",", ".")).timestamp()
+        return datetime.fromisoformat(match.group(1).replace(",", ".")).timestamp()
     except ValueError:
         return None
 
 
 class _Steps:
-    """Rows of a log, on a clock of their own."""
+    """Rows of a log, one step after the other on one clock."""
 
     def __init__(self) -> None:
         self.rows, self.clock, self.refused = Rows(), 0.0, 0
@@ -83,14 +83,14 @@ class _Steps:
 
 
 def read_log(path: Path) -> FilePart:
-    """Read the step lines of a log, of whichever framework wrote them.
+    """Read the step lines of a log of any of the frameworks.
 
     Raises
     ------
     InputError
-        No line is a step's.
+        No line states a step.
     """
-    steps, missing = _Steps(), ["kernels: a log says what steps took"]
+    steps, missing = _Steps(), ["kernels: a log has times of whole steps"]
     titan: list[tuple[int, float, float | None]] = []
     written = "Megatron"
     for line in _lines(path):
@@ -137,7 +137,8 @@ def read_log(path: Path) -> FilePart:
 
 
 def _of_titan(steps: _Steps, lines: list[tuple[int, float, float | None]], missing: list[str]) -> None:
-    """torchtitan prints tokens a second and GPU, no time: steps between two lines share the time between them."""
+    """Add torchtitan's steps. Its lines have tokens per second and GPU but no time, so the steps between two lines
+    share the time between them."""
     if not lines:
         return
     for (before, _, then), (number, rate, now) in pairwise(lines):
@@ -145,11 +146,11 @@ def _of_titan(steps: _Steps, lines: list[tuple[int, float, float | None]], missi
             steps.step(number, (now - then) / (number - before), phase="training", rate=rate)
     if not len(steps.rows):
         number, rate, _ = lines[-1]
-        missing.append("times of steps: no lines' time stamps differ; tokens a second and GPU stand in `value`")
+        missing.append("times of steps: all lines have the same time stamp; `value` has tokens per second and GPU")
         steps.step(number, 0.0, phase="training", rate=rate)
 
 
-#: Names of measures that are times, and what one of their units is in seconds.
+#: Units of measures that are times, in seconds.
 _UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "us": 1e-6, "milliseconds": 1e-3}
 
 
@@ -162,11 +163,11 @@ def read_bench(path: Path) -> FilePart:
             seconds = value * 1e-3 if name.endswith("_ms") else float(value) if name == "duration" else 0.0
             rows.add(rank=0, start_s=0.0, duration_s=max(seconds, 0.0), name=name, kind=MEASURE, value=float(value))
     facts = {key: str(document[key]) for key in ("backend", "model_id", "endpoint_type") if document.get(key)}
-    return FilePart(rows, missing=("kernels: a benchmark says what requests took",), facts=facts)
+    return FilePart(rows, missing=("kernels: a benchmark has times of whole requests",), facts=facts)
 
 
 def read_aiperf(path: Path) -> FilePart:
-    """Read AIPerf's ``profile_export_aiperf.json``: a row a metric and statistic."""
+    """Read AIPerf's ``profile_export_aiperf.json``: one row for each metric and statistic."""
     rows = Rows()
     for name, entry in _document(path).items():
         if not isinstance(entry, dict) or "unit" not in entry:
@@ -178,18 +179,18 @@ def read_aiperf(path: Path) -> FilePart:
                     rank=0, start_s=0.0, duration_s=max(value * scale, 0.0), name=f"{name}.{statistic}", kind=MEASURE,
                     value=float(value), shapes=str(entry["unit"]),
                 )  # fmt: skip
-    return FilePart(rows, missing=("kernels: a benchmark says what requests took",))
+    return FilePart(rows, missing=("kernels: a benchmark has times of whole requests",))
 
 
 def _document(path: Path) -> dict[str, Any]:
     text = "\n".join(_lines(path)).strip()
     for candidate in (text, text.rpartition("\n")[2]):
         try:
-            found = json.loads(candidate)
+            document = json.loads(candidate)
         except (ValueError, RecursionError):
             continue
-        if isinstance(found, dict):
-            return found
+        if isinstance(document, dict):
+            return document
     raise InputError("is cut off or no JSON of a benchmark", file=str(path))
 
 

@@ -1,4 +1,4 @@
-"""Which device of the catalog a trace was taken on."""
+"""The catalog's device for a trace."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from ..base.errors import InputError
 from ..base.units import parse
 from .table import TracedDevice
 
-#: Memory that a driver shows may differ so much from the data sheet's.
+#: Largest difference between the memory that a driver reports and the data sheet's, as a share.
 _MEMORY = 0.12
 
 
 def device_of(machine: TracedDevice) -> str:
-    """Name in the catalog: by the device's name, else by its compute units and memory; empty where none fits.
+    """The device's name in the catalog, from the trace's device name, else from compute units and memory; empty where
+    none fits.
 
     >>> device_of(TracedDevice("NVIDIA H100 80GB HBM3", 132, 85_000_000_000))
     'h100'
@@ -25,7 +26,7 @@ def device_of(machine: TracedDevice) -> str:
     words = re.sub(r"[^a-z0-9]+", " ", machine.name.lower()).split()
     named = [name for name in names if name.split("-")[0] in words]
     if not machine.name and not (machine.compute_units and machine.memory_bytes):
-        return ""  # a blank name needs both numbers
+        return ""  # without a name, both numbers are needed
     fitting: list[tuple[float, str]] = []
     for name in named or ([] if machine.name else names):
         units, sizes = _stated(name)
@@ -42,7 +43,7 @@ def device_of(machine: TracedDevice) -> str:
 
 
 def _stated(name: str) -> tuple[int, list[float]]:
-    """Compute units of a device's file, and its memory as the data sheet and as the driver count it."""
+    """Compute units in a device's file, and its memory as the data sheet and the driver count it."""
     try:
         entry = catalog.read_yaml(catalog.locate("devices", name))
         units = entry.get("compute_units")
@@ -53,5 +54,5 @@ def _stated(name: str) -> tuple[int, list[float]]:
             if (value := entry.get(key)) is not None
         ]
     except (InputError, KeyError):
-        return 0, []  # a file in the current folder that is no device
+        return 0, []  # a file in the current folder that describes no device
     return (units if isinstance(units, int) else 0), [float(size) for size in sizes]

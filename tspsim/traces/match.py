@@ -1,9 +1,9 @@
-"""Which kernel belongs to which operator: by order and kind, never by time.
+"""Pairs of kernels and operators, by order and kind and never by time.
 
-Within one lane the operators and the kernels keep their order. An operator takes a run of kernels: at least one of its
-own kind, beside it small ones that prepare or finish it (a product's split sums, attention's rotations). Kernels may be
-left over and operators may find none; each costs something, products and transfers much. The best such assignment is
-found by dynamic programming, whole rows at a time. Stated shapes are hard: a product takes no kernel of another width.
+Within one lane, operators and kernels keep their order. An operator takes a run of kernels: at least one of its own
+kind, and small helpers that prepare or finish it (a product's split sums, attention's rotations). Kernels may be left
+over and operators may stay empty, at a cost; that of products and transfers is high. Dynamic programming finds the best
+assignment, a whole row at a time. Stated shapes are binding: a product takes no kernel of another width.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .simulated import Operation
 
 Floats = NDArray[np.float64]
 
-#: What an operator of a kind takes beside kernels of its own kind: (as its own, as helpers).
+#: Kinds of kernels that an operator takes beside its own: those that stand for its own, and helpers.
 _TAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "gemm": ((), ("quantize", "copy", "reduction", "elementwise", "memset", "memcpy", "activation")),
     "grouped_gemm": (
@@ -48,7 +48,7 @@ _TAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("norm", "copy", "elementwise", "reduction", "activation", "cache"),
     ),
     "norm": (("reduction",), ("elementwise", "copy", "quantize", "memcpy")),
-    # Eager frameworks have no kernel of either: products, sums and copies one by one.
+    # Eager frameworks run products, sums and copies one by one instead of these two.
     "activation": (("elementwise",), ("copy", "quantize")),
     "rope": (("elementwise",), ("norm", "copy", "cache", "memcpy")),
     "cache": ((), ("copy", "quantize", "memcpy", "elementwise")),
@@ -70,27 +70,28 @@ _TAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "dispatch": (("all_to_all", "send_recv", "exchange"), ("combine",)),
     "combine": (("all_to_all", "send_recv", "exchange"), ("dispatch",)),
 }
-#: Kinds whose operators often run as several kernels of their own.
+#: Kinds whose operators often run as several kernels of their own kind.
 _SEVERAL = frozenset({"attention", "linear_attention", "grouped_gemm", "optimizer"})
 
-#: Worth of the first kernel of an operator's kind, of one that may stand for it, of a helper; what it costs to leave a
-#: kernel over or an operator empty. Only their order matters: a heavy kernel is never given up for small ones. Whole
-#: numbers, so that equal assignments are equal, whatever was added before them.
+#: The worth of an operator's first kernel of its own kind, of a kernel that stands for it, and of a helper; then the
+#: costs of a left-over kernel and of an empty operator, and the worth of a further kernel. Only their order matters:
+#: small kernels never outweigh a heavy one. Whole numbers keep equal assignments equal, whatever was added before them.
 _OWN, _STANDS_FOR, _HELPS = 60.0, 30.0, 2.0
 _HEAVIER = 4.0
 _LEFT, _EMPTY, _FURTHER = 6.0, 10.0, 8.0
-#: … of a product that joins several weights: where kernels are more than operators, it is the one that was not joined.
+#: Worth of a further kernel of a product that joins several weights: surplus kernels go to it first, because some
+#: frameworks do not join the weights.
 _FURTHER_OF_JOINED = 14.0
 _NEVER = -(2.0**26)
-#: Assignments of so equal worth are one as good as the other.
+#: Largest difference in worth between assignments that count as equal.
 _SAME = 0.5
-#: How many operators apart the two gradients of one product stand at most.
+#: Largest distance, in operators, between the two gradients of one product.
 _TWINS = 4
 
 
 @dataclass(frozen=True)
 class Worth:
-    """What the kernels of a lane are worth to an operator of a kind: as its first, as a further one, as a helper."""
+    """The worth of a lane's kernels to an operator of a kind: as its first, as a further one, and as a helper."""
 
     first: Floats
     further: Floats
@@ -99,8 +100,8 @@ class Worth:
 
 @remembered(256)
 def _table(kind: str, several: bool, joins: bool) -> tuple[Floats, Floats, Floats]:
-    """The same by kind of kernel, in the order of KINDS; ``several``: it often runs as several kernels of its kind;
-    ``joins``: one product of several weights, which others run as a product each."""
+    """Worth by kind of kernel, in the order of KINDS. ``several``: operators of the kind often run as several kernels.
+    ``joins``: the operator is one product of several weights, which some frameworks run one by one."""
     first, further, helper = (np.full(len(KINDS), _NEVER) for _ in range(3))
     own, helpers = _TAKES.get(kind, ((), ()))
     weight = _HEAVIER if kind in HEAVY else 1.0
@@ -124,23 +125,23 @@ def align(
     *,
     may_split: bool = True,
 ) -> NDArray[np.int64]:
-    """The operation of every kernel, −1 of those left over.
+    """The operation of every kernel, −1 for left-over ones.
 
-    Frameworks keep weights as (outputs, inputs) or the other way; where shapes are stated, the way that leaves fewer
-    heavy kernels over is taken.
+    Frameworks keep weights as (outputs, inputs) or the other way. Where shapes are stated, the way with fewer left-over
+    heavy kernels is taken.
 
     Parameters
     ----------
     kinds, shapes
-        Of the kernels in their order; shapes as the profiler writes them, empty where it does not.
+        Kinds and shapes of the kernels, in order; a shape is as the profiler writes it, or empty.
     operations
-        In their order.
+        Operations in their order.
     helpers
-        Kernels that never stand for an operator alone, such as those that only wait.
+        Whether a kernel never stands for an operator alone, such as one that only waits.
     narrow
-        Kernels whose names state operands of eight bits or fewer: no operator in 16 takes them.
+        Whether a kernel's name states operands of eight bits or fewer; an operator in 16 bits takes none of those.
     may_split
-        Whether nobody knows yet which products of several weights are a kernel each.
+        Whether a product of several weights may still be several kernels.
     """
     heavy = np.isin(kinds, list(HEAVY)) if len(kinds) else np.zeros(0, bool)
     best: tuple[int, float, NDArray[np.int64]] | None = None
@@ -158,8 +159,8 @@ def align(
 
 
 def _orders(operations: Sequence[Operation]) -> list[list[int]]:
-    """Orders in which frameworks run these operators: as simulated; of layers with routed and shared experts also the
-    shared ones behind the routed ones, or the first of them before and the second behind."""
+    """Orders in which frameworks run the operators. The first is the simulated one. In layers with routed and shared
+    experts, the shared ones may also run after the routed ones, or the first of them before and the second after."""
     visits: dict[tuple[int, str, Computes], tuple[list[int], list[int]]] = {}
     for index, operation in enumerate(operations):
         if operation.layer >= 0 and (operation.kind == "grouped_gemm" or operation.of_dense_mlp):
@@ -167,16 +168,16 @@ def _orders(operations: Sequence[Operation]) -> list[list[int]]:
             visits.setdefault(key, ([], []))[operation.kind == "grouped_gemm"].append(index)
     mixed = [(shared, routed) for shared, routed in visits.values() if shared and routed]
     whole = list(range(len(operations)))
-    found = [whole]
+    orders = [whole]
     for before in (0, 1) if mixed else ():
         order = list(whole)
         for shared, routed in mixed:
             moved = [*shared[:before], *routed, *shared[before:]]
             for place, index in zip(sorted(moved), moved, strict=True):
                 order[place] = index
-        if order not in found:
-            found.append(order)
-    return found
+        if order not in orders:
+            orders.append(order)
+    return orders
 
 
 def _aligned(
@@ -188,11 +189,11 @@ def _aligned(
     outputs_first: bool,
     may_split: bool,
 ) -> tuple[NDArray[np.int64], float]:
-    """The operation of every kernel by the operations' order, and what the assignment is worth."""
+    """The operation of every kernel in the operations' order, and the worth of the assignment."""
     size = len(kinds)
-    found = np.full(size, -1, np.int64)
+    takers = np.full(size, -1, np.int64)
     if not size or not len(operations):
-        return found, 0.0
+        return takers, 0.0
     codes = np.array([KINDS.index(kind) for kind in kinds])
     waiting = np.array(helpers, bool) if helpers is not None else np.zeros(size, bool)
     eight = np.array(narrow, bool) if narrow is not None else np.zeros(size, bool)
@@ -204,18 +205,18 @@ def _aligned(
 
     def worth(operation: Operation) -> Worth:
         shape = (operation.sizes, operation.computes) if any(widths) else None
-        # Without a grouped kernel every expert's product is an operator of its own here.
+        # Without a grouped kernel every expert's product is an operator of its own.
         several = operation.kind in _SEVERAL and (operation.kind != "grouped_gemm" or grouped)
         splits = may_split and bool(operation.joins)
         key = (operation.kind, several, splits, operation.is_wide, operation.computes, shape)
-        known = worths.get(key)
-        if known is None:
+        own_worth = worths.get(key)
+        if own_worth is None:
             first, further, helper = (column[codes] for column in _table(operation.kind, several, splits))
             if operation.is_transfer or operation.kind in COLLECTIVES:
                 helper = np.where(waiting, _HELPS, helper)
             first, further = np.where(waiting, _NEVER, first), np.where(waiting, _NEVER, further)
             if grouped and operation.kind == "grouped_gemm" and operation.computes is not Computes.WEIGHT_GRADIENT:
-                # Who has a grouped kernel runs no plain ones beside it; only dW often is a product an expert.
+                # A framework with a grouped kernel runs no plain products beside it, except one dW per expert.
                 plain = codes == KINDS.index("gemm")
                 first, further = np.where(plain, _NEVER, first), np.where(plain, _NEVER, further)
             if operation.is_wide:
@@ -225,8 +226,8 @@ def _aligned(
                     [fits(width, operation.sizes, operation.computes, outputs_first=outputs_first) for width in widths]
                 )
                 first, further = np.where(allowed, first, _NEVER), np.where(allowed, further, _NEVER)
-            known = worths[key] = Worth(first, further, helper)
-        return known
+            own_worth = worths[key] = Worth(first, further, helper)
+        return own_worth
 
     empty = [_HEAVIER * _OWN if operation.kind in HEAVY else _EMPTY for operation in operations]
     every = max(1, int(len(operations) ** 0.5))
@@ -244,21 +245,22 @@ def _aligned(
         for index in range(begin, block):
             rows.append(_row(rows[-1], worth(operations[index]), empty[index], skipped)[0])
         for index in range(block - 1, begin - 1, -1):
-            place = _back(rows[index - begin], worth(operations[index]), empty[index], skipped, place, found, index)
+            place = _back(rows[index - begin], worth(operations[index]), empty[index], skipped, place, takers, index)
         block = begin
-    _tell_gradients_apart(found, widths, operations, outputs_first=outputs_first)
-    return found, float(row[-1])
+    _tell_gradients_apart(takers, widths, operations, outputs_first=outputs_first)
+    return takers, float(row[-1])
 
 
 def _tell_gradients_apart(
-    found: NDArray[np.int64],
+    takers: NDArray[np.int64],
     widths: Sequence[tuple[int, int, int] | None],
     operations: Sequence[Operation],
     *,
     outputs_first: bool,
 ) -> None:
-    """Kernels of a product's two gradients, which frameworks compute in either order, each to the operator it makes."""
-    for row, (place, stated) in enumerate(zip(found.tolist(), widths, strict=True)):
+    """Correct the kernels of a product's two gradients: frameworks compute them in either order, and the shapes state
+    which one a kernel is."""
+    for row, (place, stated) in enumerate(zip(takers.tolist(), widths, strict=True)):
         taker = operations[place] if place >= 0 else None
         if taker is None or stated is None or taker.sizes is None or taker.computes is Computes.OUTPUT:
             continue
@@ -274,18 +276,18 @@ def _tell_gradients_apart(
             and _product(operations[other]) == _product(taker)
         ]
         if twins:
-            found[row] = min(twins, key=lambda other: abs(other - place))
+            takers[row] = min(twins, key=lambda other: abs(other - place))
 
 
 def _product(operation: Operation) -> str:
-    """What both gradients of a product are named after."""
+    """The common name of a product's two gradients."""
     return operation.name.rpartition(",")[0]
 
 
 def _row(before: Floats, worth: Worth, empty: float, skipped: Floats) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Best value of every number of kernels taken or left over behind one more operator; and what it was made of."""
+    """Best value for every number of kernels (taken or left over) after one more operator, and its terms."""
     helped = np.concatenate([[0.0], np.cumsum(worth.helper)])
-    # Helpers in front: a run that begins behind any earlier kernel and holds helpers alone so far.
+    # Helpers in front: a run begins after any earlier kernel and has only helpers so far.
     ahead = np.maximum.accumulate(before - helped) + helped
     opened = ahead[:-1] + worth.first
     on = np.maximum(worth.further, worth.helper)
@@ -296,9 +298,10 @@ def _row(before: Floats, worth: Worth, empty: float, skipped: Floats) -> tuple[F
 
 
 def _back(
-    before: Floats, worth: Worth, empty: float, skipped: Floats, place: int, found: NDArray[np.int64], index: int
+    before: Floats, worth: Worth, empty: float, skipped: Floats, place: int, takers: NDArray[np.int64], index: int
 ) -> int:
-    """Give an operator its kernels, from the number of kernels behind it; returns the number before it."""
+    """Assign kernels to an operator, from the number of kernels up to its last one; returns the number before its
+    first."""
     _, ends, run, opened, helped = _row(before, worth, empty, skipped)
     place = int(np.argmax((ends + skipped)[: place + 1]))
     if place == 0 or before[place] - empty >= run[place - 1]:
@@ -307,13 +310,14 @@ def _back(
     gone = np.cumsum(np.maximum(worth.further, worth.helper))
     first = int(np.argmax((opened - gone)[:last]))
     start = int(np.argmax((before - helped)[: first + 1]))
-    found[start:last] = index
+    takers[start:last] = index
     return start
 
 
 @remembered(8192)
 def stated_sizes(text: str) -> tuple[int, int, int] | None:
-    """m, n and k of a product from the shapes of its inputs: two matrices, or a bias and two (``aten::addmm``)."""
+    """m, n and k of a product from the shapes of its inputs: two matrices, or a bias and two matrices
+    (``aten::addmm``)."""
     if not text:
         return None
     try:
@@ -321,14 +325,16 @@ def stated_sizes(text: str) -> tuple[int, int, int] | None:
     except ValueError:
         return None
     matrices = [
-        each for each in dims if isinstance(each, list) and len(each) >= 2 and all(isinstance(v, int) for v in each)
+        shape
+        for shape in dims
+        if isinstance(shape, list) and len(shape) >= 2 and all(isinstance(v, int) for v in shape)
     ]
     for left, right in pairwise(matrices):
         if len(right) == 2 and len(left) == 2:
             (m, k), (p, n) = left, right
             if k == p:
                 return m, n, k
-            if k == n:  # weights as they are stored, transposed inside
+            if k == n:  # weights as they are stored; the kernel transposes them
                 return m, p, k
     return None
 
@@ -340,10 +346,11 @@ def fits(
     *,
     outputs_first: bool = True,
 ) -> bool:
-    """Whether a kernel of stated sizes may be an operator's: equal, or a slice of its columns.
+    """Whether a kernel of stated sizes may belong to an operator: the sizes are equal, or a slice of the operator's
+    columns.
 
-    The two gradients of a product may stand in either order: each fits both of their operators, and
-    :func:`gradient_of` tells them apart.
+    The two gradients of a product may run in either order. Each fits both operators, and :func:`gradient_of`
+    distinguishes them.
 
     >>> fits((32, 4096, 1024), (32, 6144, 1024)), fits((32, 4096, 512), (32, 6144, 1024)), fits(None, (1, 2, 3))
     (True, False, True)
@@ -353,22 +360,23 @@ def fits(
     if computes is not Computes.OUTPUT:
         return gradient_of(stated, sizes, computes, outputs_first=outputs_first) is not None
     (rows, columns, inner), (want_rows, want_columns, want_inner) = stated, sizes
-    # Q, K and V, or gate and up, of one operator may be products of their own.
+    # Q, K and V, or gate and up, of one operator may be separate products.
     return within_padding(inner, want_inner) and within_padding(rows, want_rows) and _part(columns, want_columns)
 
 
 def gradient_of(
     stated: tuple[int, int, int], sizes: tuple[int, int, int], computes: Computes, *, outputs_first: bool = True
 ) -> Computes | None:
-    """Which gradient of a product Y = X·W a kernel makes, whole or of a slice of W's columns; None: of another product.
+    """The gradient of a product Y = X·W that a kernel computes, whole or for a slice of W's columns; None for another
+    product.
 
     Parameters
     ----------
     stated
         m, n, k of the kernel.
     sizes, computes
-        m, n, k of an operator that makes one of the two gradients: dX (tokens, inputs, outputs) or dW (inputs, outputs,
-        tokens).
+        m, n, k of an operator that computes one of the two gradients: dX (tokens, inputs, outputs) or dW (inputs,
+        outputs, tokens).
     outputs_first
         Whether dW comes as (outputs, inputs), as PyTorch keeps weights.
 
@@ -393,7 +401,7 @@ def gradient_of(
 
 
 def within_padding(value: int, wanted: int) -> bool:
-    """Whether a kernel's size may be an operator's: libraries pad a few rows or columns."""
+    """Whether a kernel's size may be an operator's, with the few rows or columns that libraries pad."""
     return wanted <= value <= wanted * 1.1 + 64
 
 

@@ -1,10 +1,11 @@
-"""Names of kernels as libraries, compilers and engines write them: the shipped rules of :mod:`.names`."""
+"""Names of kernels from libraries, compilers and engines: the shipped rules of :mod:`.names`."""
 
 from __future__ import annotations
 
 from .names import KERNEL_NAMES, KernelNames
 
-#: Registered first, so asked last: generated and framework kernels, whose names say the operation.
+#: This rule is the first registered and so the last tried: the names of generated and framework kernels state the
+#: operation.
 KERNEL_NAMES.register(
     KernelNames(
         "frameworks",
@@ -12,7 +13,8 @@ KERNEL_NAMES.register(
         kinds={
             "memcpy": (r"^\[?(CUDA )?[Mm]emcpy", r"copyBuffer", r"^Copy(Device|Host)To(Device|Host)"),
             "memset": (r"^\[?(CUDA )?[Mm]emset", r"fillBuffer", r"FillFunctor"),
-            # Templates of Inductor are products, convolutions and flexible attention, whose kernels often have no word.
+            # Inductor's templates are products, convolutions and flexible attention; many of their names have no word
+            # for it.
             "convolution": (r"triton_tem_fused.*convolution",),
             "gemm": (r"triton_tem_fused.*(mm|matmul|linear)",),
             "attention": (r"triton_tem_fused",),
@@ -133,7 +135,7 @@ KERNEL_NAMES.register(
         },
     )
 )
-#: Words of kernels that nobody knows, those that say most first.
+#: Words in the names of unknown kernels, the most specific first.
 _WORDS = {
     "all_reduce": (r"[Aa]ll_?[Rr]educe",),
     "all_gather": (r"[Aa]ll_?[Gg]ather",),
@@ -260,7 +262,7 @@ KERNEL_NAMES.register(
                 r"bwd_kernel_dk_dv|bwd_kernel_dq|_bwd_preprocess",
                 r"BatchPrefillWith|BatchDecodeWith|PersistentVariableLengthMergeStates",
                 r"mla_(a8w8|a16w16|dec|reduce|prefill|fwd)|mla::\w*BatchMLA|BatchMLAPage|sparse_mla",
-                r"\d+pa_(bf16|fp16)|\bpa_(bf16|fp16|fp8)_",  # aiter's assembly
+                r"\d+pa_(bf16|fp16)|\bpa_(bf16|fp16|fp8)_",  # assembly kernels of aiter
                 r"flash_mla",
                 r"FlashMLA",
                 r"_fwd_kernel_stage|_fwd_grouped_kernel|decode_att|^_fwd_kernel$|\breduce_segments",
@@ -290,7 +292,8 @@ KERNEL_NAMES.register(
                 r"activation18",
                 r"gated_act|cast_\w*gated_kernel|_geglu_",
             ),
-            # A norm that casts what it writes, or what adds to a residual first, is one; beside a transfer it is that.
+            # A norm stays a norm if it also casts its output or adds a residual first; fused with a transfer it is a
+            # transfer.
             "norm": (
                 r"^(?!.*userbuffers).*(rmsnorm|RMSNorm|Rmsnorm|rms_norm|RmsNorm(?!Lamport)|layernorm)",
                 r"ln_(fwd|bwd)_\w*kernel|norm_quant|_fused_rms_|qk_?norm|_rms_normalize",
@@ -345,7 +348,7 @@ KERNEL_NAMES.register(
             "all_reduce": (
                 r"nccl\w*Kernel_AllReduce",
                 r"cross_device_reduce|quick_?reduce|one_?shot_?all_?reduce|two_?shot_?all_?reduce",
-                # Compiled kernels are named after operators beside them.
+                # A compiled kernel has the names of the operators beside it.
                 r"^(?!triton_).*([Aa]ll_?[Rr]educe|RmsNormLamport)",
                 r"userbuffers_\w*sum_inplace_gpu(?!\w*(allgather|_ag|_rs))",
             ),

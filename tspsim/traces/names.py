@@ -1,7 +1,7 @@
-"""From the name of a kernel, and the operator that launched it, to what the kernel does.
+"""The kind of a kernel, from its name and the operator that launched it.
 
-Rules register under ``tspsim.kernel_names``. The last one registered is asked first, so that a stranger's rule for its
-own kernels goes before the shipped ones (:mod:`.name_rules`).
+Rules register under ``tspsim.kernel_names``. The last registered rule is tried first, so that an extension's rules come
+before the shipped ones (:mod:`.name_rules`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class KernelNames:
     Parameters
     ----------
     name, summary
-        What it is called, and whose kernels they are.
+        The rule's name, and the libraries of its kernels.
     kinds
-        Kind (:data:`tspsim.traces.kinds.KINDS`) → regular expressions; the first that is found in a kernel's name, in
-        the order given, says its kind.
+        Kind (:data:`tspsim.traces.kinds.KINDS`) → regular expressions for the kernel's name; the first match, in
+        the order given, gives the kind.
     operators
-        The same for the operator that launched the kernel (``aten::mm``), asked where no name is known.
+        The same for the operator that launched the kernel (``aten::mm``), used where no name matches.
     guesses
-        Words that say a kind where neither the name of a kernel nor its operator is known.
+        Words that give the kind where neither the kernel's name nor its operator matches.
     waits
         Regular expressions of kernels that only wait for other ranks before their exchange begins.
     """
@@ -50,15 +50,15 @@ class KernelNames:
         )
 
     def kind_of(self, kernel: str) -> str | None:
-        """What a kernel of this name does; None where the rule does not know it."""
+        """The kind of a kernel by its name; None where no pattern of the rule matches."""
         return next((kind for pattern, kind in self._patterns[0] if pattern.search(kernel)), None)
 
     def kind_of_operator(self, operator: str) -> str | None:
-        """The same from the operator that launched it."""
+        """The kind of a kernel by the operator that launched it."""
         return next((kind for pattern, kind in self._patterns[1] if pattern.search(operator)), None)
 
     def guess(self, kernel: str) -> str | None:
-        """The same from a word in its name."""
+        """The kind of a kernel by a word in its name."""
         return next((kind for pattern, kind in self._patterns[2] if pattern.search(kernel)), None)
 
 
@@ -66,7 +66,8 @@ KERNEL_NAMES: Registry[KernelNames] = Registry("rule of kernel names", "tspsim.k
 
 
 def kind_of(kernel: str, operator: str = "") -> str:
-    """What a kernel does, by all rules: by its name, else by what launched it, else ``unknown``.
+    """The kind of a kernel by all rules: by its name, else by its operator, else by a word in its name, else
+    ``unknown``.
 
     >>> kind_of("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
     'all_reduce'
@@ -77,7 +78,7 @@ def kind_of(kernel: str, operator: str = "") -> str:
 
 
 def guessed(kernel: str, operator: str = "") -> bool:
-    """Whether nothing but a word in its name says what a kernel does.
+    """Whether only a word in its name gives a kernel's kind.
 
     >>> guessed("my_softmax"), guessed("nvjet_tst_64x8_64x16_4x1_v_bz_TNT")
     (True, False)
@@ -89,7 +90,7 @@ def guessed(kernel: str, operator: str = "") -> bool:
 def _kind_of(kernel: str, operator: str, version: int) -> tuple[str, bool]:
     rules = tuple(reversed(KERNEL_NAMES.values()))
     named = [kind for rule in rules if (kind := rule.kind_of(kernel)) is not None]
-    # Kernels of one element each serve many operators, and their names seldom say which.
+    # One elementwise kernel serves many operators, and its name seldom states which.
     if (kind := next((kind for kind in named if kind != "elementwise"), None)) is not None:
         return kind, False
     launched = next(
@@ -102,11 +103,11 @@ def _kind_of(kernel: str, operator: str, version: int) -> tuple[str, bool]:
 
 
 def waits(kernel: str) -> bool:
-    """Whether a kernel only waits for other ranks: its time is theirs, and no transfer."""
+    """Whether a kernel only waits for other ranks; its time is no transfer."""
     return _waits(kernel, changes())
 
 
-#: Types of eight bits and fewer as libraries write them into names of kernels.
+#: Types of eight bits and fewer, as libraries write them in names of kernels.
 _NARROW = re.compile(r"fp8|e4m3|e5m2|mxfp|nvfp4|fp4|_f8_|f8f8|int8|int4|w4a16|w8a8", re.IGNORECASE)
 
 

@@ -1,8 +1,8 @@
 """Traces of NVIDIA Nsight Systems, exported as SQLite (``nsys export --type sqlite``).
 
-Tables: ``CUPTI_ACTIVITY_KIND_KERNEL``, ``_MEMCPY``, ``_MEMSET``, ``_RUNTIME`` (same ``correlationId``), ``StringIds``,
-``NVTX_EVENTS`` (PyTorch's ``emit_nvtx`` names operators, NCCL its collectives) and ``TARGET_INFO_GPU``; times are
-nanoseconds. Every device of the file is a rank.
+The tables are ``CUPTI_ACTIVITY_KIND_KERNEL``, ``_MEMCPY``, ``_MEMSET``, ``_RUNTIME`` (same ``correlationId``),
+``StringIds``, ``NVTX_EVENTS`` (PyTorch's ``emit_nvtx`` names operators, NCCL its collectives) and ``TARGET_INFO_GPU``.
+Times are in nanoseconds. Every device of the file is a rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .reader import TRACE_READERS, FilePart, TraceReader
 from .table import Mark, Rows, TracedDevice
 
 _MAGIC = b"SQLite format 3\x00"
-#: NVTX push/pop and start/end ranges.
+#: Types of NVTX ranges: push/pop and start/end.
 _RANGES = (59, 60)
 _OPERATOR = re.compile(r"^(?P<name>[\w:]+(?:::[\w]+)*)(?:, (?:op_id|seq) = \d+.*)?$")
 _SHAPES = re.compile(r"sizes = (\[.*?\])(?:, input_op_ids|$)")
@@ -59,7 +59,7 @@ def _read(base: sqlite3.Connection) -> FilePart:
         if end < start:
             negative += 1
             continue
-        # Correlations number the calls of one process.
+        # Correlations are unique within one process.
         operator, shapes = _around(ranges, launches.get((owner, correlation)) or launches.get((None, correlation)))
         rows.add(
             rank=ranks[owner, device],
@@ -100,8 +100,8 @@ def _read(base: sqlite3.Connection) -> FilePart:
             "select count(*), sum(end - start) from CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
         ).fetchone()
         if count:
-            said = f"{count:,} launches of {(length or 0) / 1e6:,.1f} ms are recorded whole"
-            missing.append(f"kernels inside graphs: {said}; trace with --cuda-graph-trace=node")
+            launches_of_graphs = f"{count:,} launches of {(length or 0) / 1e6:,.1f} ms are recorded whole"
+            missing.append(f"kernels inside graphs: {launches_of_graphs}; trace with --cuda-graph-trace=node")
     alone = len(ranks) == len({device for _, device in ranks})
     missing.append(
         f"the rank; {'devices' if alone else 'processes, in the order of their numbers,'} are taken for ranks"
@@ -110,7 +110,7 @@ def _read(base: sqlite3.Connection) -> FilePart:
 
 
 def _ranks(base: sqlite3.Connection, process: str) -> dict[tuple[int | None, int], int]:
-    """By process and device: the device's number; processes of which each sees its own device 0 are counted."""
+    """Ranks by process and device: the device's number, or a count where every process has its own device 0."""
     query = f"select distinct {process}, deviceId from CUPTI_ACTIVITY_KIND_KERNEL order by 1, 2"
     pairs = [(owner, device) for owner, device in base.execute(query)]
     if len({device for _, device in pairs}) == len(pairs):
@@ -118,34 +118,34 @@ def _ranks(base: sqlite3.Connection, process: str) -> dict[tuple[int | None, int
     return {pair: number for number, pair in enumerate(pairs)}
 
 
-#: What of a thread's number is its process.
+#: Mask of the process in a thread's number.
 _PROCESS = ~0xFFFFFF
-#: By host thread: starts, and (start, end, text).
+#: Host thread → starts, and (start, end, text) of its ranges.
 _Ranges = dict[int, tuple[list[int], list[tuple[int, int, str]]]]
 
 
 def _ranges(base: sqlite3.Connection, strings: dict[int, str]) -> _Ranges:
-    found: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    by_thread: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
     query = "select start, end, text, textId, globalTid from NVTX_EVENTS where end is not null order by start, end desc"
     for start, end, text, number, thread in base.execute(query):
-        said = text if text is not None else strings.get(number, "")
-        if said and isinstance(thread, int):
-            found[thread].append((start, end, str(said)))
-    return {thread: ([entry[0] for entry in entries], entries) for thread, entries in found.items()}
+        label = text if text is not None else strings.get(number, "")
+        if label and isinstance(thread, int):
+            by_thread[thread].append((start, end, str(label)))
+    return {thread: ([entry[0] for entry in entries], entries) for thread, entries in by_thread.items()}
 
 
 def _launches(base: sqlite3.Connection) -> dict[tuple[int | None, int], tuple[int, int]]:
-    """By process (and None, for kernels that do not say theirs) and correlation: when and on which thread."""
-    found: dict[tuple[int | None, int], tuple[int, int]] = {}
+    """Time and thread of launches by process and correlation; by None for kernels without a process."""
+    launches: dict[tuple[int | None, int], tuple[int, int]] = {}
     for start, correlation, thread in base.execute(
         "select start, correlationId, globalTid from CUPTI_ACTIVITY_KIND_RUNTIME where correlationId is not null"
     ):
-        found[None, correlation] = found[thread & _PROCESS, correlation] = (start, thread)
-    return found
+        launches[None, correlation] = launches[thread & _PROCESS, correlation] = (start, thread)
+    return launches
 
 
 def _around(ranges: _Ranges, launch: tuple[int, int] | None) -> tuple[str, str]:
-    """The innermost operator that NVTX names around a launch, and its shapes."""
+    """The innermost NVTX operator around a launch, and its shapes."""
     if launch is None or launch[1] not in ranges:
         return "", ""
     starts, entries = ranges[launch[1]]
@@ -162,7 +162,7 @@ def _around(ranges: _Ranges, launch: tuple[int, int] | None) -> tuple[str, str]:
 
 
 def _marks(ranges: _Ranges, first: int, ranks: dict[tuple[int | None, int], int], every: list[int]) -> Iterator[Mark]:
-    """Ranges that are no operators: steps and parts of them; they are those of the first device of their process."""
+    """Ranges that are no operators: steps and parts of them. A range belongs to the first device of its process."""
     for thread, (_, entries) in ranges.items():
         own = [rank for (owner, _), rank in ranks.items() if owner == thread & _PROCESS] or every
         for start, end, text in entries:

@@ -1,8 +1,8 @@
-"""Events of a JSON file in pieces: the file is never in memory as a whole, nor its events as objects.
+"""Events of a JSON file in pieces: neither the file nor its events are in memory as a whole.
 
-A piece ends where one event ends and the next begins. Whether ``}, {`` is such a border or stands inside an event is
-told by reading: only a whole run of events is valid JSON. What a strict reader refuses (control characters, NaN) is
-read event by event.
+A piece ends between two events. A ``}, {`` may be such a border or stand inside an event; parsing decides, because only
+a run of whole events is valid JSON. A lenient parser reads events one by one where the strict one refuses them (control
+characters, NaN).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, BinaryIO, TypeVar
 
 from ..base.errors import InputError
 
-#: What some editors and shells write in front of UTF-8.
+#: Byte order mark that some editors and shells write before UTF-8.
 BOM = b"\xef\xbb\xbf"
-#: Bytes that are read at a time: what stays in a core's own cache is parsed three times as fast as megabytes.
+#: Bytes per read: data in a core's own cache is parsed three times as fast as megabytes are.
 PIECE = 128 << 10
-#: The largest single event, and the largest head or tail, that is read.
+#: The largest event, head or tail that is read, in bytes.
 LARGEST = 64 << 20
 _BORDER = re.compile(rb"\}\s*,\s*\{")
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
-#: What zlib calls a stream with gzip's head.
+#: Window bits that make zlib expect a gzip header.
 _GZIP = 31
 
 E = TypeVar("E")
@@ -34,28 +34,28 @@ E = TypeVar("E")
 
 @dataclass
 class Ending:
-    """How a file ended: what stands beside its events, and whether it was whole."""
+    """The end of a file: the entries beside its events, and whether the file is whole."""
 
     beside: dict[str, Any] = field(default_factory=dict)
     whole: bool = True
-    #: Events that were no valid JSON, or no event.
+    #: Number of events that are no valid JSON, or no event.
     refused: int = 0
 
 
 def opened(path: Path) -> BinaryIO:
-    """The file's bytes as they lie there; :func:`chunks` unpacks them."""
+    """The packed bytes of the file; :func:`chunks` unpacks them."""
     return path.open("rb")
 
 
 def first_bytes(path: Path, count: int = 1 << 16) -> bytes:
-    """The beginning of a file, unpacked and without a mark of its encoding; empty where it cannot be unpacked."""
+    """The beginning of a file, unpacked and without byte order mark; empty where unpacking fails."""
     with opened(path) as file:
         return next(chunks(file, Ending(), count), b"").removeprefix(BOM)
 
 
 def chunks(file: BinaryIO, ending: Ending, size: int | None = None) -> Iterator[bytes]:
-    """The file as it comes, in pieces of at most ``size`` bytes; unpacked where it is gzip by its first bytes (whatever
-    its name says). What was packed before a stream breaks off is given, and its ending is not whole."""
+    """The file in pieces of at most ``size`` bytes. A file that starts with gzip's magic bytes is unpacked, whatever
+    its name. If its stream breaks off, the pieces before the break are returned and ``ending.whole`` is False."""
     size = size or PIECE
     first = file.read(2)
     file.seek(0)
@@ -73,7 +73,7 @@ def chunks(file: BinaryIO, ending: Ending, size: int | None = None) -> Iterator[
             packed = unpacker.unconsumed_tail
             if piece:
                 yield piece
-            if unpacker.eof:  # another member may follow, as in files that were joined
+            if unpacker.eof:  # another member may follow, as in joined files
                 packed = unpacker.unused_data
                 unpacker = zlib.decompressobj(_GZIP)
                 if packed and not packed.startswith(b"\x1f\x8b"):
@@ -88,16 +88,16 @@ def chunks(file: BinaryIO, ending: Ending, size: int | None = None) -> Iterator[
 def events(
     path: Path, parse: Callable[[bytes], list[E]], one: Callable[[dict[str, Any]], E], ending: Ending
 ) -> Iterator[list[E]]:
-    """Events of a Kineto file in lists, as they come.
+    """Events of a Kineto file, as lists.
 
     Parameters
     ----------
     parse
-        Reads a JSON list of events at once; raises ValueError where it is none.
+        Reads a JSON list of events at once; raises ValueError where the text is not one.
     one
-        Makes an event of a dictionary that was read leniently.
+        Turns a leniently read dictionary into an event.
     ending
-        Filled with what stands before and behind the events.
+        Receives the entries before and after the events.
 
     Raises
     ------
@@ -114,23 +114,23 @@ def events(
             parts.append(piece)
             size += len(piece)
             if size > LARGEST:
-                what = "what stands behind the events is" if done else "an event is"
+                what = "the text behind the events is" if done else "an event is"
                 hint = "" if done else "; this is no trace"
                 raise InputError(f"{what} over {LARGEST >> 20} MiB{hint}", file=str(path))
             if done or size < enough:
                 continue
-            found, buffer, done = _whole_events(b"".join(parts), parse, one, ending, last=False)
-            if found:
-                yield found
-            # Of an event longer than a piece twice as much is read before it is looked at again.
+            whole_events, buffer, done = _whole_events(b"".join(parts), parse, one, ending, last=False)
+            if whole_events:
+                yield whole_events
+            # An event longer than the buffer is parsed again after the buffer has doubled.
             enough = 2 * size if 2 * len(buffer) > size else 0
             parts, size = [buffer], len(buffer)
         buffer = b"".join(parts)
         while not done:
             before = len(buffer)
-            found, buffer, done = _whole_events(buffer, parse, one, ending, last=True)
-            if found:
-                yield found
+            whole_events, buffer, done = _whole_events(buffer, parse, one, ending, last=True)
+            if whole_events:
+                yield whole_events
             if not done and len(buffer) == before:
                 ending.whole = False
                 return
@@ -144,7 +144,7 @@ def events(
 
 
 def _beginning(path: Path, source: Iterator[bytes]) -> tuple[bytes, bytes | None]:
-    """What follows the opening of the list of events, and what stands before it (None: the list is the file)."""
+    """The text after the opening of the list of events, and the text before it (None: the file is the list)."""
     parts: list[bytes] = []
     enough, piece = 0, b""
     while True:
@@ -156,9 +156,9 @@ def _beginning(path: Path, source: Iterator[bytes]) -> tuple[bytes, bytes | None
         start = buffer.lstrip()
         if start[:1] == b"[":
             return start[1:], None
-        found = _ARRAY.search(buffer)
-        if found is not None:
-            return buffer[found.end() :], buffer[: found.start()]
+        match = _ARRAY.search(buffer)
+        if match is not None:
+            return buffer[match.end() :], buffer[: match.start()]
         if not piece or len(buffer) > LARGEST:
             break
         parts, enough = [buffer], 2 * len(buffer)
@@ -168,7 +168,7 @@ def _beginning(path: Path, source: Iterator[bytes]) -> tuple[bytes, bytes | None
 def _whole_events(
     buffer: bytes, parse: Callable[[bytes], list[E]], one: Callable[[dict[str, Any]], E], ending: Ending, *, last: bool
 ) -> tuple[list[E], bytes, bool]:
-    """Events that are whole in ``buffer``, the rest, and whether the list ended."""
+    """The whole events in ``buffer``, the rest of it, and whether the list ended."""
     for border in _last_borders(buffer):
         try:
             return parse(b"[" + buffer[: border + 1] + b"]"), buffer[border + 1 :].lstrip().removeprefix(b","), False
@@ -178,13 +178,13 @@ def _whole_events(
 
 
 def _last_borders(buffer: bytes, most: int = 3) -> list[int]:
-    """Places of ``}`` where a border may be, the last first."""
+    """Places of ``}`` that may be borders, the last first."""
     places: list[int] = []
     end = len(buffer)
     while end > 0 and len(places) < most:
         start = max(0, end - (1 << 12))
-        found = [start + match.start() for match in _BORDER.finditer(buffer[start : end + 64])]
-        places += [place for place in reversed(found) if place < end]
+        borders = [start + match.start() for match in _BORDER.finditer(buffer[start : end + 64])]
+        places += [place for place in reversed(borders) if place < end]
         end = start
         if len(buffer) - end > 1 << 18:
             break
@@ -194,27 +194,27 @@ def _last_borders(buffer: bytes, most: int = 3) -> list[int]:
 def _one_by_one(
     buffer: bytes, one: Callable[[dict[str, Any]], E], ending: Ending, *, last: bool
 ) -> tuple[list[E], bytes, bool]:
-    """The same read leniently, an event at a time."""
+    """The whole events of ``buffer`` from the lenient parser, one by one."""
     decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
-    # A character cut at the end of a piece becomes a mark, and its event is read again with what follows.
+    # A character that is cut at a piece's end becomes a surrogate, and its event is read again with the next piece.
     text = buffer.decode("utf-8", errors="surrogateescape")
-    found: list[E] = []
+    whole_events: list[E] = []
     place = 0
     while True:
         while place < len(text) and text[place] in " \t\r\n,":
             place += 1
         if place >= len(text):
-            return found, b"", False
+            return whole_events, b"", False
         if text[place] == "]":
-            return found, text[place + 1 :].encode("utf-8", errors="surrogateescape"), True
+            return whole_events, text[place + 1 :].encode("utf-8", errors="surrogateescape"), True
         try:
             event, end = decoder.raw_decode(text, place)
         except (ValueError, RecursionError):
             ends = (match.start() + 1 for match in islice(_BEHIND.finditer(text, place), _NESTED))
-            end = next((each for each in ends if _balanced(text[place:each])), 0)
+            end = next((candidate for candidate in ends if _balanced(text[place:candidate])), 0)
             if not end:
-                return found, text[place:].encode("utf-8", errors="surrogateescape"), False
-            # C++ writes nan and inf, for which JSON has no words.
+                return whole_events, text[place:].encode("utf-8", errors="surrogateescape"), False
+            # C++ writes nan and inf, which JSON does not have.
             event = _loose(_NO_NUMBER.sub("null", text[place:end]).encode("utf-8", "replace"))
             if not event:
                 ending.refused += 1
@@ -222,27 +222,27 @@ def _one_by_one(
                 continue
         place = end
         try:
-            found.append(one(event))
+            whole_events.append(one(event))
         except (TypeError, ValueError, AttributeError):
             ending.refused += 1
 
 
-#: Where an event may end, and how many such places within one are looked at.
+#: The ends that are tried for one event: their largest number, and their pattern.
 _NESTED = 32
 _BEHIND = re.compile(r"\}\s*,\s*\{|\}\s*\]")
 _NO_NUMBER = re.compile(r"(?<=[:\[,\s])-?(?:nan|inf(?:inity)?)(?=[,\s}\]])", re.IGNORECASE)
 
 
 def _balanced(text: str) -> bool:
-    """Whether braces outside of strings close as they open: a whole event, though no valid one."""
+    """Whether the braces outside of strings are balanced: the text is a whole event, but not a valid one."""
     bare = re.sub(r'"(?:[^"\\]|\\.)*"', "", text, flags=re.DOTALL)
     return bare.count("{") == bare.count("}") > 0
 
 
 def _loose(text: bytes) -> dict[str, Any]:
-    """A JSON object as far as it can be read; empty where it cannot."""
+    """A JSON object, read leniently; empty where that fails."""
     try:
-        found = json.loads(text.decode("utf-8", errors="replace"), strict=False)
+        document = json.loads(text.decode("utf-8", errors="replace"), strict=False)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

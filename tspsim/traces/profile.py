@@ -1,4 +1,4 @@
-"""What is kept of a PyTorch profile while it is read: columns, and no objects, of which a profile may have millions."""
+"""The kept columns of a PyTorch profile: a profile may have millions of events, so none stays an object."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _KEYS = {
     "group": "Process Group Name",
     "group_description": "Process Group Description",
 }
-#: Longer lists of shapes are none (an optimizer's operator over all weights).
+#: Longest kept text of shapes; longer ones are lists of all weights, from an optimizer's operator.
 _LONGEST_SHAPES = 4096
 
 
 class Arguments(msgspec.Struct, gc=False, rename=_KEYS):
-    """The arguments that are wanted of an event; others are skipped unread."""
+    """The used arguments of an event; the decoder skips the others."""
 
     correlation: Any = -1
     external: Any = -1
@@ -57,7 +57,7 @@ class Arguments(msgspec.Struct, gc=False, rename=_KEYS):
 
 
 class Event(msgspec.Struct, gc=False):
-    """A complete event (``X``) of a category that is kept; one of another has no category."""
+    """A complete event (``X``) of a kept category; an event of another category has an empty one."""
 
     ph: str = ""
     cat: str = ""
@@ -76,7 +76,7 @@ _EVENTS = msgspec.json.Decoder(list[Event])
 
 
 def parse(text: bytes) -> list[Event]:
-    """The events of a JSON list that are kept; raises ValueError where it is none, or one has no time."""
+    """The kept events of a JSON list; raises ValueError where the text is none, or an event has no time."""
     try:
         events = _EVENTS.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -88,7 +88,7 @@ def parse(text: bytes) -> list[Event]:
 
 
 def parse_one(event: dict[str, Any]) -> Event:
-    """An event that was read as a dictionary."""
+    """An event from a dictionary."""
     category = event.get("cat", "")
     if event.get("ph") != "X" or category not in KEPT:
         return Event()
@@ -106,31 +106,31 @@ def parse_one(event: dict[str, Any]) -> Event:
 
 
 def timed(starts: Sequence[float], lengths: Sequence[float]) -> bool:
-    """Whether all are numbers, and of a size that times have."""
-    # A sum of numbers of which one is none is none; a largest one need not be.
+    """Whether all values are numbers in the range of times."""
+    # A sum with NaN is NaN; a maximum with NaN need not be.
     whole = sum(starts) + sum(lengths)
     return whole == whole and max(map(abs, starts)) < 1e18 and max(map(abs, lengths)) < 1e15
 
 
-#: Columns of numbers of what ran, times in µs.
+#: Columns of numbers of kernels and copies, times in µs.
 _RAN = {
     "start": "d", "length": "d", "bytes": "d", "correlation": "q", "external": "q", "node": "q", "device": "i",
     "process": "i",
 }  # fmt: skip
-#: What SGLang's merger writes before every process number: ``[TP00-DP01] 4711``.
+#: Prefix of every process number in a file from SGLang's merger: ``[TP00-DP01] 4711``.
 _LABEL = re.compile(r"^\[[^\]]+\](?= )")
-#: Numbers of launches and operators are counted anew in every process; this is more than one counts to.
+#: Offset between the launch and operator numbers of two processes; a process counts to less.
 _PROCESS = 1 << 44
 
 
 class ProfileColumns:
-    """What is kept of a file while it is read."""
+    """The columns of a file, filled while the file is read."""
 
     def __init__(self) -> None:
-        #: Of kernels; whoever makes rows of them takes a column at a time.
+        #: Kernels and copies; a consumer removes each column when it has turned it into rows.
         self.ran: dict[str, array[Any]] = {name: array(kind) for name, kind in _RAN.items()}
         self.ran_words = {name: Words() for name in ("name", "stream", "grid", "group")}
-        #: Of the kernels that are collectives their name.
+        #: Names of collectives, by the number of their kernel.
         self.collectives: dict[int, str] = {}
         self.threads = Words()
         self.op_start, self.op_end, self.op_external = array("d"), array("d"), array("q")
@@ -139,12 +139,12 @@ class ProfileColumns:
         self.run_thread, self.run_graph = array("i"), array("b")
         self.notes: list[tuple[str, int, float, float]] = []
         self.negative = 0
-        #: Labels of the processes whose profiles were merged into this file.
+        #: Labels of the processes whose profiles were merged into the file.
         self.processes: list[str] = []
         self._texts: dict[bytes, str] = {}
 
     def take(self, events: list[Event]) -> None:
-        """Keep what these events state."""
+        """Append events to the columns."""
         by_category: dict[str, list[Event]] = {}
         if events and (process_of(events[0].pid) or process_of(events[-1].pid)):
             self._tell_apart(events)
@@ -157,7 +157,7 @@ class ProfileColumns:
                     part(own)
 
     def _tell_apart(self, events: list[Event]) -> None:
-        """Number the processes of a merged file, and their launches, operators and threads apart."""
+        """Number the processes of a merged file, and make their launches, operators and threads distinct."""
         for event in events:
             label = process_of(event.pid)
             if not label:
@@ -166,19 +166,19 @@ class ProfileColumns:
                 self.processes.append(label)
             number = self.processes.index(label)
             event.pid, event.tid = number, f"{label} {event.tid}"
-            if (said := event.args) is not None:
-                correlation, external = _whole(said.correlation), _whole(said.external)
-                said.correlation = correlation + number * _PROCESS if correlation >= 0 else -1
-                said.external = external + number * _PROCESS if external >= 0 else -1
+            if (args := event.args) is not None:
+                correlation, external = _whole(args.correlation), _whole(args.external)
+                args.correlation = correlation + number * _PROCESS if correlation >= 0 else -1
+                args.external = external + number * _PROCESS if external >= 0 else -1
 
     def _operators(self, events: list[Event]) -> None:
-        said = [event.args or _NO_ARGUMENTS for event in events]
+        arguments = [event.args or _NO_ARGUMENTS for event in events]
         self.op_thread.extend(self._threads(events))
         self.op_start.extend([event.ts for event in events])
         self.op_end.extend([event.ts + event.dur for event in events])
-        self.op_external.extend(_whole_numbers([own.external for own in said]))
+        self.op_external.extend(_whole_numbers([own.external for own in arguments]))
         self.op_name.extend([event.name for event in events])
-        self.op_shapes.extend([self._shapes(own.dims) or self._shapes(own.older_dims) for own in said])
+        self.op_shapes.extend([self._shapes(own.dims) or self._shapes(own.older_dims) for own in arguments])
 
     def _launches(self, events: list[Event]) -> None:
         correlations = _whole_numbers([(event.args or _NO_ARGUMENTS).correlation for event in events])
@@ -196,49 +196,49 @@ class ProfileColumns:
     def _ran(self, events: list[Event]) -> None:
         own = [event for event in events if event.dur >= 0.0]
         self.negative += len(events) - len(own)
-        said = [event.args or _NO_ARGUMENTS for event in own]
+        arguments = [event.args or _NO_ARGUMENTS for event in own]
         ran, words, first = self.ran, self.ran_words, len(self.ran["start"])
         ran["start"].extend([event.ts for event in own])
         ran["length"].extend([event.dur for event in own])
-        ran["bytes"].extend([_size(each.bytes) for each in said])
-        ran["correlation"].extend(_whole_numbers([each.correlation for each in said]))
-        ran["external"].extend(_whole_numbers([each.external for each in said]))
-        ran["node"].extend(_whole_numbers([each.node for each in said]))
-        ran["device"].extend([min(max(number, 0), 1 << 30) for number in _whole_numbers([e.device for e in said])])
+        ran["bytes"].extend([_size(args.bytes) for args in arguments])
+        ran["correlation"].extend(_whole_numbers([args.correlation for args in arguments]))
+        ran["external"].extend(_whole_numbers([args.external for args in arguments]))
+        ran["node"].extend(_whole_numbers([args.node for args in arguments]))
+        ran["device"].extend([min(max(number, 0), 1 << 30) for number in _whole_numbers([e.device for e in arguments])])
         merged = bool(self.processes)
         ran["process"].extend([event.pid if merged and isinstance(event.pid, int) else 0 for event in own])
         words["name"].extend([event.name for event in own])
         words["stream"].extend(
-            [str(event.tid if each.stream is None else each.stream) for event, each in zip(own, said, strict=True)]
+            [str(event.tid if args.stream is None else args.stream) for event, args in zip(own, arguments, strict=True)]
         )
-        words["grid"].extend([self._grid(each.grid) for each in said])
-        words["group"].extend([str(each.group_description or each.group or "") for each in said])
-        for place, each in enumerate(said, first):
-            if each.collective:
-                self.collectives[place] = str(each.collective)
-                ran["bytes"][place] = _collective_bytes(each)
+        words["grid"].extend([self._grid(args.grid) for args in arguments])
+        words["group"].extend([str(args.group_description or args.group or "") for args in arguments])
+        for place, args in enumerate(arguments, first):
+            if args.collective:
+                self.collectives[place] = str(args.collective)
+                ran["bytes"][place] = _collective_bytes(args)
 
     def _threads(self, events: list[Event]) -> list[int]:
         code = self.threads.code
         return [code(str(event.tid)) for event in events]
 
     def _shapes(self, raw: msgspec.Raw) -> str:
-        """Shapes as text without blanks; each text once."""
+        """Shapes as text without blanks; each distinct text is stored once."""
         text = bytes(raw)
-        found = self._texts.get(text)
-        if found is None:
+        shapes = self._texts.get(text)
+        if shapes is None:
             listed = text[:1] == b"[" and len(text) <= _LONGEST_SHAPES
-            found = self._texts[text] = text.decode("ascii", "replace").replace(" ", "") if listed else ""
-        return found
+            shapes = self._texts[text] = text.decode("ascii", "replace").replace(" ", "") if listed else ""
+        return shapes
 
     def _grid(self, raw: msgspec.Raw) -> str:
         """Blocks along each axis."""
         text = bytes(raw)
-        found = self._texts.get(b"grid" + text)
-        if found is None:
+        grid = self._texts.get(b"grid" + text)
+        if grid is None:
             sizes = json.loads(text) if text[:1] == b"[" else []
-            found = self._texts[b"grid" + text] = "×".join(map(str, sizes))
-        return found
+            grid = self._texts[b"grid" + text] = "×".join(map(str, sizes))
+        return grid
 
 
 def process_of(number: int | str) -> str:
@@ -248,7 +248,7 @@ def process_of(number: int | str) -> str:
 
 
 def _whole_numbers(values: list[Any]) -> list[int]:
-    """Values as whole numbers; −1 for what is none."""
+    """Values as whole numbers; −1 for other values."""
     if set(map(type, values)) == {int} and min(values) > -(1 << 62) and max(values) < 1 << 62:
         return values
     return [_whole(value) for value in values]
@@ -266,7 +266,7 @@ def _size(value: object) -> float:
     return float(value) if isinstance(value, int | float) and abs(value) < 1e18 else 0.0
 
 
-#: Bytes an element, by the names that NCCL's record in a trace uses.
+#: Bytes per element, by the type names in NCCL's records.
 _WIDTHS = {
     "double": 8,
     "long": 8,
@@ -281,16 +281,16 @@ _WIDTHS = {
 }
 
 
-def _collective_bytes(said: Arguments) -> float:
-    """As nccl-tests counts: the larger of what goes in and what comes out."""
-    kind = str(said.dtype).lower().removeprefix("c10::")
+def _collective_bytes(args: Arguments) -> float:
+    """Bytes as nccl-tests count them: the larger of input and output."""
+    kind = str(args.dtype).lower().removeprefix("c10::")
     width = _WIDTHS.get(kind, 1 if "float8" in kind else 2)
-    return float(max(_whole(said.sent), _whole(said.received), 0) * width)
+    return float(max(_whole(args.sent), _whole(args.received), 0) * width)
 
 
 class Launched(NamedTuple):
-    """What launched kernels, a place each: the operator's (−1: none), when (NaN: not stated), on which thread (−1), and
-    whether a graph did."""
+    """The launches of kernels: place of the operator (−1: none), time (NaN: not stated), thread (−1: not stated), and
+    whether the launch was a graph's."""
 
     operator: NDArray[np.int64]
     launch_us: NDArray[np.float64]
@@ -299,16 +299,16 @@ class Launched(NamedTuple):
 
 
 class Launchers:
-    """Finds the operators that launched kernels: by external id, else the innermost one around the launching call."""
+    """The launching operators of kernels: by external id, else the innermost operator around the launching call."""
 
     def __init__(self, reading: ProfileColumns) -> None:
         self._reading = reading
         externals, correlations = reading.ran["external"][:4096], reading.ran["correlation"][:4096]
-        # Older versions repeat the correlation there, which numbers no operator.
+        # Older versions repeat the correlation there; it numbers no operator.
         self._by_external = not externals or externals != correlations
 
     def of(self, correlations: NDArray[np.int64], externals: NDArray[np.int64]) -> Launched:
-        """What launched the kernels of these numbers."""
+        """The launches of kernels with these correlations and external ids."""
         reading = self._reading
         run = last_with(_array(reading.run_correlation, np.int64), correlations)
         ran = run >= 0
@@ -333,7 +333,7 @@ class Launchers:
         return Launched(operator, launch, thread, graph)
 
     def _innermost(self, thread: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Of a thread borders in time, and the innermost operator from each on (−1: none)."""
+        """Borders in a thread's time, and the innermost operator after each border (−1: none)."""
         reading = self._reading
         start, end = _array(reading.op_start, np.float64), _array(reading.op_end, np.float64)
         own = np.flatnonzero(_array(reading.op_thread, np.int32) == thread)
@@ -355,7 +355,7 @@ class Launchers:
 
 
 def last_with(keys: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The last place where ``keys`` have each wanted one; −1 where they have it nowhere.
+    """The last place of every wanted value in ``keys``; −1 where it has none.
 
     >>> last_with(np.array([7, 5, 7]), np.array([7, 6, 5])).tolist()
     [2, -1, 1]
@@ -364,10 +364,10 @@ def last_with(keys: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.
         return np.full(len(wanted), -1, np.int64)
     order = np.argsort(keys, kind="stable")
     place = np.searchsorted(keys, wanted, side="right", sorter=order) - 1
-    found = order[np.maximum(place, 0)]
-    return np.where((place >= 0) & (keys[found] == wanted), found, -1)
+    candidates = order[np.maximum(place, 0)]
+    return np.where((place >= 0) & (keys[candidates] == wanted), candidates, -1)
 
 
 def _array(column: array[Any], kind: Any) -> NDArray[Any]:
-    """A column without copying it."""
+    """The column as an array, without a copy."""
     return np.frombuffer(column, kind) if len(column) else np.zeros(0, kind)

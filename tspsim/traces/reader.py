@@ -1,4 +1,4 @@
-"""What reads a trace, and the call that finds who can."""
+"""Readers of traces, and the choice of the reader for a file."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .table import NO_MACHINE, Mark, Rows, Trace, TracedDevice, TracedGroup, joi
 
 @dataclass(frozen=True)
 class FilePart:
-    """What one file holds: rows without kinds, and what it says beside them.
+    """The content of one file: rows without kinds, and the facts beside them.
 
-    ``missing``: what the file does not say, in sentences; ``ranks_of_files``: the rank stands in the file itself.
+    ``missing``: facts that the file does not state, in sentences.
     """
 
     rows: Rows
@@ -38,7 +38,7 @@ class FilePart:
     marks: tuple[Mark, ...] = ()
     missing: tuple[str, ...] = ()
     facts: Mapping[str, Any] | None = None
-    #: Nobody said which rank it is.
+    #: Whether the file does not state its rank.
     rank_unknown: bool = False
 
 
@@ -49,9 +49,9 @@ class TraceReader:
     Parameters
     ----------
     name, summary
-        What the format is called, and what writes it.
+        The format's name, and the program that writes it.
     takes
-        Whether a file is of the format, from its name and its first bytes (unpacked).
+        Whether a file has the format, from its name and its first bytes (unpacked).
     read
         Reads the file; raises InputError where it is damaged beyond use.
     """
@@ -62,18 +62,18 @@ class TraceReader:
     read: Callable[[Path], FilePart]
 
 
-#: Bytes of several files from which on they are read by processes side by side.
+#: Total bytes from which several files are read in parallel processes.
 _SIDE_BY_SIDE = 8 << 20
 TRACE_READERS: Registry[TraceReader] = Registry("reader of traces", "tspsim.trace_readers", TraceReader)
 
 
 def read_files(files: Sequence[Path | str]) -> Trace:
-    """Read one or more files of one run, a rank each.
+    """Read one or more files of one run, one for each rank.
 
     Raises
     ------
     InputError
-        A file is missing, of no known format, holds nothing that ran, or two files are the same rank.
+        A file is missing, has no known format or no kernels, or two files are the same rank.
     """
     paths = [Path(file) for file in files]
     if not paths:
@@ -96,7 +96,7 @@ def read_files(files: Sequence[Path | str]) -> Trace:
     facts: dict[str, Any] = {}
     for part in parts:
         for name, fact in (part.facts or {}).items():
-            # What is told by rank is of all of them.
+            # Facts by rank are merged.
             facts[name] = {**facts.get(name, {}), **fact} if isinstance(fact, Mapping) else fact
     trace = Trace(
         columns=columns,
@@ -115,7 +115,7 @@ def read_files(files: Sequence[Path | str]) -> Trace:
 
 
 def _parts(paths: Sequence[Path]) -> list[FilePart]:
-    """Every file read, side by side where they are many and large."""
+    """The parts of all files, read in parallel where the files are large."""
     processes = min(
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(paths)
     )
@@ -130,7 +130,7 @@ def _part(path: Path) -> FilePart:
 
 
 def reader_of(path: Path) -> TraceReader:
-    """Who reads a file; raises InputError that says what the file is where nobody does."""
+    """The reader of a file; raises InputError that describes the file where there is none."""
     try:
         if path.is_dir():
             raise InputError("is a folder; name its files", file=str(path))
@@ -158,18 +158,18 @@ def reader_of(path: Path) -> TraceReader:
 def _nothing(part: FilePart) -> str:
     if part.facts and "written_by" in part.facts:
         return "holds no step line of Megatron, torchtitan, NeMo, vLLM (--enable-logging-iteration-details) or SGLang"
-    said = f" (missing: {part.missing[0]})" if part.missing else ""
-    return f"has no kernels: nothing ran on a device{said}; profile with activities that include the device"
+    missing = f" (missing: {part.missing[0]})" if part.missing else ""
+    return f"has no kernels: nothing ran on a device{missing}; profile with activities that include the device"
 
 
 def _numbered(paths: Sequence[Path], parts: list[FilePart]) -> list[FilePart]:
-    """Parts whose file did not state its rank get it from the file's name, else from the order of files."""
+    """Parts with ranks. A file that does not state its rank has it from its name, else from the order of files."""
     stated = [int(part.rows.numbers["rank"][0]) if not part.rank_unknown else None for part in parts]
     if len(parts) > 1:
         for index, (path, part) in enumerate(zip(paths, parts, strict=True)):
             if part.rank_unknown:
-                said = re.search(r"rank[_\-.]?(\d+)", path.name)
-                rank = int(said.group(1)) if said else index
+                match = re.search(r"rank[_\-.]?(\d+)", path.name)
+                rank = int(match.group(1)) if match else index
                 stated[index] = rank
                 column = part.rows.numbers["rank"]
                 for row in range(len(column)):
@@ -186,7 +186,7 @@ def _numbered(paths: Sequence[Path], parts: list[FilePart]) -> list[FilePart]:
 
 
 def _in_order(columns: dict[str, Any]) -> dict[str, Any]:
-    """Rows by rank and start; as they are where they stand so, without a copy of every column."""
+    """Rows by rank and start; rows in that order already are not copied."""
     order = np.lexsort((columns["start_s"], columns["rank"]))
     if (order[1:] > order[:-1]).all():
         return columns
@@ -194,7 +194,7 @@ def _in_order(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_kinds(columns: dict[str, Any], words: dict[str, list[str]]) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """Rows without a kind get it by the rules, once a name and an operator."""
+    """Rows with kinds; a rule runs once for each pair of name and operator."""
     given = np.array([bool(word) for word in words["kind"]] or [False])[columns["kind"]]
     pairs = columns["name"].astype(np.int64) * (len(words["operator"]) + 1) + columns["operator"]
     distinct, place = np.unique(pairs, return_inverse=True)
@@ -210,7 +210,7 @@ def _with_kinds(columns: dict[str, Any], words: dict[str, list[str]]) -> tuple[d
 
 
 def _with_steps(trace: Trace) -> Trace:
-    """Number steps and layers of every rank."""
+    """The trace with numbered steps and layers."""
     columns, how = dict(trace.columns), set()
     step, layer = columns["step"].copy(), columns["layer"].copy()
     heavy = np.array([word in PRODUCTS for word in trace.words["kind"]])[columns["kind"]]
@@ -219,10 +219,10 @@ def _with_steps(trace: Trace) -> Trace:
         rows: Any = np.flatnonzero((columns["rank"] == rank) & (step < 0))
         if not len(rows):
             continue
-        # All of a single rank's are taken as they are, without a copy.
+        # The rows of a single rank are used without a copy.
         rows = slice(None) if len(rows) == len(step) else rows
         marks = step_marks(trace.marks, rank)
-        step[rows], layer[rows], said = numbered(
+        step[rows], layer[rows], source = numbered(
             columns["start_s"][rows],
             columns["launch_s"][rows],
             columns["name"][rows],
@@ -231,7 +231,7 @@ def _with_steps(trace: Trace) -> Trace:
             backward[rows],
             marks,
         )
-        how.add(said)
+        how.add(source)
     phase = _before_optimizers(columns["phase"], trace.words["phase"], columns["launch_s"], columns["rank"], step)
     return replace(
         trace,
@@ -247,11 +247,11 @@ def _before_optimizers(
     rank: NDArray[np.int32],
     step: NDArray[np.int32],
 ) -> NDArray[np.int32]:
-    """Phases in which what is launched between the last gradient of a step and its optimizer (norms of gradients and
-    their clipping) is the optimizer's, and no forward pass."""
+    """Phases with an extended optimizer: launches between a step's last gradient and its optimizer (norms of gradients,
+    clipping) belong to the optimizer and not to a forward pass."""
     if not {"forward", "optimizer"} <= set(words) or not set(BACKWARD) & set(words):
         return phase
-    found = phase.copy()
+    new_phase = phase.copy()
     forward, optimizer = words.index("forward"), words.index("optimizer")
     back = np.isin(phase, [words.index(word) for word in BACKWARD if word in words])
     for pair in np.unique(np.stack([rank, step]), axis=1).T.tolist():
@@ -259,62 +259,64 @@ def _before_optimizers(
         gradients, updates = launch_s[rows[back[rows]]], launch_s[rows[phase[rows] == optimizer]]
         if len(gradients) and len(updates):
             between = (launch_s[rows] > np.nanmax(gradients)) & (launch_s[rows] < np.nanmax(updates))
-            found[rows[between & (phase[rows] == forward)]] = optimizer
-    return found
+            new_phase[rows[between & (phase[rows] == forward)]] = optimizer
+    return new_phase
 
 
 def _missing(trace: Trace) -> list[str]:
-    """What a comparison would want and the trace does not have, in sentences."""
-    said: list[str] = []
+    """Facts that a comparison needs and the trace does not have, in sentences."""
+    sentences: list[str] = []
     kinds = set(np.array(trace.words["kind"], dtype=object)[np.unique(trace.columns["kind"])].tolist())
     if kinds <= {STEP, MEASURE}:
-        return said
+        return sentences
     absent = [rank for rank in range(trace.world_size) if rank not in set(trace.ranks)]
     if absent and len(trace.ranks) > 1:
         shown = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
-        said.append(f"of {trace.world_size} ranks {len(absent)} {'is' if len(absent) == 1 else 'are'} missing: {shown}")
+        sentences.append(
+            f"of {trace.world_size} ranks {len(absent)} {'is' if len(absent) == 1 else 'are'} missing: {shown}"
+        )
     if not trace.machine.name:
-        said.append(
+        sentences.append(
             "the name of the device"
             + (f"; it is taken for {trace.device} by its compute units and memory" if trace.device else "")
         )
     empty = {"operator": "what launched the kernels", "shapes": "shapes (record_shapes=True)"}
-    said += [
+    sentences += [
         text
         for name, text in empty.items()
         if not any(trace.words[name][code] for code in np.unique(trace.columns[name]))
     ]
     if not trace.marks:
-        said.append("annotations of steps")
+        sentences.append("annotations of steps")
     share = unknown_share(trace)
     if share > 0.0:
-        said.append(
-            f"names of kernels that are {share:.1%} of their time; a rule under tspsim.kernel_names teaches them"
+        sentences.append(
+            f"names of kernels with {share:.1%} of the kernel time; a rule under tspsim.kernel_names adds them"
         )
     share = guessed_share(trace)
     if share >= 0.001:
-        said.append(
-            f"rules for names of kernels that are {share:.1%} of their time; their kinds are guessed from words in them"
+        sentences.append(
+            f"rules for names of kernels with {share:.1%} of the kernel time; words in the names give their kinds"
         )
-    return said
+    return sentences
 
 
 def unknown_share(trace: Trace) -> float:
-    """Share of the time of kernels whose names no rule knows."""
+    """Share of time in kernels with unknown names."""
     by = trace.time_by("kind")
     total = sum(by.values())
     return by.get(UNKNOWN, 0.0) / total if total else 0.0
 
 
 def guessed_share(trace: Trace) -> float:
-    """Share of the time of kernels whose kind is guessed from a word in their names."""
+    """Share of time in kernels whose kind is only guessed from a word in the name."""
     names, operators = trace.columns["name"].astype(np.int64), trace.columns["operator"]
     pairs, place = np.unique(names * (len(trace.words["operator"]) + 1) + operators, return_inverse=True)
     seconds = np.bincount(place, trace.columns["duration_s"], len(pairs))
     total = float(seconds.sum())
-    found = 0.0
+    guessed_s = 0.0
     for pair, time_s in zip(pairs.tolist(), seconds.tolist(), strict=True):
         name, operator = divmod(pair, len(trace.words["operator"]) + 1)
         if guessed(trace.words["name"][name], trace.words["operator"][operator]):
-            found += time_s
-    return found / total if total else 0.0
+            guessed_s += time_s
+    return guessed_s / total if total else 0.0

@@ -1,8 +1,8 @@
 """Traces of rocprofv3 (ROCprofiler SDK), JSON or gzip: kernel dispatches of all agents of a process.
 
-Layout: ``{"rocprofiler-sdk-tool": [{"agents", "kernel_symbols", "buffer_records": {"kernel_dispatch",
-"memory_copy", "rccl_api", "marker_api"}}]}``; times are nanoseconds. Its records stand behind a table of symbols, so
-the file is read as a whole: it holds dispatches alone and is small beside a profiler's.
+The layout is ``{"rocprofiler-sdk-tool": [{"agents", "kernel_symbols", "buffer_records": {"kernel_dispatch",
+"memory_copy", "rccl_api", "marker_api"}}]}``; times are in nanoseconds. The records come after a table of symbols, so
+the file is read as a whole. It has only dispatches and is small beside a profiler's file.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .pieces import Ending, chunks, opened
 from .reader import TRACE_READERS, FilePart, TraceReader
 from .table import Mark, Rows, TracedDevice
 
-#: The largest file that is read, unpacked.
+#: The largest file that is read, in unpacked bytes.
 LARGEST = 1 << 30
 KEY = "rocprofiler-sdk-tool"
 
 
 def read_rocprof(path: Path) -> FilePart:
-    """Read a file; raises InputError where it is cut or not what rocprofv3 writes."""
+    """Read a file; raises InputError where it is cut off or not from rocprofv3."""
     ending = Ending()
     with opened(path) as file:
         text = bytearray()
@@ -58,7 +58,7 @@ def read_rocprof(path: Path) -> FilePart:
                 start, end = int(record["start_timestamp"]), int(record["end_timestamp"])
                 if end < start:
                     raise ValueError
-                # A process may use several agents: each is a rank.
+                # A process may use several agents; each is a rank.
                 rank = ranks.setdefault(_handle(info["agent_id"]), len(ranks))
                 sizes = info.get("grid_size") or {}
                 rows.add(
@@ -86,8 +86,10 @@ def read_rocprof(path: Path) -> FilePart:
 
 
 def _records(process: dict[str, Any], kind: str) -> list[dict[str, Any]]:
-    found = (process.get("buffer_records") or {}).get(kind) if isinstance(process.get("buffer_records"), dict) else None
-    return [record for record in found if isinstance(record, dict)] if isinstance(found, list) else []
+    records = (
+        (process.get("buffer_records") or {}).get(kind) if isinstance(process.get("buffer_records"), dict) else None
+    )
+    return [record for record in records if isinstance(record, dict)] if isinstance(records, list) else []
 
 
 def _time(record: dict[str, Any], key: str = "start_timestamp") -> int:
@@ -96,8 +98,8 @@ def _time(record: dict[str, Any], key: str = "start_timestamp") -> int:
 
 
 def _handle(value: object) -> int:
-    found = value.get("handle", 0) if isinstance(value, dict) else value
-    return found if isinstance(found, int) else 0
+    number = value.get("handle", 0) if isinstance(value, dict) else value
+    return number if isinstance(number, int) else 0
 
 
 def _machine(agent: dict[str, Any]) -> TracedDevice:

@@ -1,7 +1,8 @@
-"""A first scenario from a trace: what can be told stands as keys, what cannot as comments.
+"""A first scenario from a trace: facts in the trace become keys, the others comments.
 
-Device by name or by compute units and memory; ranks and groups as degrees; the model by its layers and widths among
-those of the catalog; the batch by an engine's annotation; the engine by the names of its own kernels.
+The device comes from its name, or from compute units and memory; the degrees from ranks and groups; the model from
+layers and widths, among those of the catalog; the batch from an engine's annotation; the engine from the names of its
+own kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .match import stated_sizes
 from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace
 
-#: An engine's own kernels and annotations.
+#: Kernels and annotations of each engine.
 _STACKS = (
     ("sglang", re.compile(r"sgl_|sglang|resolve_future_token_ids|step\[(DECODE|EXTEND)|store_kvcache")),
     ("vllm", re.compile(r"vllm::|unified_attention|execute_(context|\d+_context)")),
@@ -30,7 +31,7 @@ _STACKS = (
     ("hai-llm", re.compile(r"\bdpsk::")),
     ("megatron-core", re.compile(r"transformer_engine|te_gemm|megatron")),
 )
-#: Words in a process group's description, and the degree that it is.
+#: Words in the description of a process group, by degree.
 _DEGREES = (
     ("tp", re.compile(r"\btp\b|tensor[_ ]?(model[_ ])?parallel", re.IGNORECASE)),
     ("pp", re.compile(r"\bpp\b|pipeline", re.IGNORECASE)),
@@ -44,7 +45,7 @@ _HEADS_FIRST = re.compile(r"scaled_dot_product|_cudnn_attention_forward")
 _TOKENS_FIRST = re.compile(r"_(flash|efficient)_attention_forward|flash_attn")
 
 
-#: Widths that templates of norms state, and the nodes of eight ranks, or ranks of a node, that those of DeepEP do.
+#: Widths in the templates of norms; and in those of DeepEP the number of nodes (of eight ranks) or of ranks in a node.
 _NORM_WIDTH = re.compile(r"Kernel_traits<[^<>]*?\b(\d+)u")
 _EXCHANGED = (
     (re.compile(r"internode::(?:dispatch|combine)<\w+, *(\d+)"), 8),
@@ -54,8 +55,8 @@ _EXCHANGED = (
 
 @dataclass(frozen=True)
 class Sequences:
-    """What attention of one pass read, as the shapes of its inputs state it; heads alone (others 0) where tokens of
-    several sequences lie behind each other."""
+    """The sequences of one pass, from the shapes of attention's inputs. Where several sequences are concatenated, only
+    heads are known (the others are 0)."""
 
     heads: int = 0
     batch: int = 0
@@ -65,7 +66,7 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Guess:
-    """What a trace tells of the run."""
+    """Facts of a run that a trace shows."""
 
     device: str
     world_size: int
@@ -81,9 +82,9 @@ class Guess:
 
 
 def guess(trace: Trace) -> Guess:
-    """What can be told; raises InputError of a log, which has no kernels."""
+    """The facts of a trace; raises InputError for a log, which has no kernels."""
     if set(trace.time_by("kind")) <= {STEP, MEASURE}:
-        raise InputError("has no kernels; a scenario is told from a profile", file=str(trace.files[0]))
+        raise InputError("has no kernels; a scenario needs a profile", file=str(trace.files[0]))
     texts = [*trace.words["name"], *(mark.name for mark in trace.marks), *trace.words["operator"]]
     stack = next((name for name, pattern in _STACKS if any(pattern.search(text) for text in texts)), "")
     phases, kinds = set(trace.word("phase").tolist()), set(trace.word("kind").tolist())
@@ -119,7 +120,7 @@ def guess(trace: Trace) -> Guess:
 
 
 def _hidden(trace: Trace) -> int:
-    """Width of the residual stream: what most products of the trace enter with or leave with, by their time."""
+    """Width of the residual stream: the most frequent input or output width of products and norms."""
     widths: Counter[int] = Counter()
     inside = trace.columns["layer"] >= 0
     products = np.flatnonzero(np.isin(trace.word("kind"), ["gemm", "grouped_gemm"]) & inside)
@@ -139,23 +140,23 @@ def _hidden(trace: Trace) -> int:
 
 
 def _exchanging(names: Sequence[str]) -> int:
-    """Ranks that experts are spread over, by the templates of DeepEP's kernels; 0 without any."""
-    found = [
+    """Ranks that experts are spread over, from the templates of DeepEP's kernels; 0 without any."""
+    ranks = [
         per * int(match.group(1)) for pattern, per in _EXCHANGED for name in names if (match := pattern.search(name))
     ]
-    return max(found, default=0)
+    return max(ranks, default=0)
 
 
 def _sequences(trace: Trace) -> Sequences:
-    """From the shapes of forward attention that most kernels state."""
+    """Sequences from the most frequent shapes of forward attention."""
     rows = np.flatnonzero((trace.word("kind") == "attention") & np.isin(trace.word("phase"), ["forward", ""]))
     calls = Counter(zip(trace.word("operator")[rows].tolist(), trace.word("shapes")[rows].tolist(), strict=True))
     for (operator, text), _ in calls.most_common():
         try:
-            inputs = [each for each in json.loads(text or "[]") if isinstance(each, list)]
+            inputs = [shape for shape in json.loads(text or "[]") if isinstance(shape, list)]
         except ValueError:
             continue
-        whole = [each for each in inputs if each and all(isinstance(size, int) for size in each)]
+        whole = [shape for shape in inputs if shape and all(isinstance(size, int) for size in shape)]
         if whole and len(whole[0]) == 3:
             return Sequences(whole[0][1])
         if len(whole) < 2 or len(whole[0]) != 4 or len(whole[1]) != 4:
@@ -169,14 +170,14 @@ def _sequences(trace: Trace) -> Sequences:
 
 
 def _recomputes(trace: Trace) -> bool:
-    """Whether backward passes run the attention of forward passes again."""
+    """Whether backward passes repeat the attention of forward passes."""
     phases, attention = trace.word("phase"), trace.word("kind") == "attention"
     forward, backward = (set(trace.word("name")[attention & (phases == phase)]) for phase in ("forward", "backward"))
     return bool(forward & backward)
 
 
 def _widths(trace: Trace) -> frozenset[int]:
-    """All widths of the products that state their shapes."""
+    """All widths of products with stated shapes."""
     products = np.isin(trace.word("kind"), ["gemm", "grouped_gemm"])
     shapes = trace.words["shapes"]
     stated = (stated_sizes(shapes[code]) for code in np.unique(trace.columns["shapes"][products]).tolist() if code >= 0)
@@ -184,8 +185,8 @@ def _widths(trace: Trace) -> frozenset[int]:
 
 
 def _models(layers: int, hidden: int, heads: int, widths: frozenset[int], *, routed: bool) -> Iterator[str]:
-    """Models of the catalog that have these; all that are told must agree. Those whose vocabulary is a width of a
-    product too stand alone."""
+    """Models of the catalog with these layers, widths and heads. Models whose vocabulary is the width of a product are
+    returned alone."""
     if not layers:
         return
     alike: dict[str, int] = {}
@@ -194,61 +195,61 @@ def _models(layers: int, hidden: int, heads: int, widths: frozenset[int], *, rou
         try:
             model = load_model(name)
         except InputError:
-            continue  # a file in the current folder that is none
+            continue  # a file in the current folder that describes no model
         fits = hidden in (0, model.hidden) and heads in (0, model.heads) and routed == (model.experts is not None)
         if model.layers == layers and fits:
             alike[name] = model.vocab
         elif hidden and fits and model.layers > layers:
             longer.append(name)
-    known = [name for name, vocabulary in alike.items() if vocabulary in widths]
-    # A stage of a pipeline shows some of a model's layers.
-    yield from known or alike or longer
+    same_vocabulary = [name for name, vocabulary in alike.items() if vocabulary in widths]
+    # The stage of a pipeline has only some of the model's layers.
+    yield from same_vocabulary or alike or longer
 
 
 def lines(trace: Trace) -> Iterator[str]:
     """The scenario as YAML."""
-    found = guess(trace)
-    yield f"# From {', '.join(path.name for path in trace.files[:4])}; what the trace does not tell is a comment"
+    run = guess(trace)
+    yield f"# From {', '.join(path.name for path in trace.files[:4])}; facts that the trace does not have are comments"
     yield f"name: {_slug(trace.files[0].name)}"
-    gpus = max(found.world_size, 1)
-    if not found.device:
+    gpus = max(run.world_size, 1)
+    if not run.device:
         yield "# the device is not in the catalog; `tspsim init device` writes a file for it"
     fabric = ", fabric: rails-400g" if gpus > 8 else ""
     if fabric:
         yield "# the fabric between nodes is not in a trace"
     used = f", gpus_per_node: {gpus}" if gpus < 8 else ""
-    yield f"cluster: {{device: {found.device or 'h100'}, nodes: {-(-gpus // 8)}{used}{fabric}}}"
+    yield f"cluster: {{device: {run.device or 'h100'}, nodes: {-(-gpus // 8)}{used}{fabric}}}"
     if gpus > 8 and gpus % 8:
         yield f"# ranks that the trace states: {gpus}; the last node's other GPUs take further replicas"
     yield "workload:"
-    if len(found.models) == 1:
-        yield f"  model: {found.models[0]}"
+    if len(run.models) == 1:
+        yield f"  model: {run.models[0]}"
     else:
-        told = f"{found.layers or 'an unknown number of'} layers, width {found.hidden or 'not stated'}"
-        some = f"; of the catalog {', '.join(found.models[:6])} have them" if found.models else "; none of the catalog"
-        yield f"  # {told}{some}"
-        yield f"  model: {found.models[0] if found.models else 'llama-3.1-8b'}"
-    if found.stack:
-        yield f"  stack: {found.stack}"
+        sizes = f"{run.layers or 'an unknown number of'} layers, width {run.hidden or 'not stated'}"
+        some = f"; of the catalog {', '.join(run.models[:6])} have them" if run.models else "; none of the catalog"
+        yield f"  # {sizes}{some}"
+        yield f"  model: {run.models[0] if run.models else 'llama-3.1-8b'}"
+    if run.stack:
+        yield f"  stack: {run.stack}"
     else:
-        yield "  # stack: the framework is not told by kernels' names"
-    yield from _work(found)
+        yield "  # stack: no kernel has the name of a known framework"
+    yield from _work(run)
     yield "plans:"
-    degrees = ", ".join(f"{key}: {value}" for key, value in found.degrees.items()) or "tp: 1"
-    if found.trains and found.sequences.batch > 1:
-        degrees += f", micro_batch: {found.sequences.batch}"
-    if found.trains:
-        degrees += f", recomputation: {'full' if found.recomputes else 'none'}"
-    if not found.degrees and gpus > 1:
+    degrees = ", ".join(f"{key}: {value}" for key, value in run.degrees.items()) or "tp: 1"
+    if run.trains and run.sequences.batch > 1:
+        degrees += f", micro_batch: {run.sequences.batch}"
+    if run.trains:
+        degrees += f", recomputation: {'full' if run.recomputes else 'none'}"
+    if not run.degrees and gpus > 1:
         yield "  # groups are not named; state tp, pp, ep (the rest are replicas)"
-    name = "-".join(f"{key.upper()}{value}" for key, value in found.degrees.items()) or "TP1"
+    name = "-".join(f"{key.upper()}{value}" for key, value in run.degrees.items()) or "TP1"
     yield f"  - {{name: {name}, {degrees}}}"
 
 
-def _work(found: Guess) -> Iterator[str]:
-    batch, seen = found.batch, found.sequences
-    if found.trains or (batch is None and not 0 < seen.queries < seen.keys):
-        yield f"  pass: {'training' if found.trains else 'forward'}"
+def _work(run: Guess) -> Iterator[str]:
+    batch, seen = run.batch, run.sequences
+    if run.trains or (batch is None and not 0 < seen.queries < seen.keys):
+        yield f"  pass: {'training' if run.trains else 'forward'}"
         if seen.queries:
             yield "  # from the shapes of attention; further micro-batches of a step are not counted"
         else:

@@ -1,9 +1,9 @@
-"""The simulated side of a comparison: what one rank of a plan does, operator by operator, and a replay of it.
+"""The simulated side of a comparison: the operators of one rank of a plan, and a replay of the rank.
 
-A timeline's row is an instruction, which may be several kernels. Here each operator of it has its own piece of the row,
-in proportion to what it takes alone. :func:`replay` runs a rank's instructions again with other times: streams run in
-order, an instruction begins behind what it waits for, and what the simulation adds to that (peers that come late) stays
-as long as it was.
+A row of a timeline is an instruction, which may be several kernels. Here each of its operators gets a part of the row,
+in proportion to the operator's own time. :func:`replay` runs a rank's instructions again with other times. Streams run
+in order, and an instruction begins after its dependencies. Further delays of the simulation (peers that come late) keep
+their length.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BY_OP = {"cache_write": "cache", "softmax": "sample", "adamw": "optimizer", "ad
 
 
 def kind_of_operator(operator: Operator) -> str:
-    """The word of :mod:`.kinds` for an operator: by what it is in its layer."""
+    """The kind (:mod:`.kinds`) of an operator, by its role in the layer."""
     if isinstance(operator, GroupedGemm | FusedMoE):
         return "grouped_gemm"
     if operator.kind == "gemm":
@@ -62,7 +62,7 @@ def kind_of_operator(operator: Operator) -> str:
 class Operation:
     """One operator of one instruction, or a transfer."""
 
-    #: Place of its instruction among those of :class:`RankTimeline`.
+    #: Index of its instruction in :attr:`RankTimeline.steps`.
     instruction: int
     kind: str
     name: str
@@ -75,10 +75,10 @@ class Operation:
     is_transfer: bool
     operator: Operator | None = None
     shape: str = ""
-    #: Of a transfer: its bytes as nccl-tests count them, and the axis that its group lies along.
+    #: A transfer's bytes as nccl-tests count them, and the axis of its group.
     size_bytes: float = 0.0
     axis: str = ""
-    #: Of a collective what was asked.
+    #: The instruction of a collective.
     collective: Collective | None = None
 
     @property
@@ -92,12 +92,13 @@ class Operation:
 
     @property
     def computes(self) -> Computes:
-        """What it makes of a product; the output where it is none."""
+        """The result of a product that it computes: output or a gradient; the output for other operators."""
         return self.operator.computes if self.operator is not None else Computes.OUTPUT
 
     @property
     def joins(self) -> str:
-        """The role of a product of several weights (Q, K and V; gate and up), which others multiply one by one."""
+        """The role of a product of several weights (Q, K and V; gate and up), which some frameworks multiply one by
+        one."""
         return self.operator.role if self.operator is not None and self.operator.role in _JOINED else ""
 
     @property
@@ -107,7 +108,7 @@ class Operation:
 
     @property
     def is_wide(self) -> bool:
-        """Whether it is a product whose operands have 16 bits and more."""
+        """Whether it is a product with operands of at least 16 bits."""
         operator = self.operator
         if operator is None or self.kind not in ("gemm", "grouped_gemm"):
             return False
@@ -115,18 +116,18 @@ class Operation:
 
     @property
     def casts(self) -> bool:
-        """Whether casts of its operands are in its time: a product in eight bits and fewer."""
+        """Whether its time includes casts of its operands: a product in eight bits or fewer."""
         return self.kind in ("gemm", "grouped_gemm") and not self.is_wide
 
     @property
     def calls(self) -> int:
-        """Kernels that a library without a grouped product makes of it."""
+        """Number of kernels in a library without a grouped product."""
         return self.operator.batch if isinstance(self.operator, GroupedGemm) else 1
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedInstruction:
-    """An instruction with the times that it had."""
+    """An instruction and its simulated times."""
 
     stream: str
     after: tuple[int, ...]
@@ -136,9 +137,10 @@ class SimulatedInstruction:
 
 @dataclass(frozen=True)
 class RankTimeline:
-    """What one rank did in a simulated step, or in a stretch of one.
+    """The work of one rank in a simulated step, or in a stretch of one.
 
-    ``makespan_s`` from the first instruction to the last, ``between_s`` what passes before the next step begins.
+    ``makespan_s`` is the time from the first instruction to the last, ``between_s`` the time until the next step
+    begins.
     """
 
     rank: int
@@ -148,7 +150,7 @@ class RankTimeline:
     between_s: float
     job: Job
     question: Question
-    #: The simulated step that it is of, whole.
+    #: Length of the whole simulated step.
     step_s: float = 0.0
 
     @property
@@ -156,13 +158,13 @@ class RankTimeline:
         return len({operation.layer for operation in self.operations if operation.layer >= 0})
 
     def window(self, start_s: float, end_s: float) -> RankTimeline:
-        """The part of it whose instructions begin in a stretch of time."""
+        """The instructions that begin in a stretch of time."""
         kept = [index for index, step in enumerate(self.steps) if start_s <= step.start_s < end_s]
         number = {old: new for new, old in enumerate(kept)}
         steps = tuple(
             SimulatedInstruction(
                 step.stream,
-                tuple(number[each] for each in step.after if each in number),
+                tuple(number[earlier] for earlier in step.after if earlier in number),
                 step.start_s - start_s,
                 step.seconds,
             )
@@ -178,9 +180,9 @@ class RankTimeline:
 
 
 def replay(lane: RankTimeline, seconds: Mapping[int, float]) -> tuple[float, float]:
-    """When the last instruction ends, and how long any works, where some instructions take other ``seconds``.
+    """The end of the last instruction and the busy time, where some instructions take other ``seconds``.
 
-    With none it is the makespan of the lane.
+    Without other times the end is the lane's makespan.
     """
     from .table import busy_s
 
@@ -190,8 +192,8 @@ def replay(lane: RankTimeline, seconds: Mapping[int, float]) -> tuple[float, flo
     stream_end: dict[str, float] = {}
     stream_was: dict[str, float] = {}
     for index, step in enumerate(lane.steps):
-        before = max([was[each] for each in step.after] + [stream_was.get(step.stream, 0.0)])
-        now = max([ends[each] for each in step.after] + [stream_end.get(step.stream, 0.0)])
+        before = max([was[earlier] for earlier in step.after] + [stream_was.get(step.stream, 0.0)])
+        now = max([ends[earlier] for earlier in step.after] + [stream_end.get(step.stream, 0.0)])
         start = now + max(step.start_s - before, 0.0)
         length = seconds.get(index, step.seconds)
         begins.append(start)
@@ -204,7 +206,7 @@ def replay(lane: RankTimeline, seconds: Mapping[int, float]) -> tuple[float, flo
 
 
 def plan_named(question: Question, name: str | None) -> Plan:
-    """The plan of that name; without one the only plan, or the first."""
+    """The plan with a name; without a name the first plan."""
     if name is None:
         return question.plans[0]
     for plan in question.plans:
@@ -214,7 +216,7 @@ def plan_named(question: Question, name: str | None) -> Plan:
 
 
 class Simulated:
-    """A plan's step that ran, of which lanes of ranks are asked.
+    """A simulated step of a plan, and the lanes of its ranks.
 
     Raises
     ------
@@ -230,45 +232,45 @@ class Simulated:
             if getattr(scenario, key) is not None:
                 what = "requests" if key == "traffic" else "iterations"
                 raise InputError(f"asks for {what}; a trace is laid over one step, stated by workload.pass", key=key)
-        asked = question.on(plan)
-        self.question = asked
-        self.job = scheduled(asked, plan)
-        admission = admitted(asked, self.job)
+        own_question = question.on(plan)
+        self.question = own_question
+        self.job = scheduled(own_question, plan)
+        admission = admitted(own_question, self.job)
         if admission.error is not None:
             raise InfeasibleError(f"plan {plan.name}: {admission.error}")
-        costs = costs or Costs(asked.device)
-        self.run = step_of(asked, self.job, costs)
-        self._cost = self.job.work.stack.cost(costs, asked.device, self.job.capture)
+        costs = costs or Costs(own_question.device)
+        self.run = step_of(own_question, self.job, costs)
+        self._cost = self.job.work.stack.cost(costs, own_question.device, self.job.capture)
         self._seconds: dict[Operator, float] = {}
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Ranks that were simulated, one of each class."""
-        return tuple(each.rank.number for each in self.run.submission.ranks)
+        """The simulated ranks, one of each class."""
+        return tuple(entry.rank.number for entry in self.run.submission.ranks)
 
     def stages(self) -> list[int]:
-        """One simulated rank of every role, in their order."""
+        """One simulated rank of every role, in the order of roles."""
         return list(
-            {each.role.program.role: each.rank.number for each in reversed(self.run.submission.ranks)}.values()
+            {entry.role.program.role: entry.rank.number for entry in reversed(self.run.submission.ranks)}.values()
         )[::-1]
 
     def stands_for(self, rank: int) -> int:
-        """The simulated rank for a rank of the machine: itself, else the last representative before it."""
-        return max((each for each in self.ranks if each <= rank), default=self.ranks[0])
+        """The simulated rank for a rank of the machine: the rank itself, else the last representative before it."""
+        return max((number for number in self.ranks if number <= rank), default=self.ranks[0])
 
     def _alone(self, operator: Operator) -> float:
-        found = self._seconds.get(operator)
-        if found is None:
-            found = self._seconds[operator] = max(float(self._cost(operator)), 0.0)
-        return found
+        seconds = self._seconds.get(operator)
+        if seconds is None:
+            seconds = self._seconds[operator] = max(float(self._cost(operator)), 0.0)
+        return seconds
 
     def lane(self, rank: int) -> RankTimeline:
-        """What one simulated rank did."""
+        """The timeline of one simulated rank."""
         submission = self.run.submission
         timeline = submission.timeline
         columns = timeline.columns()
         rows: NDArray[Any] = np.flatnonzero(columns["rank"] == rank)
-        simulated = next(each for each in submission.ranks if each.rank.number == rank)
+        simulated = next(candidate for candidate in submission.ranks if candidate.rank.number == rank)
         starts, ends = columns["start_s"][rows].tolist(), columns["end_s"][rows].tolist()
         operations: list[Operation] = []
         steps: list[SimulatedInstruction] = []
@@ -322,7 +324,7 @@ def _phase(part: str, operator: Operator | None) -> str:
 
 
 def _transfer(instruction: Collective | SendReceive) -> str:
-    """Kind of a transfer; exchanges with experts by their direction, which their name says."""
+    """Kind of a transfer; exchanges with experts by their direction, which is in their name."""
     if isinstance(instruction, SendReceive):
         return "send_recv"
     if instruction.tokens is not None:
@@ -331,5 +333,5 @@ def _transfer(instruction: Collective | SendReceive) -> str:
 
 
 def ordered(operations: Sequence[Operation]) -> list[Operation]:
-    """By start, those of one instruction as it holds them."""
-    return sorted(operations, key=lambda each: each.start_s)
+    """Operations by start; those of one instruction keep their order."""
+    return sorted(operations, key=lambda operation: operation.start_s)

@@ -1,4 +1,4 @@
-"""Steps, phases and layers of what ran: by annotation, by thread, else by what repeats."""
+"""Steps, phases and layers of kernels, from annotations, threads and repetitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..base.units import several
 from .table import Mark
 
-#: Annotations that stand round a step, the finest first. vLLM and SGLang write the batch into theirs.
+#: Annotations of steps, the finest first. Those of vLLM and SGLang state the batch.
 _STEPS = (
     re.compile(r"^execute_"),
     re.compile(r"^step\["),
@@ -23,7 +23,7 @@ _STEPS = (
     re.compile(r"^:?(train(ing)?_?step|iter(ation)?|(global_?)?step)([ #:_=-]*\d+\b|\b)", re.IGNORECASE),
     re.compile(r"^ProfilerStep#\d+"),
 )
-#: What PyTorch writes round every call of an optimizer, and nothing else where nobody annotates steps.
+#: PyTorch's annotation of an optimizer's call; a run without other annotations has it too.
 _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _PHASES = (
     ("weight gradient", re.compile(r"\(W\)$|^wgrad|weight[_ ]grad")),
@@ -31,7 +31,7 @@ _PHASES = (
     ("forward", re.compile(r"\(F\)$|forward", re.IGNORECASE)),
     ("optimizer", re.compile(r"^Optimizer\.step|optimizer_step")),
 )
-#: Phases that go through the layers from the last to the first.
+#: Phases that run from the last layer to the first.
 BACKWARD = ("backward", "weight gradient")
 _COUNTED = re.compile(
     r"^execute_(?P<total>\d+)?_?context_(?P<prompts>\d+)\((?:sq(?P<pq>\d+)sk(?P<pk>\d+)\w*|(?P<pt>\d+))\)"
@@ -43,8 +43,8 @@ _SGLANG = re.compile(r"^step\[(?P<mode>\w+) bs=(?P<rows>\d+)(?: toks=(?P<tokens>
 
 @dataclass(frozen=True)
 class TracedBatch:
-    """What a serving step computed, as its annotation counts: prompts with their query tokens and tokens of context
-    behind them, and sequences that decode with theirs; −1: not stated."""
+    """The batch of a serving step, from its annotation: prompts with their query tokens and their context, and decoding
+    sequences with theirs. −1: not stated."""
 
     prompts: int = 0
     prompt_tokens: int = 0
@@ -55,7 +55,7 @@ class TracedBatch:
 
     @property
     def tokens(self) -> int:
-        """Tokens that go through the layers."""
+        """Tokens in the layers."""
         return self.prompt_tokens + self.row_tokens
 
     @property
@@ -75,7 +75,7 @@ class TracedBatch:
 
 
 def batch_of(name: str) -> TracedBatch | None:
-    """The batch that an annotation of vLLM or SGLang states; None where it states none.
+    """The batch that an annotation of vLLM, SGLang or TensorRT-LLM states; None for other annotations.
 
     >>> batch_of("execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785sqsq32sqsk32785)").in_words
     '32 sequences decode over 32,785 tokens of context'
@@ -92,7 +92,7 @@ def batch_of(name: str) -> TracedBatch | None:
         )  # fmt: skip
     match = _TENSORRT.match(name)
     if match is not None:
-        # Tokens of prompts are not in it.
+        # The annotation does not state the tokens of prompts.
         rows = int(match["rows"])
         return TracedBatch(rows=rows, row_tokens=rows) if rows and not int(match["prompts"]) else None
     match = _SGLANG.match(name)
@@ -105,18 +105,18 @@ def batch_of(name: str) -> TracedBatch | None:
 
 
 def phase_of(name: str) -> str:
-    """The phase that an annotation names; empty where it names none."""
+    """The phase in an annotation's name; empty without one."""
     return next((phase for phase, pattern in _PHASES if pattern.search(name)), "")
 
 
 def step_marks(marks: Sequence[Mark], rank: int) -> list[Mark]:
-    """Marks of the steps of a rank, in time, of the finest kind that there is; without any, a training step ends with
-    its optimizer."""
+    """Marks of a rank's steps, in order of time, of the finest kind in the trace. Without any, a training step ends
+    with its optimizer."""
     for pattern in _STEPS:
-        found = [mark for mark in marks if mark.rank == rank and pattern.match(mark.name)]
-        if found:
+        candidates = [mark for mark in marks if mark.rank == rank and pattern.match(mark.name)]
+        if candidates:
             outer: list[Mark] = []
-            for mark in sorted(found, key=lambda each: (each.start_s, -each.end_s)):
+            for mark in sorted(candidates, key=lambda mark: (mark.start_s, -mark.end_s)):
                 if not outer or mark.start_s >= outer[-1].end_s:
                     outer.append(mark)
             return outer
@@ -124,26 +124,26 @@ def step_marks(marks: Sequence[Mark], rank: int) -> list[Mark]:
 
 
 def _up_to_optimizers(marks: Sequence[Mark]) -> list[Mark]:
-    """Steps that end with a call of the optimizer, and what begins behind the last one. Calls that follow each other
-    sooner than one lasts are those of one step (an optimizer for every kind of weights)."""
+    """Steps that end with a call of the optimizer, and the rest after the last one. A call belongs to the step of the
+    previous one if the time between them is shorter than that call (one optimizer for each kind of weights)."""
     if not marks:
         return []
     ends: list[float] = []
     before: Mark | None = None
-    for mark in sorted(marks, key=lambda each: each.start_s):
+    for mark in sorted(marks, key=lambda mark: mark.start_s):
         if before is not None and mark.start_s - before.end_s < before.end_s - before.start_s:
             ends[-1] = mark.end_s
         else:
             ends.append(mark.end_s)
         before = mark
     rank, thread = marks[0].rank, marks[0].thread
-    found = [Mark(rank, "step", start, end, thread) for start, end in pairwise([-math.inf, *ends])]
-    return [*found, Mark(rank, "behind the last step", ends[-1], math.inf, thread)]
+    steps = [Mark(rank, "step", start, end, thread) for start, end in pairwise([-math.inf, *ends])]
+    return [*steps, Mark(rank, "behind the last step", ends[-1], math.inf, thread)]
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """``count`` times the same ``period`` of things, from place ``start`` on."""
+    """A stretch of length ``period`` that occurs ``count`` times in a row, from place ``start`` on."""
 
     start: int
     period: int
@@ -155,7 +155,7 @@ class Repetition:
 
 
 def repetitions(codes: NDArray[Any], most: int = 64) -> list[Repetition]:
-    """Runs of equal stretches in a sequence, those that cover most first; of equal cover the shorter period.
+    """Runs of equal stretches in a sequence, the longest first; of equal length, the shorter period first.
 
     >>> import numpy as np
     >>> repetitions(np.array([9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8]))[0]
@@ -168,15 +168,16 @@ def repetitions(codes: NDArray[Any], most: int = 64) -> list[Repetition]:
     same = codes[order[1:]] == codes[order[:-1]]
     steps = (order[1:] - order[:-1])[same]
     periods, times = np.unique(steps, return_counts=True)
-    # Sums of a few neighbours too: a kernel that runs several times a layer recurs at no single distance.
+    # Distances over several occurrences too: a kernel with several runs in a layer has no constant distance to the next
+    # one.
     for many in (2, 3, 4, 6, 8):
         if size > many:
             alike = codes[order[many:]] == codes[order[:-many]]
             more, count = np.unique((order[many:] - order[:-many])[alike], return_counts=True)
             periods, times = np.concatenate([periods, more]), np.concatenate([times, count])
-    found: dict[int, Repetition] = {}
+    by_period: dict[int, Repetition] = {}
     for period in dict.fromkeys(periods[np.argsort(-times * periods, kind="stable")].tolist()):
-        if len(found) >= most:
+        if len(by_period) >= most:
             break
         equal = np.concatenate([[0], _without_holes(codes[:-period] == codes[period:], period // 8), [0]])
         change = np.flatnonzero(np.diff(equal))
@@ -187,41 +188,41 @@ def repetitions(codes: NDArray[Any], most: int = 64) -> list[Repetition]:
         length = int(ends[longest] - starts[longest])
         begin = int(starts[longest])
         if length >= period and _alike(codes, begin, length, period) >= _ALIKE:
-            found[period] = Repetition(int(starts[longest]), period, length // period + 1)
-    return sorted(found.values(), key=lambda each: (-each.length, each.period))
+            by_period[period] = Repetition(int(starts[longest]), period, length // period + 1)
+    return sorted(by_period.values(), key=lambda run: (-run.length, run.period))
 
 
-#: Share of things that two turns of a repetition have alike. With few names, as of products of one library, shifts by
-#: anything look alike in most places.
+#: Least share of equal places in two turns of a repetition. With few distinct names, such as products of one library,
+#: many shifts are equal in most places.
 _ALIKE = 0.9
 _ALIKE_LAYERS = 0.97
 
 
 def _alike(codes: NDArray[Any], begin: int, length: int, period: int) -> float:
-    """Share of a stretch that is the same a period later."""
+    """Share of a stretch that is equal one period later."""
     later = codes[begin + period : begin + period + length]
     return float((codes[begin : begin + len(later)] == later).mean()) if len(later) else 0.0
 
 
 def _without_holes(equal: NDArray[np.bool_], longest: int) -> NDArray[np.int8]:
-    """The same where single things that differ between two turns are forgiven."""
-    found = equal.view(np.int8)
-    change = np.flatnonzero(np.diff(found)) + 1
+    """Equality with forgiven holes: short differences between two turns count as equal."""
+    flags = equal.view(np.int8)
+    change = np.flatnonzero(np.diff(flags)) + 1
     first, last = change[:-1], change[1:]
-    holes = (found[first] == 0) & (last - first <= longest)
-    borders = np.zeros(len(found) + 1, np.int8)
+    holes = (flags[first] == 0) & (last - first <= longest)
+    borders = np.zeros(len(flags) + 1, np.int8)
     borders[first[holes]] = 1
     borders[last[holes]] = -1
-    return found | np.cumsum(borders[:-1], dtype=np.int8)
+    return flags | np.cumsum(borders[:-1], dtype=np.int8)
 
 
 def _whole_steps(codes: NDArray[Any], alike: Sequence[Repetition]) -> Repetition | None:
-    """The steps among repetitions: what repeats, is mostly layers that repeat within it, and is more than those (an
-    embedding, a head)."""
-    # One thing over and over is no layer.
-    layers = [each for each in alike if len(np.unique(codes[each.start : each.start + each.period])) > 1]
+    """The steps among repetitions: a step repeats, most of it is layers that repeat within it, and it has more than
+    layers (an embedding, a head)."""
+    # A repetition of one single kernel is no layer.
+    layers = [run for run in alike if len(np.unique(codes[run.start : run.start + run.period])) > 1]
     for whole in alike:
-        for inner in sorted(layers, key=lambda each: each.period):
+        for inner in sorted(layers, key=lambda run: run.period):
             within = whole.start <= inner.start and inner.start + inner.length <= whole.start + whole.length
             several = inner.count > 2 and whole.period >= 3 * inner.period
             if within and several and 2 * inner.length >= whole.period and whole.length > 1.2 * inner.length:
@@ -232,12 +233,12 @@ def _whole_steps(codes: NDArray[Any], alike: Sequence[Repetition]) -> Repetition
 
 
 def layers_of(codes: NDArray[Any]) -> Repetition | None:
-    """The layers of one step: the shortest stretch that covers most of what repeats."""
-    found = repetitions(codes)
-    if not found:
+    """The layers of one step: of the repetitions nearly as long as the longest, the one with the shortest period."""
+    runs = repetitions(codes)
+    if not runs:
         return None
-    best = min((each for each in found if 10 * each.length >= 8 * found[0].length), key=lambda each: each.period)
-    # Something that stands once between two layers (a head) leaves pairs of them alike more often than single ones.
+    best = min((run for run in runs if 10 * run.length >= 8 * runs[0].length), key=lambda run: run.period)
+    # A part that stands once between two layers (a head) makes pairs of layers equal more often than single ones.
     for period in range(2, best.period // 2 + 1):
         if best.period % period == 0 and _alike(codes, best.start, best.length - period, period) >= _ALIKE_LAYERS:
             return Repetition(best.start, period, best.length // period)
@@ -245,11 +246,11 @@ def layers_of(codes: NDArray[Any]) -> Repetition | None:
 
 
 def _layers(names: NDArray[Any], kinds: NDArray[Any], heavy: NDArray[Any]) -> NDArray[np.int32]:
-    """Layers of the rows of a step, counted by its products and attention: what stands before one is of its layer."""
+    """Layers of a step's rows, counted by products and attention; the rows before one belong to its layer."""
     layer = np.full(len(names), -1, np.int32)
     products = np.flatnonzero(heavy)
     candidates = [layers_of(codes[products]) for codes in (names, kinds)]
-    inner = max((each for each in candidates if each is not None), key=lambda each: each.length, default=None)
+    inner = max((run for run in candidates if run is not None), key=lambda run: run.length, default=None)
     if inner is None or inner.period < 2:
         return layer
     place = np.arange(len(products)) - inner.start
@@ -268,10 +269,10 @@ def numbered(
     backward: NDArray[np.bool_],
     marks: Sequence[Mark],
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], str]:
-    """The step and the layer of every row of one rank (in order of start), and how steps were told: ``annotation``,
+    """Step and layer of every row of one rank (in order of start), and the source of the steps: ``annotation``,
     ``repetition`` or empty.
 
-    Layers of the rows that are ``backward`` are counted apart, from the last one down.
+    Layers of ``backward`` rows are counted separately, from the last one down.
     """
     step = np.full(len(start_s), -1, np.int32)
     layer = np.full(len(start_s), -1, np.int32)
@@ -282,7 +283,7 @@ def numbered(
         at = np.where(np.isfinite(launch_s), launch_s, start_s)
         step[:] = np.searchsorted(begins, at, side="right") - 1
     else:
-        # Products alone keep their order; what runs on streams beside them comes as it comes.
+        # Only products keep their order; rows on other streams may come in any order.
         products = np.flatnonzero(heavy)
         alike = repetitions(names[products])
         first = _whole_steps(names[products], alike)
@@ -294,7 +295,7 @@ def numbered(
             step[:] = number[following]
         else:
             step[:] = 0
-    # Steps of a kind have the same kernels, and so the same layers.
+    # Steps of one kind have the same kernels, and so the same layers.
     layers: dict[tuple[bytes, bytes], NDArray[np.int32]] = {}
     for back in (False, True):
         own = np.flatnonzero((step >= 0) & (backward == back))
@@ -305,6 +306,6 @@ def numbered(
             key = names[rows].tobytes(), kinds[rows].tobytes()
             if key not in layers:
                 layers[key] = _layers(names[rows], kinds[rows], heavy[rows])
-            found = layers[key]
-            layer[rows] = np.where(found < 0, -1, found.max() - found) if back else found
+            numbers = layers[key]
+            layer[rows] = np.where(numbers < 0, -1, numbers.max() - numbers) if back else numbers
     return step, layer, how

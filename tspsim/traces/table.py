@@ -1,4 +1,4 @@
-"""A trace as it was read: one table of what ran on devices, a row a kernel, and what is known beside it."""
+"""A trace as one table: a row is a kernel, with facts of the trace beside the table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas
 
-#: Columns of numbers, each with its type.
+#: Columns of numbers, with their types.
 NUMBERS: dict[str, str] = {
     "rank": "i",
     "device": "i",
@@ -28,9 +28,9 @@ NUMBERS: dict[str, str] = {
     "graph_node": "q",
     "wait_s": "d",
 }
-#: What stands where a number is not stated; 0 elsewhere.
+#: Values for numbers that are not stated; 0 for other columns.
 EMPTY = {"layer": -1, "step": -1, "graph_node": -1, "launch_s": float("nan"), "wait_s": float("nan")}
-#: Columns of words; each is kept once.
+#: Columns of words; each distinct word is stored once.
 WORDS = ("stream", "name", "kind", "operator", "shapes", "grid", "phase", "collective", "group")
 COLUMNS = (
     "rank", "device", "stream", "start_s", "duration_s", "name", "kind", "operator", "shapes", "grid", "phase",
@@ -40,7 +40,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Mark:
-    """A stretch of time that the program named: an annotation of a step or of a part of it."""
+    """A stretch of time that the program annotated: a step or a part of one."""
 
     rank: int
     name: str
@@ -51,7 +51,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class TracedDevice:
-    """The device of a trace as its file says it; ``name`` is blank where the file has none."""
+    """The device of a trace as its file states it; ``name`` is blank where the file has none."""
 
     name: str = ""
     compute_units: int = 0
@@ -71,7 +71,7 @@ class TracedGroup:
 
 
 class Words:
-    """A column of words: a number a row, and each word once."""
+    """A column of words: a code for each row, and each distinct word once."""
 
     __slots__ = ("_of", "codes", "words")
 
@@ -81,30 +81,30 @@ class Words:
         self._of: dict[str, int] = {}
 
     def code(self, word: str) -> int:
-        found = self._of.get(word)
-        if found is None:
-            found = self._of[word] = len(self.words)
+        number = self._of.get(word)
+        if number is None:
+            number = self._of[word] = len(self.words)
             self.words.append(word)
-        return found
+        return number
 
     def append(self, word: str) -> None:
         self.codes.append(self.code(word))
 
     def extend(self, words: Sequence[str]) -> None:
-        """Append one after the other."""
+        """Append words, one for each row."""
         for word in dict.fromkeys(words):
             self.code(word)
         self.codes.extend(map(self._of.__getitem__, words))
 
     @classmethod
     def of_codes(cls, codes: NDArray[np.int32], words: Sequence[str]) -> Words:
-        """A column from numbers of words, of which −1 is the empty one; words that no row has are left out."""
-        found = cls()
+        """A column from codes, where −1 is the empty word; words without a row are left out."""
+        column = cls()
         used = np.flatnonzero(np.bincount(codes + 1, minlength=1))
         numbers = np.zeros(len(words) + 1, np.int32)
-        numbers[used] = [found.code(words[place - 1] if place else "") for place in used.tolist()]
-        found.codes.frombytes(numbers[codes + 1].data.cast("B"))
-        return found
+        numbers[used] = [column.code(words[place - 1] if place else "") for place in used.tolist()]
+        column.codes.frombytes(numbers[codes + 1].data.cast("B"))
+        return column
 
     def of(self, row: int) -> str:
         """The word of a row."""
@@ -112,7 +112,7 @@ class Words:
 
 
 class Rows:
-    """Rows as they are read; :meth:`columns` gives them as arrays."""
+    """Rows that grow while a file is read; :meth:`columns` returns them as arrays."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, array[Any]] = {name: array(kind) for name, kind in NUMBERS.items()}
@@ -125,8 +125,8 @@ class Rows:
         numbers: Iterable[tuple[str, NDArray[Any]]],
         words: Iterable[tuple[str, NDArray[np.int32], Sequence[str]]],
     ) -> Rows:
-        """So many rows from whole columns, of words their numbers and what those mean; a column at a time, so that what
-        gives them may let go of each. Columns that are left out are empty, as by :meth:`add`."""
+        """``count`` rows from whole columns; a column of words is codes and their words. Columns come one at a time, so
+        that their source can free each one. Left-out columns are empty, as in :meth:`add`."""
         rows = cls()
         for name, column in numbers:
             rows.numbers[name].frombytes(np.ascontiguousarray(column, NUMBERS[name]).data.cast("B"))
@@ -135,9 +135,9 @@ class Rows:
         for name, values in rows.numbers.items():
             if not len(values):
                 values.extend(array(NUMBERS[name], [EMPTY.get(name, 0)]) * count)
-        for each in rows.words.values():
-            if not len(each.codes):
-                each.codes.extend(array("i", [each.code("")]) * count)
+        for word_column in rows.words.values():
+            if not len(word_column.codes):
+                word_column.codes.extend(array("i", [word_column.code("")]) * count)
         return rows
 
     def __len__(self) -> int:
@@ -167,8 +167,8 @@ class Rows:
         wait_s: float = float("nan"),
         value: float = 0.0,
     ) -> None:
-        """Append one row: times in seconds, ``size_bytes`` what a collective or a copy moves, ``launch_s`` when the
-        host launched it, ``wait_s`` what of a collective is waiting, ``value`` a measure of a log in its own unit."""
+        """Append one row. Times are in seconds; ``size_bytes`` is the data of a collective or copy, ``launch_s`` the
+        time of the launch, ``wait_s`` the waiting in a collective, and ``value`` a log's measure in its own unit."""
         numbers, words = self.numbers, self.words
         numbers["rank"].append(rank)
         numbers["device"].append(device)
@@ -192,7 +192,8 @@ class Rows:
         words["group"].append(group)
 
     def columns(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str]]]:
-        """Arrays by name (words as their numbers), and the words of each column; no copies, so rows are final."""
+        """Arrays by name (of words their codes), and the words of each column. Nothing is copied, so no rows can
+        follow."""
         arrays: dict[str, NDArray[Any]] = {
             name: np.frombuffer(column, dtype=column.typecode) if len(column) else np.zeros(0, column.typecode)
             for name, column in self.numbers.items()
@@ -204,22 +205,22 @@ class Rows:
 
 @dataclass(frozen=True)
 class Trace:
-    """What was read from one or more files.
+    """The content of one or more files.
 
     Attributes
     ----------
     columns
         Arrays of :data:`COLUMNS`, in order of rank and start; columns of words hold numbers of :attr:`words`.
     format, files
-        The reader that took the files.
+        The files, and the reader of them.
     machine
         The device as the files name it; ``device`` is its name in the catalog, empty where none fits.
     ranks, world_size
-        Ranks that were read, and how many there are (0: not stated).
+        The ranks in the files, and the number of ranks in the run (0: not stated).
     marks
-        What the program annotated on its host threads.
+        Annotations of the program on its host threads.
     missing
-        What the files do not say, in sentences.
+        Facts that the files do not state, in sentences.
     """
 
     columns: Mapping[str, NDArray[Any]]
@@ -244,8 +245,8 @@ class Trace:
     def word(self, column: str) -> NDArray[Any]:
         """A column of words as an object array."""
         words = np.array([*self.words[column], ""], dtype=object)
-        found: NDArray[Any] = words[self.columns[column]]
-        return found
+        values: NDArray[Any] = words[self.columns[column]]
+        return values
 
     @property
     def end_s(self) -> NDArray[np.float64]:
@@ -253,7 +254,7 @@ class Trace:
         return ends
 
     def of(self, rows: NDArray[Any]) -> Trace:
-        """The same with some rows: numbers of rows, or a mask."""
+        """The trace with some rows: their numbers, or a mask."""
         from dataclasses import replace
 
         return replace(self, columns={name: column[rows] for name, column in self.columns.items()})
@@ -272,7 +273,7 @@ class Trace:
         )
 
     def write(self, path: Path) -> None:
-        """Write the table as Parquet, whole or not at all; what is known beside it stands in the file's metadata."""
+        """Write the table as Parquet, whole or not at all; the file's metadata have the facts beside it."""
         import json
 
         import pyarrow
@@ -301,7 +302,7 @@ class Trace:
 
 
 def busy_s(starts: NDArray[Any], ends: NDArray[Any]) -> float:
-    """Length of the union of intervals: what several streams do at once counts once.
+    """Length of the union of intervals: times in which several streams work count once.
 
     >>> import numpy as np
     >>> busy_s(np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0]))
@@ -316,18 +317,20 @@ def busy_s(starts: NDArray[Any], ends: NDArray[Any]) -> float:
 
 
 def joined(pieces: Iterable[tuple[Mapping[str, NDArray[Any]], Mapping[str, Sequence[str]]]]) -> tuple[Any, Any]:
-    """Columns of several ranks as one, words renumbered."""
+    """Columns of several ranks as one, with new codes for the words."""
     parts = list(pieces)
     if len(parts) == 1:
         return parts[0]
     words: dict[str, list[str]] = {}
     columns: dict[str, NDArray[Any]] = {name: np.concatenate([part[0][name] for part in parts]) for name in NUMBERS}
     for name in WORDS:
-        known: dict[str, int] = {}
+        number_of: dict[str, int] = {}
         codes = []
         for arrays, own in parts:
-            numbers = np.array([known.setdefault(word, len(known)) for word in own[name]] or [0], dtype=np.int32)
+            numbers = np.array(
+                [number_of.setdefault(word, len(number_of)) for word in own[name]] or [0], dtype=np.int32
+            )
             codes.append(numbers[arrays[name]])
         columns[name] = np.concatenate(codes)
-        words[name] = list(known)
+        words[name] = list(number_of)
     return columns, words
