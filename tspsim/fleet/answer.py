@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ..base.display import Progress
 from ..base.errors import InputError
 from ..base.units import several
 from ..hardware import Device, load_device
@@ -28,8 +29,6 @@ from .question import FleetQuestion
 from .replica import ServiceReplica, replicas_of
 from .result import FleetAnswer, FleetFacts, FleetTimes, JobAnswer
 from .scaling import Scaling
-
-Progress = Callable[[str, float], None]
 
 
 def answer(

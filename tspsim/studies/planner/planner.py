@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from ...base.display import Progress
 from ...base.errors import InfeasibleError, InputError, TspsimError, UnknownNameError
 from ...base.quick import seldom_collecting
 from ...base.units import were
@@ -60,8 +61,6 @@ EASY, FEW = 20_000, 16
 RECENT = 8
 #: Plans that the executor expects, for its number of processes.
 MANY = 100
-#: Called with a sentence and the share that is done.
-Progress = Callable[[str, float], None]
 
 
 class Planner:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...base.display import Progress
 from ...base.errors import InputError, TspsimError, UnknownNameError
 from ...parallel import SOUGHT, scheme_axes
 from ...parallel.draft import DRAFTS
@@ -110,7 +111,7 @@ class TrafficPlanner:
         limits: Sequence[str] = (),
         top: int = 3,
         budget_s: float | None = None,
-        progress: Callable[[str, float], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         assert scenario.traffic is not None
         kept = Limits.of(limits, serves=True)
