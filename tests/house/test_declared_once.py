@@ -20,8 +20,9 @@ from tspsim.model.spec import ModelSpec, MoeSpec
 from tspsim.network.announced import AnnouncedLink, AnnouncedNode, LentNode
 from tspsim.network.specs import LinkSpec, NodeSpec
 from tspsim.parallel import Adapters, ExpertRouting, Optimizer, Plan
+from tspsim.parallel.recomputed import Partly
 from tspsim.parallel.search_keys import ORDER, search_keys
-from tspsim.parallel.switches import OpenSwitches, Switches
+from tspsim.parallel.switches import OpenSwitches, PartlyRecomputed, Switches
 from tspsim.scenario.plan import PlanSpec
 from tspsim.scenario.workload import AdaptersSpec, ExpertRoutingSpec, OptimizerSpec, StreamsSpec
 from tspsim.steps import Streams
@@ -32,6 +33,7 @@ PAIRS: tuple[tuple[type[Strict], type], ...] = (
     (ExpertRoutingSpec, ExpertRouting),
     (AdaptersSpec, Adapters),
     (StreamsSpec, Streams),
+    (PartlyRecomputed, Partly),
     (ModelSpec, StatedFacts),
     (MoeSpec, Experts),
     (LatentSection, LatentAttention),

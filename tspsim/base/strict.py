@@ -23,7 +23,7 @@ class Strict(BaseModel):
     """Frozen; an unknown key is an error.
 
     A section may derive from a frozen dataclass, named before ``Strict``. The dataclass's fields are then keys too,
-    after the section's own: the keys of a file and the values the package reads are declared once.
+    before the section's own: the keys of a file and the values the package reads are declared once.
 
     Examples
     --------
