@@ -19,7 +19,7 @@ from .answer.schema import schema
 from .base.catalog import FOLDERS, VERSION, Kind, describe_entry, kind_of, mapping_of, parse_yaml
 from .base.catalog import locate as locate_entry
 from .base.catalog import names as entries
-from .base.display import progress_bar
+from .base.display import Progress, progress_bar
 from .base.errors import InputError, Interrupted
 from .base.files import atomic_write
 from .fleet import FleetQuestion, is_fleet
@@ -47,7 +47,6 @@ from .studies.planner.offers import part_of
 from .studies.planner.written import scenario_text
 from .studies.purchase.offers import expand_all
 from .studies.searched import Searched
-from .studies.sweeping import Progress
 from .validation.run import Validation
 from .validation.run import validate as score
 

@@ -122,7 +122,7 @@ def test_no_node_has_two_jobs_and_no_work_is_lost(
         assert life.ran_s == pytest.approx(life.productive_s + sum(life.lost_s.values()))
     total = fleet.ended_s * NODES * GPUS
     had = sum(life.gpu_s for life in fleet.lives)
-    assert had + sum(fleet.idle_gpu_s.values()) == pytest.approx(total)
+    assert had + sum(fleet.occupancy.idle_gpu_s.values()) == pytest.approx(total)
 
 
 @given(rows(), st.integers(0, 60), st.integers(1, NODES), st.integers(1, 500), st.sampled_from(sorted(PLACEMENTS)))

@@ -17,9 +17,12 @@ from tspsim.model import Architecture
 from tspsim.model.attention.sections import KimiDeltaSection, LatentSection
 from tspsim.model.parts import Experts, LatentAttention, LinearAttention, StatedFacts
 from tspsim.model.spec import ModelSpec, MoeSpec
+from tspsim.network.announced import AnnouncedLink, AnnouncedNode, LentNode
+from tspsim.network.specs import LinkSpec, NodeSpec
 from tspsim.parallel import Adapters, ExpertRouting, Optimizer, Plan
+from tspsim.parallel.recomputed import Partly
 from tspsim.parallel.search_keys import ORDER, search_keys
-from tspsim.parallel.switches import OpenSwitches, Switches
+from tspsim.parallel.switches import OpenSwitches, PartlyRecomputed, Switches
 from tspsim.scenario.plan import PlanSpec
 from tspsim.scenario.workload import AdaptersSpec, ExpertRoutingSpec, OptimizerSpec, StreamsSpec
 from tspsim.steps import Streams
@@ -30,6 +33,7 @@ PAIRS: tuple[tuple[type[Strict], type], ...] = (
     (ExpertRoutingSpec, ExpertRouting),
     (AdaptersSpec, Adapters),
     (StreamsSpec, Streams),
+    (PartlyRecomputed, Partly),
     (ModelSpec, StatedFacts),
     (MoeSpec, Experts),
     (LatentSection, LatentAttention),
@@ -54,12 +58,24 @@ def test_what_is_resolved_has_the_same_fields() -> None:
     assert again == {"recomputation"}, "a file may also say it of some layers"
 
 
-def test_an_announced_device_has_keys_of_a_device_alone() -> None:
-    assert AnnouncedDevice.model_fields.keys() <= DeviceSpec.model_fields.keys()
-    assert "__annotations__" not in vars(AnnouncedDevice)
-    for name, field in AnnouncedDevice.model_fields.items():
-        if field.is_required() and name != "announced":
-            assert field.annotation == DeviceSpec.model_fields[name].annotation
+@pytest.mark.parametrize(
+    ("announced", "spec", "further", "again"),
+    [
+        (AnnouncedDevice, DeviceSpec, set(), set()),
+        (AnnouncedNode, NodeSpec, {"library", "without"}, {"like"}),
+        (LentNode, NodeSpec, {"library", "without"}, {"like"}),
+        (AnnouncedLink, LinkSpec, set(), set()),
+    ],
+    ids=lambda of: getattr(of, "__name__", ""),
+)
+def test_what_is_announced_has_keys_of_its_specification_alone(
+    announced: type[Strict], spec: type[Strict], further: set[str], again: set[str]
+) -> None:
+    assert announced.model_fields.keys() - further <= spec.model_fields.keys()
+    assert set(vars(announced).get("__annotations__", {})) == again, "like is optional in a specification alone"
+    for name, field in announced.model_fields.items():
+        if field.is_required() and name not in ("announced", "like", "link"):
+            assert field.annotation == spec.model_fields[name].annotation
 
 
 def test_a_section_stays_a_section() -> None:

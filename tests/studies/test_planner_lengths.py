@@ -15,7 +15,7 @@ from tspsim.step.bound import bounds
 from tspsim.step.question import look_up
 from tspsim.studies.planner import Planner
 from tspsim.studies.planner.candidate import plan_keys
-from tspsim.studies.planner.planner import Points
+from tspsim.studies.planner.scheme_map import Points
 from tspsim.studies.planner.space import Space
 
 MODEL = architecture(512, layers=2, heads=8, kv_heads=4, vocab=1024)

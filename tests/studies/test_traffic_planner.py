@@ -18,8 +18,7 @@ from tspsim.scenario import Scenario, load
 from tspsim.scenario.plan import SERVING
 from tspsim.serving.points import point
 from tspsim.serving.steady import figures
-from tspsim.studies.planner import TrafficPlanned, TrafficPlanner
-from tspsim.studies.planner import traffic as traffic_planner
+from tspsim.studies.planner import TrafficPlanned, TrafficPlanner, service_trials
 from tspsim.studies.planner.rates import ClosedFormEngine, Demand, apart, together
 from tspsim.studies.planner.service_part import parts_of
 from tspsim.studies.planner.service_space import ServiceSpace
@@ -136,7 +135,7 @@ def test_who_stops_while_the_best_are_served_whole_is_told_that_the_search_was_i
             raise KeyboardInterrupt
         return point(deployment, load, **keys)
 
-    monkeypatch.setattr(traffic_planner, "point", stopped)
+    monkeypatch.setattr(service_trials, "point", stopped)
     found = TrafficPlanner(load(asked()), budget_s=0.3).run()
     assert found.interrupted and not found.complete and found.best
 

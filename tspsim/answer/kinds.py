@@ -3,12 +3,12 @@ reinforcement learning; with ``jobs`` all jobs of a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..base.display import progress_bar
+from ..base.display import Progress, progress_bar
 from ..base.errors import InputError
 from ..network import Cluster
 from ..parallel import Plan
@@ -20,8 +20,6 @@ from ..step.result import PlanResult, Result
 
 if TYPE_CHECKING:
     from ..fleet import FleetQuestion
-
-Progress = Callable[[str, float], None]
 
 
 class Asks(Protocol):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, Optional, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import PydanticCustomError, PydanticKnownError, PydanticSerializationError, core_schema
@@ -23,7 +23,7 @@ class Strict(BaseModel):
     """Frozen; an unknown key is an error.
 
     A section may derive from a frozen dataclass, named before ``Strict``. The dataclass's fields are then keys too,
-    after the section's own: the keys of a file and the values the package reads are declared once.
+    before the section's own: the keys of a file and the values the package reads are declared once.
 
     Examples
     --------
@@ -67,6 +67,25 @@ def _hash(section: BaseModel) -> int:
 def as_stated(section: object, of: type[Facts]) -> Facts:
     """The values of a section as the frozen dataclass that it derives from."""
     return of(**{field.name: getattr(section, field.name) for field in fields(of)})  # type: ignore[arg-type]
+
+
+def keys_of(section: type[Strict], names: Iterable[str], left_out: Collection[str] = ()) -> dict[str, Any]:
+    """Keys of a file that says part of what a section says, for :func:`pydantic.create_model`: each as the section
+    declares it, and those in ``left_out`` may be absent.
+
+    >>> from pydantic import create_model
+    >>> class Link(Strict):
+    ...     lanes: int
+    ...     speed: float
+    >>> create_model("Part", __base__=Strict, **keys_of(Link, ("lanes", "speed"), {"speed"}))(lanes=4)
+    Part(lanes=4, speed=None)
+    """
+    keys: dict[str, Any] = {}
+    for name in names:
+        own = section.model_fields[name]
+        declared: Any = Annotated[(own.annotation, *own.metadata)] if own.metadata else own.annotation
+        keys[name] = (Optional[declared], None) if name in left_out else (own.annotation, own)  # noqa: UP045
+    return keys
 
 
 @dataclass(frozen=True)

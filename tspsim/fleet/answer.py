@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ..base.display import Progress
 from ..base.errors import InputError
 from ..base.units import several
 from ..hardware import Device, load_device
@@ -28,8 +29,6 @@ from .question import FleetQuestion
 from .replica import ServiceReplica, replicas_of
 from .result import FleetAnswer, FleetFacts, FleetTimes, JobAnswer
 from .scaling import Scaling
-
-Progress = Callable[[str, float], None]
 
 
 def answer(
@@ -96,7 +95,7 @@ def answer(
             if watts > power.busy_w:
                 problem = f"{watts:,.0f} W of a GPU; at most power.busy, {power.busy_w:,.0f} W"
                 raise InputError(problem, key=f"jobs.{question.jobs[entry].name}.busy")
-        fleet.watts, fleet.dispatcher.allows = lambda: power.watts, power.allows
+        fleet.occupancy.watts, fleet.dispatcher.allows = lambda: power.watts, power.allows
     fleet.run()
     if services:
         parts["services"] = [
@@ -172,7 +171,7 @@ def facts_of(question: FleetQuestion, cluster: Cluster, device: Device, fleet: F
     price = _price(question, device)
     jobs = tuple(_job(fleet.lives[job.number], job, of_a_node, price, fleet) for job in fleet.jobs)
     lost_s = dict.fromkeys(LOSSES, 0.0)
-    for part, seconds in fleet.idle_gpu_s.items():
+    for part, seconds in fleet.occupancy.idle_gpu_s.items():
         lost_s[part] += seconds
     held_s = productive_s = 0.0
     for life in fleet.lives:
@@ -186,7 +185,7 @@ def facts_of(question: FleetQuestion, cluster: Cluster, device: Device, fleet: F
             lost += seconds
         productive_s += (life.ran_s - lost) * wide
     total_s = gpus * ended_s
-    series, spells = fleet.series, fleet.spells
+    series, spells = fleet.occupancy.series, fleet.spells
     times = FleetTimes(
         at_s=np.array(series.at_s),
         allocated_gpus=np.array(series.allocated),

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import simpy
 
-from .clock import Fleet, RunningJob
+from .clock import Fleet
 from .failure_keys import Component, FailureKeys, Maintenance
+from .running_job import RunningJob
 
 DAY_S = 86_400.0
 
@@ -51,7 +52,7 @@ class Failing:
         self.fleet.nodes.take(spares)
         self._spares = list(spares)
         if spares:
-            self.fleet.spares = lambda: sum(node not in self.fleet.nodes.down for node in self._spares)
+            self.fleet.occupancy.spares = lambda: sum(node not in self.fleet.nodes.down for node in self._spares)
 
     def _lemons(self, keys: FailureKeys) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Relative failure rate of each node, mean 1."""

@@ -26,9 +26,10 @@ from ..step.costs import Costs
 from ..step.question import Question, look_up
 from ..step.simulation import scheduled
 from .bursts import StepGraph, beside, graph_of
-from .clock import Fleet, RunningJob
+from .clock import Fleet
 from .paces import own_scenario
 from .question import FleetQuestion
+from .running_job import RunningJob
 
 #: Steps of a window in which jobs run beside each other, steps before it, and number of begins.
 WINDOW_STEPS, FIRST_STEPS, PHASES = 6, 1, 4

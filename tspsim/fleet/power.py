@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from ..base.errors import InputError
 from ..hardware import Device
-from .clock import Fleet, RunningJob
+from .clock import Fleet
 from .jobs import FleetJob
 from .life import Series
 from .power_keys import HOURS, PowerKeys
+from .running_job import RunningJob
 
 #: Limits between the lowest and the device's own at which steps are simulated; speeds between them are interpolated.
 LEVELS = 4
@@ -66,8 +67,8 @@ class FleetPower:
         """Current power of the machines: GPUs of jobs, idle GPUs; nodes that are down draw nothing."""
         nodes, fleet = self.fleet.nodes, self.fleet
         up = (nodes.count - len(nodes.down)) * nodes.gpus
-        held = sum(gpus * self._drawn_w(entry, self.limit_w) for entry, gpus in fleet.held_by.items())
-        idle = up - fleet.gpus_held
+        held = sum(gpus * self._drawn_w(entry, self.limit_w) for entry, gpus in fleet.occupancy.held_by.items())
+        idle = up - fleet.occupancy.gpus_held
         for run in fleet.hung:
             dead = sum(run.job.gpus_at(1, nodes.gpus) for node in run.nodes if node in nodes.down)
             held -= dead * self._drawn_w(run.job.entry, self.limit_w)
@@ -88,15 +89,15 @@ class FleetPower:
             return True
         nodes, fleet, limit_w = self.fleet.nodes, self.fleet, self._least_limit_w
         more = job.gpus_at(job.sizes[size], nodes.gpus)
-        drawn_w = sum(gpus * self._drawn_w(entry, limit_w) for entry, gpus in fleet.held_by.items())
+        drawn_w = sum(gpus * self._drawn_w(entry, limit_w) for entry, gpus in fleet.occupancy.held_by.items())
         drawn_w += more * self._drawn_w(job.entry, limit_w)
-        idle = nodes.count * nodes.gpus - fleet.gpus_held - more
+        idle = nodes.count * nodes.gpus - fleet.occupancy.gpus_held - more
         return drawn_w + idle * self.idle_w <= self.keys.cap * (1.0 + 1e-12)
 
     def changed(self, fleet: Fleet) -> None:
         """Limits all GPUs of jobs alike, to what the cap leaves them."""
         assert self.keys.cap is not None and self.keys.lowest is not None
-        most_w, held, nodes = self.device.tdp_watts, fleet.gpus_held, fleet.nodes
+        most_w, held, nodes = self.device.tdp_watts, fleet.occupancy.gpus_held, fleet.nodes
         if held:
             left_w = self.keys.cap - (nodes.count * nodes.gpus - held) * self.idle_w
             at_most_w = self._at_most(left_w)
@@ -108,7 +109,7 @@ class FleetPower:
 
     def _at_most(self, left_w: float) -> float:
         """The power of each GPU where all together may draw ``left_w``; GPUs that draw less leave the rest."""
-        rows = sorted((self._of(entry), gpus) for entry, gpus in self.fleet.held_by.items())
+        rows = sorted((self._of(entry), gpus) for entry, gpus in self.fleet.occupancy.held_by.items())
         gpus = sum(count for _, count in rows)
         for own_w, count in rows:
             if own_w >= left_w / gpus:
@@ -135,7 +136,7 @@ class FleetPower:
 
     def to_json(self) -> dict[str, Any]:
         """The entry ``power``."""
-        series, ended_s = self.fleet.series, self.fleet.ended_s
+        series, ended_s = self.fleet.occupancy.series, self.fleet.ended_s
         by_hour = energy_by_hour(series, ended_s, self.keys.begins) * self.keys.pue / 3.6e6
         prices = np.resize(np.array(self.keys.electricity or (np.nan,)), HOURS)
         cost = float((by_hour * prices).sum()) if self.keys.electricity else None

@@ -13,11 +13,12 @@ import simpy
 from numpy.typing import NDArray
 
 from .backlog import Backlog, Floats, backlog
-from .clock import Fleet, RunningJob
+from .clock import Fleet
 from .jobs import FleetJob
 from .question import JobKeys
 from .replica import ServiceReplica
 from .replica_keys import Replicas
+from .running_job import RunningJob
 
 #: Most rates per replica at which the service is simulated; latencies between them are interpolated.
 POINTS = 5

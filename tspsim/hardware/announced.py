@@ -9,12 +9,12 @@ the ranges of another generation.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Optional
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import create_model
 
 from tspsim.base import catalog
-from tspsim.base.strict import Strict
+from tspsim.base.strict import Strict, keys_of
 
 from .specification import ASSUMED_AS, DeviceSpec, MeasuredAt, Sourced
 
@@ -30,20 +30,12 @@ _KEYS = (
     *("visible_memory", *_LENT, "all_in_power", "prices", *_LENT_SECTIONS),
 )
 
-
-def _stated() -> type[Strict]:
-    """The keys of :class:`DeviceSpec` that such a file may have, and which of them it may leave out."""
-    own = DeviceSpec.model_fields
-    optional: dict[str, Any] = {name: (Optional[own[name].annotation], None) for name in _LEFT_OUT}  # noqa: UP045
-    same: dict[str, Any] = {name: (own[name].annotation, own[name]) for name in _KEYS if name not in _LEFT_OUT}
-    keys = {name: (optional | same)[name] for name in _KEYS}
-    return create_model("_AnnouncedKeys", __base__=Strict, announced=(Literal[True], ...), **keys)
-
-
 if TYPE_CHECKING:
     _AnnouncedKeys = DeviceSpec
 else:
-    _AnnouncedKeys = _stated()
+    _AnnouncedKeys = create_model(
+        "_AnnouncedKeys", __base__=Strict, announced=(Literal[True], ...), **keys_of(DeviceSpec, _KEYS, _LEFT_OUT)
+    )
 
 
 class AnnouncedDevice(_AnnouncedKeys):

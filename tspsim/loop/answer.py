@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from ..base.display import Progress
 from ..step.description import describe_cluster, describe_model, provenance
 from ..step.question import Question
 from ..step.result import Result
 from ..step.statements import defaults_in_words
 from .iteration import run_plan
-
-Progress = Callable[[str, float], None]
 
 
 def answer(question: Question, *, progress: Progress | None = None) -> Result:

@@ -8,51 +8,64 @@ the shares of the links that were measured on it, all marked as assumed and with
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import create_model
 
 from ..base import catalog
 from ..base.errors import InputError, UnknownNameError
 from ..base.memo import MOST, BoundedCache
 from ..base.registry import changes
-from ..base.strict import Strict
-from ..base.units import BytesPerSecond, PositiveCount, Seconds
-from .specs import CollectivesSpec, Considered, HostLinkSpec, Joined, LinkSpec, NodeSpec, NumberWithBasis
+from ..base.strict import Strict, keys_of
+from ..base.units import PositiveCount
+from .specs import CollectivesSpec, Considered, LinkSpec, NodeSpec
+
+#: Keys of a node that its device's file may have too; those of them that only a measured node must have.
+_OF_A_DEVICE = ("like", "gpus", "link", "intra", "nics", "rails", "host_link", "host_memory", "host_reads")
+_LENT = ("intra", "nics", "host_link")
+#: Keys of a node's own file beside ``announced``, each as :class:`NodeSpec` declares it.
+_KEYS = ("sold", "name", "description", "device", "gpus", "like", *_OF_A_DEVICE[2:])
+
+if TYPE_CHECKING:
+    _LinkKeys = LinkSpec
+    _NodeKeys = NodeSpec
+    _LentKeys = NodeSpec
+else:
+    _link = keys_of(LinkSpec, LinkSpec.model_fields, ("latency",))
+    _link["per_gpu"] = (PositiveCount, 1)
+    _LinkKeys = create_model("_LinkKeys", __base__=Strict, **_link)
 
 
-class AnnouncedLink(Strict):
+class AnnouncedLink(_LinkKeys):
     """The links as announced; a latency left out is that of the node it is like."""
 
-    kind: str = Field(min_length=1)
-    bandwidth: NumberWithBasis[BytesPerSecond]
-    per_gpu: PositiveCount = 1
-    latency: NumberWithBasis[Seconds] | None = None
+
+if not TYPE_CHECKING:
+    _node = keys_of(NodeSpec, _KEYS, _LENT) | {"link": (AnnouncedLink, ...)}
+    _NodeKeys = create_model("_NodeKeys", __base__=Strict, announced=(Literal[True], ...), **_node)
+    _part = keys_of(NodeSpec, _OF_A_DEVICE, ("gpus", *_LENT)) | {"link": (AnnouncedLink | None, None)}
+    _LentKeys = create_model("_LentKeys", __base__=Strict, **_part)
 
 
-class AnnouncedNode(Strict):
+class OtherLibrary(Strict):
+    """What its collectives differ in from those of the node it is like.
+
+    ``library`` names the collective library, where that is another than the one measured. ``without`` are algorithms
+    that its links or its library cannot run, such as ``in_switch``.
+    """
+
+    library: str | None = None
+    without: tuple[str, ...] = ()
+
+
+class AnnouncedNode(OtherLibrary, _NodeKeys):
     """A node, or a rack that is one switched domain, as its vendor announces it.
 
     ``library`` names the collective library, where that is another than the one measured. ``without`` are algorithms
     that its links or its library cannot run, such as ``in_switch``. ``sold``: as of a device.
     """
 
-    announced: Literal[True]
-    sold: bool = False
-    name: str
-    description: str = ""
-    device: str
-    gpus: PositiveCount
     like: str
-    link: AnnouncedLink
-    intra: Annotated[str | dict[str, Any], Joined()] | None = None
-    nics: PositiveCount | None = None
-    rails: PositiveCount | None = None
-    host_link: HostLinkSpec | None = None
-    host_memory: HostLinkSpec | None = None
-    host_reads: NumberWithBasis[BytesPerSecond] | None = None
-    library: str | None = None
-    without: tuple[str, ...] = ()
 
     def completed(self, like: NodeSpec) -> dict[str, Any]:
         """The fields of the node's specification, what is left out as ``like`` has it."""
@@ -63,30 +76,16 @@ class AnnouncedNode(Strict):
             latency=self.link.latency or assumed,
         )  # fmt: skip
         nics = self.nics or self.gpus
-        return {
-            "name": self.name, "description": self.description, "announced": True, "sold": self.sold,
-            "like": like.name,
-            "device": self.device, "gpus": self.gpus, "intra": self.intra or like.intra, "link": link,
-            "nics": nics, "rails": self.rails or nics, "host_link": self.host_link or like.host_link,
-            "host_memory": self.host_memory, "host_reads": self.host_reads,
-            "collectives": assumed_collectives(like, self.library, self.without),
-        }  # fmt: skip
+        lent = {"intra": like.intra, "host_link": like.host_link, "nics": nics, "rails": nics}
+        stated = {name: value for name in _KEYS if (value := getattr(self, name)) is not None}
+        collectives = assumed_collectives(like, self.library, self.without)
+        return lent | stated | {"announced": True, "like": like.name, "link": link, "collectives": collectives}
 
 
-class LentNode(Strict):
+class LentNode(OtherLibrary, _LentKeys):
     """The node of a device that has no file: ``like`` another one, but for its GPUs and what else is stated here."""
 
     like: str
-    gpus: PositiveCount | None = None
-    link: AnnouncedLink | None = None
-    intra: Annotated[str | dict[str, Any], Joined()] | None = None
-    nics: PositiveCount | None = None
-    rails: PositiveCount | None = None
-    host_link: HostLinkSpec | None = None
-    host_memory: HostLinkSpec | None = None
-    host_reads: NumberWithBasis[BytesPerSecond] | None = None
-    library: str | None = None
-    without: tuple[str, ...] = ()
 
     def of(self, device: str, like: NodeSpec) -> AnnouncedNode:
         """The node of a device, as a file of its own would announce it."""
@@ -95,13 +94,16 @@ class LentNode(Strict):
             kind=link.kind, bandwidth=link.bandwidth, per_gpu=link.per_gpu, latency=link.latency
         )
         nics = self.nics or (like.nics if as_many else None)
-        return AnnouncedNode(
-            announced=True, sold=not like.announced or like.sold, name=f"{like.name} with {device}", device=device,
-            description=f"as {like.name}, with another GPU", gpus=self.gpus or like.gpus, like=like.name,
-            link=self.link or announced_link, intra=self.intra, nics=nics,
-            rails=self.rails or (like.rails if as_many and nics == like.nics else None), host_link=self.host_link,
-            host_memory=self.host_memory or like.host_memory, host_reads=self.host_reads or like.host_reads,
-            library=self.library, without=self.without,
+        stated = {name: getattr(self, name) for name in (*_OF_A_DEVICE, *OtherLibrary.model_fields)}
+        return AnnouncedNode.model_validate(
+            stated
+            | {
+                "announced": True, "sold": not like.announced or like.sold, "name": f"{like.name} with {device}",
+                "device": device, "description": f"as {like.name}, with another GPU", "gpus": self.gpus or like.gpus,
+                "like": like.name, "link": self.link or announced_link, "nics": nics,
+                "rails": self.rails or (like.rails if as_many and nics == like.nics else None),
+                "host_memory": self.host_memory or like.host_memory, "host_reads": self.host_reads or like.host_reads,
+            }
         )  # fmt: skip
 
 

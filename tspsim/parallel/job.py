@@ -346,7 +346,7 @@ class Job:
     def again(self, chunk: Chunk) -> tuple[str, ...]:
         """What of each of a chunk's layers its backward makes again."""
         what, partly = self.plan.recomputation, self.plan.recomputed
-        return partly.what(what, chunk.layers) if partly is not None else (what,) * chunk.layers
+        return partly.by_layer(what, chunk.layers) if partly is not None else (what,) * chunk.layers
 
     def making(self, again: str) -> Job:
         """The job as one layer of it meets it, of which that much is made again."""

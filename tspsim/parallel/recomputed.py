@@ -12,9 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
 
 from ..base.memo import remembered
 from ..base.registry import Registry
+from ..base.strict import OneOf
+from ..base.units import PositiveCount
 
 #: What of a layer is made again for its backward (:mod:`tspsim.parallel.recompute`).
 KEPT, ATTENTION, CHEAP, FULL = "none", "selective", "cheap", "full"
@@ -72,8 +77,12 @@ RECOMPUTE_METHODS.register(
 class Partly:
     """Some layers of every chunk, by a method of :data:`RECOMPUTE_METHODS`."""
 
-    layers: int
-    method: str = BLOCK.name
+    layers: Annotated[PositiveCount, Field(description="of every chunk of a stage, as the method counts them")]
+    method: Annotated[
+        str,
+        OneOf(RECOMPUTE_METHODS.names),
+        Field(description="the first layers, every so-many-th one, or all in groups of so many"),
+    ] = BLOCK.name
 
     @property
     def group(self) -> int:
@@ -85,17 +94,17 @@ class Partly:
         """Of a plan's name, behind what is recomputed."""
         return f"{RECOMPUTE_METHODS.get(self.method).word}{self.layers}"
 
-    def what(self, recomputation: str, layers: int) -> tuple[str, ...]:
+    def by_layer(self, recomputation: str, layers: int) -> tuple[str, ...]:
         """What is made again of each of a chunk's layers.
 
-        >>> Partly(2).what("full", 3), Partly(2, "every").what("full", 3), Partly(2, "uniform").what("full", 3)
-        (('full', 'full', 'none'), ('full', 'none', 'full'), ('full', 'inside', 'full'))
+        >>> [Partly(2, method).by_layer("full", 3) for method in ("block", "every", "uniform")]
+        [('full', 'full', 'none'), ('full', 'none', 'full'), ('full', 'inside', 'full')]
         """
-        return _what(self, recomputation, layers)
+        return _by_layer(self, recomputation, layers)
 
 
 @remembered(4096)
-def _what(partly: Partly, recomputation: str, layers: int) -> tuple[str, ...]:
+def _by_layer(partly: Partly, recomputation: str, layers: int) -> tuple[str, ...]:
     method, group = RECOMPUTE_METHODS.get(partly.method), partly.group
     return tuple(
         (INSIDE if index % group else recomputation) if method.recomputed(index, partly.layers) else KEPT

@@ -41,7 +41,7 @@ from .plan_keys import (
     ways_to_shard,
 )
 from .reasons import ANOTHER_QUESTION, CHANGES_NUMBERS, OWN_KERNELS
-from .recomputed import ATTENTION, BLOCK, CHEAP, FULL, KEPT, RECOMPUTE_METHODS
+from .recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 from .sought import (
     Sought,
     divides_tokens,
@@ -70,15 +70,11 @@ Cut = Annotated[str, OneOf(lambda: ("heads", "blocks"))]
 Partition = Annotated[str, OneOf(lambda: ("zigzag", "contiguous"))]
 
 
-class PartlyRecomputed(Strict):
+class PartlyRecomputed(Partly, Strict):
     """What is made again, of some layers of every chunk: ``{what: full, layers: 12}``."""
 
     what: Literal["selective", "cheap", "full"] = Field(
         "full", description="attention alone; norms, products of activations and heads from latents; or all of a layer"
-    )
-    layers: PositiveCount = Field(description="of every chunk of a stage, as the method counts them")
-    method: Annotated[str, OneOf(RECOMPUTE_METHODS.names)] = Field(
-        BLOCK.name, description="the first layers, every so-many-th one, or all in groups of so many"
     )
 
 

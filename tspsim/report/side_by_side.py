@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base.display import Pictured, html_table
+from ..base.display import Pictured, Progress, html_table
 from ..base.memo import once
 from ..base.units import compact, duration, gib
 from ..scenario import Scenario
 from ..step.result import SCHEMA_VERSION, PlanResult, Result, waits_of
 from ..studies.purchase import Decision, decide
 from ..studies.searched import Searched
-from ..studies.sweeping import Progress
 
 if TYPE_CHECKING:
     import pandas

@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..base.registry import Registry
-from ..base.strict import OneOf
+from ..base.strict import OneOf, as_stated
 from ..network import ALGORITHMS, KINDS
 from ..parallel import CONTEXT_METHODS, SCHEMES, Option, mesh_axes, scheme_axes
 from ..parallel.feature import plan_options
@@ -207,7 +207,7 @@ class Spread(StatedSchedule):
         """What is made again, and of which layers where not of all."""
         stated = self.recomputation
         if isinstance(stated, PartlyRecomputed):
-            return stated.what, Partly(stated.layers, stated.method)
+            return stated.what, as_stated(stated, Partly)
         return stated or KEPT, None
 
     def _spread(self) -> dict[str, int]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..base.display import Progress
 from ..base.units import digits, duration, percent, several
 from ..parallel import Plan
 from ..scenario.traffic import TrafficSpec
@@ -20,8 +21,6 @@ from .points import LoadedRun, point
 from .pooled import pooled_deployment
 from .spread import BASIS
 
-#: Called with the current plan and the share that is done.
-Progress = Callable[[str, float], None]
 #: A cache counts as full from this share on.
 FULL = 0.98
 

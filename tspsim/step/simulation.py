@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.display import Progress
 from ..base.errors import InputError, UnreachableError
 from ..base.quick import no_collection
 from ..base.units import duration, percent
@@ -48,8 +49,6 @@ from .tuning import kernels_s, short, tuned
 from .variation import DRAWS, drawn, pace
 
 __all__ = ["Lookups", "Question", "look_up", "run", "run_plan", "simulate"]
-
-Progress = Callable[[str, float], None]
 
 
 def simulate(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ..base.display import Progress
 from ..base.errors import InfeasibleError, InputError
 from ..fleet import FleetQuestion, own_scenario
 from ..scenario import PlanSpec, Scenario
@@ -26,8 +27,6 @@ from .searched import Searched
 #: Work of the search on one machine, in seconds of a processor, and the number of best plans: as in ``tspsim plan``,
 #: so that both give the same plan.
 BUDGET_S, TOP = 40.0, 3
-#: Called with the name of the current task and the share that is done.
-Progress = Callable[[str, float], None]
 
 
 def with_best(

@@ -9,13 +9,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ..answer.kinds import simulate
+from ..base.display import Progress
 from ..base.errors import InfeasibleError, InputError
 from ..fleet import FleetAnswer, FleetQuestion, answer, load
 from ..fleet.need_keys import FleetOffer, Needs
@@ -27,7 +28,6 @@ from .executors import in_order
 
 #: Further nodes to try, as a share, where the draws' largest number does not hold in all draws.
 MORE = 0.25
-Progress = Callable[[str, float], None]
 #: Columns of the table of offers.
 COLUMNS = ("offer", "nodes", "of single draws", "GPUs", "USD", "MWh")
 

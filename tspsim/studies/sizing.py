@@ -8,11 +8,11 @@ one router, and by more or fewer, until they keep the bounds and one machine les
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..base.display import Pictured, html_table, progress_bar
+from ..base.display import Pictured, Progress, html_table, progress_bar
 from ..base.errors import InfeasibleError, InputError
 from ..base.units import digits, duration, parse, share_beside
 from ..scenario import Scenario, load
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 MOST_NODES, FABRIC = 8, "rails-400g"
 #: Most numbers of machines that are tried.
 MOST_TRIES = 16
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)

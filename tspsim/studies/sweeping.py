@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from ..base.display import Progress
 from ..base.errors import InputError, Interrupted, TspsimError
 from ..base.units import duration
 from .axes import Axis, points, read_axis
@@ -15,8 +16,6 @@ from .query import Entry
 from .store import AnswerStore
 from .table import Table
 
-#: Called with the name of the current task and the share that is done.
-Progress = Callable[[str, float], None]
 #: The question that is swept.
 Asked = TypeVar("Asked")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tspsim.base.display import Pictured, html_table
+from tspsim.base.display import Pictured, Progress, html_table
 from tspsim.base.errors import InputError, shorten
 
 from ..base.memo import once
@@ -31,7 +31,6 @@ MOST_GROUPS = 400
 #: Counts above this are not shapes.
 LARGEST_COUNT = 1e15
 
-Progress = Callable[[str, float], None]
 #: Some complete and checked rows of the table at a path.
 Rows = tuple[str, "pd.DataFrame"]
 #: How the rows of all tables are predicted: :func:`map`, or a map over processes that keeps the order.

@@ -118,7 +118,7 @@ class StageBounds:
         again_s = 0.0
         if plan.recomputed is not None and not mixed(job):
             again = [
-                sum(what == plan.recomputation for what in plan.recomputed.what(plan.recomputation, layers))
+                sum(what == plan.recomputation for what in plan.recomputed.by_layer(plan.recomputation, layers))
                 for layers in job.chunk_sizes
             ]
             all_of_it = self.kernels.of_model(job.making(plan.recomputation))

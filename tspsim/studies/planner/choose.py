@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
+from ...base.display import Progress
 from ...base.errors import InputError
 from ...scenario import Scenario
 from ...steps import STEPS
@@ -26,7 +27,7 @@ def planner_of(
     jobs: int | None = 1,
     budget_s: float | None = None,
     limits: Sequence[str] = (),
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | None = None,
     maps: bool = False,
 ) -> AnyPlanner:
     """The planner of a scenario.
@@ -79,7 +80,7 @@ def planner_of(
     if maps:
         raise InputError("a map is of one machine, the scenario has offers", key="--map")
 
-    def of_offer(offer: Scenario, report: Callable[[str, float], None] | None) -> Planner:
+    def of_offer(offer: Scenario, report: Progress | None) -> Planner:
         bare, others, own = searched_apart(offer, stated)
         return step_planner(bare, stated=others, budget_s=budget_s, progress=report, limits=(*own, *limits))
 

@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+#: Shares of the time after which the search for the best, the details that follow, and everything end.
+SEARCH_SHARE, DETAIL_SHARE, WHOLE_SHARE = 0.75, 0.88, 0.95
+
 
 def _nothing() -> float:
     return 0.0

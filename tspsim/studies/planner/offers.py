@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ...base.display import ShownPlans
+from ...base.display import Progress, ShownPlans
 from ...base.errors import InfeasibleError, InputError
 from ...scenario import Scenario
 from ...step.result import SCHEMA_VERSION, PlanResult
@@ -15,8 +15,6 @@ from .answer import Planned, document
 from .planner import Planner
 from .simulated_plan import SimulatedPlan
 
-#: Called with a sentence and the share that is done.
-Progress = Callable[[str, float], None]
 #: Builds the planner of one offer's scenario, with its progress callback.
 Make = Callable[[Scenario, Progress | None], Planner]
 

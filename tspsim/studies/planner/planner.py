@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
+from ...base.display import Progress
 from ...base.errors import InfeasibleError, InputError, TspsimError, UnknownNameError
 from ...base.quick import seldom_collecting
 from ...base.units import were
-from ...network import Cluster
-from ...parallel import Job, build_mesh, located, peak_memory, scheme_of
+from ...parallel import Job, peak_memory, scheme_of
 from ...parallel.checks import MOST_VISITS
-from ...scenario import PlanSpec as PlanKeys
 from ...scenario import Scenario
 from ...step.description import too_large
 from ...step.paths import Effort
-from ...step.result import Memory, PlanResult
-from ...step.simulation import run_plan, scheduled
-from .. import uncertainty
+from ...step.result import Memory
 from ..executors import executor_of, growing
 from ..front import front_of
 from ..query import Library
-from .answer import Lead, Planned, StatedPlan
+from .answer import Planned
 from .branch import Best, Search
-from .candidate import NAMED, Candidate, name_of
-from .clock import NEVER, Deadline
+from .clock import NEVER, SEARCH_SHARE, WHOLE_SHARE, Deadline
+from .details import PlanDetails
 from .limit import Limits
-from .limits import LeanPlan, bytes_up_to, lean_jobs, leanest, limits
-from .map_search import search_map
+from .limits import LeanPlan, leanest
 from .scheme_map import Points
 from .searches import Searches
-from .sensitivity import places, ranked
 from .simulated_plan import SimulatedPlan
 from .space import Space
-from .why import compare, parts_s
-from .workers import Simulators, scenario_of
+from .stated_plans import StatedPlans
+from .workers import Simulators
 
 #: What plans are ranked by.
 OBJECTIVES = ("tokens_per_s", "tokens_per_dollar", "tokens_per_joule", "memory_headroom")
@@ -47,21 +39,15 @@ OF_A_GPU = ("tokens_per_dollar", "tokens_per_joule")
 #: Least shares of a GPU's memory that plans of the front leave free; most rounds of simulations for each.
 FREE_SHARES = (0.25, 0.5)
 FREE_ROUNDS = 4
-#: Shares of the time after which the search for the best, the details that follow, and everything end.
-SEARCH_SHARE, DETAIL_SHARE, WHOLE_SHARE = 0.75, 0.88, 0.95
 #: SOON_S: effort after which an unfinished proof waits for a climb, at most FIRST_SHARE of the budget; CLIMB_SHARE: the
 #: climb's share of the rest.
 SOON_S, FIRST_SHARE, CLIMB_SHARE = 6.0, 0.25, 0.6
 #: With a budget, the search ends when no remaining plan can be better by more than this share.
 CLOSE_ENOUGH = 0.01
-#: Instructions of a short simulation; plans among which a short one is looked for.
-EASY, FEW = 20_000, 16
 #: Last simulated plans whose timelines are kept: the best are among them when the comparison needs them.
 RECENT = 8
 #: Plans that the executor expects, for its number of processes.
 MANY = 100
-#: Called with a sentence and the share that is done.
-Progress = Callable[[str, float], None]
 
 
 class Planner:
@@ -101,7 +87,8 @@ class Planner:
         scenario, self.question = self.searches.scenario, self.searches.question
         batch = self._batch(scenario, stated)
         self.answer = Planned(scenario, self.question, batch, objective, top, self.limits)
-        self.stated = scenario.plans if stated else ()
+        self.stated = StatedPlans(scenario.plans if stated else (), self.answer, self.library, self.effort)
+        self.details = PlanDetails(self.answer, self.searches, self._deadline, self._gap, progress)
         self.by_nodes: dict[int, Search] = {}
         self.points: Points | None = None
 
@@ -122,15 +109,15 @@ class Planner:
         TspsimError
             Time ran out before a plan that keeps the limits was simulated.
         """
-        further = [self._front, self._why, self._limits, self._sensitivity]
+        further = [self._front, self.details.why, self._limits, self.details.sensitivity]
         if self.question.work.unequal.tokens:  # another batch or length would change the sequences
-            further = [self._front, self._why]
+            further = [self._front, self.details.why]
             if points is not None:
                 problem = "has one longest length; --map needs sequences of equal length"
                 raise InputError(problem, key="workload.lengths")
         if points is not None:
             self.points = points
-            further.append(lambda: self._map(points))
+            further.append(lambda: self.details.map(points, self.executor))
         return self._answer(self._stated, self._best, *further)
 
     def only_best(self) -> Planned:
@@ -217,16 +204,6 @@ class Planner:
             self.by_nodes[nodes] = search
         return self.by_nodes[nodes]
 
-    def _map(self, points: Points) -> None:
-        """The map at constant tokens per step; at least one sequence."""
-        deadline = self._deadline(WHOLE_SHARE)
-        for cell in search_map(self.answer.scenario, points, self.answer.tokens, self.executor, deadline):
-            cells = sorted((*self.answer.scheme_map, cell), key=lambda point: (point.nodes, point.sequence))
-            self.answer.scheme_map = tuple(cells)
-            if self.progress is not None:
-                done, every = len(self.answer.scheme_map), len(points.sequences) * len(points.nodes)
-                self.progress(f"map: {done} of {every} points", done / every)
-
     def _report(self, next_bound_s: float, best: Sequence[SimulatedPlan]) -> None:
         simulated = sum(search.tally.simulated for search in self.by_nodes.values())
         if self.progress is None:
@@ -245,83 +222,8 @@ class Planner:
         self.progress(words, share)
 
     def _stated(self) -> None:
-        """Simulates the scenario's own plans at this batch."""
-        answer = self.answer
-        scenarios: dict[str, Scenario] = {}
-        errors: dict[str, str] = {}
-        for keys in self.stated:
-            try:
-                scenarios[keys.name] = self._at_batch(keys)
-                self.library.look_up(scenarios[keys.name])
-            except InputError as error:
-                errors[keys.name] = str(error)
-                scenarios.pop(keys.name, None)
-        # The first is always simulated, so that there is always an answer.
-        search, names = self.search_at(self.question.cluster.nodes), list(scenarios)
-        results: dict[str, PlanResult | None] = {}
-        try:
-            for number, name in enumerate(names):
-                if number and self._deadline(WHOLE_SHARE).passed:
-                    break
-                candidate = self._stated_candidate(scenarios[name], scenarios[name].plans[0])
-                self.effort.add(search.bound.simulation_s(candidate.job, candidate.mesh))
-                (results[name],) = self.simulators.ask([scenarios[name]])
-        finally:
-            for keys in self.stated:
-                result = results.get(keys.name)
-                refused = errors.get(keys.name) or ((result.error or "") if result is not None else "time ran out")
-                answer.stated += (StatedPlan(keys.name, result, refused),)
-                if result is not None and result.ran:
-                    self._know(search, self._stated_candidate(scenarios[keys.name], keys), result)
-        if not search.simulated:
-            simplest = self._simplest(search)
-            self.effort.add(search.bound.simulation_s(simplest.job, simplest.mesh))
-            (result,) = self.simulators.ask([scenario_of(answer.scenario, simplest)])
-            if result is not None and result.ran:
-                self._know(search, simplest, result)
-
-    def _know(self, search: Search, candidate: Candidate, result: PlanResult) -> None:
-        """Adds a plan that was simulated outside the search to its results."""
-        plan = replace(candidate.plan, micro_batch=candidate.job.sequences)
-        own = candidate.stated is None or NAMED.issuperset(candidate.stated)
-        # Under the search's name for it, if the name contains all keys: it is not simulated twice.
-        name = name_of(plan) if own else f"{candidate.name} (stated)"
-        search.simulated[name] = SimulatedPlan(candidate, result, search.bound.step_s(candidate.job, candidate.mesh))
-        # The bound at an MFU of one: the model's own products at the device's peak.
-        search.least_s = max(search.least_s, result.step_time_s * result.mfu)
-
-    def _stated_candidate(self, scenario: Scenario, keys: PlanKeys) -> Candidate:
-        question = self.library.look_up(scenario)
-        job, cluster = scheduled(question, question.plans[0]), question.cluster
-        mesh = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node)
-        stated = keys.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-        return Candidate(job, mesh, (), stated)
-
-    def _simplest(self, search: Search) -> Candidate:
-        """The first plan that fits, or if that is long to simulate, the quickest to simulate of the next few."""
-        room_bytes = search.capacity_bytes
-        fitting = (job for job in lean_jobs(search.space) if bytes_up_to(room_bytes, job) <= room_bytes)
-        tried: list[tuple[int, Candidate]] = []
-        for job in itertools.islice(fitting, FEW):
-            candidate = self._candidate(search.space, job)
-            tried.append((search.bound.instructions(candidate.job, candidate.mesh), candidate))
-            if tried[-1][0] <= EASY:
-                return candidate
-        return min(tried, key=lambda entry: entry[0])[1]
-
-    def _candidate(self, space: Space, job: Job) -> Candidate:
-        cluster = space.cluster
-        plan = located(replace(job.plan, name=name_of(job.plan)), cluster.gpus, cluster.gpus_per_node)
-        return Candidate(replace(job, plan=plan), build_mesh(plan, cluster.gpus, cluster.gpus_per_node), ())
-
-    def _at_batch(self, keys: PlanKeys) -> Scenario:
-        """The scenario with one of its plans, whose replicas share the batch."""
-        answer = self.answer
-        dp = keys.degrees(self.question.cluster.gpus)["dp"]
-        if answer.batch % dp and not self.question.work.unequal.tokens:
-            raise InputError(f"{dp} replicas do not divide the batch of {answer.batch} sequences")
-        workload = answer.scenario.workload.with_sequences(answer.batch // dp)
-        return answer.scenario.model_copy(update={"workload": workload, "plans": (keys,), "offers": ()})
+        search = self.search_at(self.question.cluster.nodes)
+        self.stated.simulate(search, self.simulators, self._deadline(WHOLE_SHARE))
 
     def _best(self) -> None:
         answer = self.answer
@@ -459,51 +361,5 @@ class Planner:
         answer.front = ()
         self._conclude()
 
-    def _why(self) -> None:
-        """Compares the two best with their timelines, kept or simulated again."""
-        answer = self.answer
-        if len(answer.best) < 2 or not answer.enough or self._deadline(DETAIL_SHARE).passed:
-            return
-        results, offers = [], []
-        for plan in answer.best[:2]:
-            nodes = plan.result.gpus // self.question.cluster.gpus_per_node
-            question = self.library.look_up(scenario_of(self.searches.resized(nodes), plan.candidate))
-            result = self.library.answer(self.library.key(question)) or run_plan(question, question.plans[0])
-            errors = result.range.factors if result.range is not None else {}
-            results.append(result)
-            offers.append(uncertainty.offer_from(question, result, errors, name=plan.candidate.name))
-        best, other = map(parts_s, results)
-        answer.why, answer.rival = compare(best, other), answer.best[1].candidate.name
-        verdict = uncertainty.compare(offers[0], offers[1])
-        answer.ahead = Lead(verdict.ratio, verdict.low, verdict.high, verdict.probability)
-
     def _limits(self) -> None:
-        if self.progress is not None:
-            self.progress("longest context, largest batch, fewest nodes", 0.85)
-        if self._deadline(DETAIL_SHARE).passed:
-            return
-        search = self.search_at(self.question.cluster.nodes)
-
-        def resized(nodes: int) -> Cluster:
-            return self.searches.look_up(self.searches.resized(nodes)).cluster
-
-        with contextlib.suppress(TimeoutError):
-            self.answer.limits = limits(search.space, search.capacity_bytes, resized, self._deadline(WHOLE_SHARE))
-
-    def _sensitivity(self) -> None:
-        answer = self.answer
-        if not answer.enough:  # without a proven best here there is nothing to compare
-            return
-        around = list(places(self.question.cluster, answer.scenario.workload.sequence, answer.batch))
-        for number, place in enumerate(around):
-            if self.progress is not None:
-                self.progress(f"the front at {place.what}", 0.9 + 0.1 * number / len(around))
-            deadline = self._deadline(WHOLE_SHARE)
-            if self._deadline(DETAIL_SHARE).passed:
-                return
-            try:
-                self.searches.resized(place.nodes)
-            except InputError:  # a graph or a measurement has a fixed number of nodes
-                continue
-            search = self.searches.search(place.nodes, place.batch, place.sequence, deadline=deadline)
-            answer.sensitivity += (ranked((*answer.best, *answer.front), place, search, self._gap),)
+        self.details.limits(self.search_at(self.question.cluster.nodes))

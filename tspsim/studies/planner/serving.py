@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...base.display import Progress
 from ...base.errors import InputError, UnknownNameError
 from ...base.units import were
 from ...parallel import scheme_axes
@@ -105,7 +106,7 @@ class ServingPlanner:
         limits: Sequence[str] = (),
         top: int = 3,
         budget_s: float | None = None,
-        progress: Callable[[str, float], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         if objective not in OBJECTIVES:
             raise UnknownNameError("objective", objective, OBJECTIVES, key="--objective")

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...answer.kinds import run_plan
+from ...base.display import Progress
 from ...base.errors import InputError, TspsimError
 from ...scenario import Scenario
 from ...scenario.project import DAY_S, Project
@@ -26,8 +27,6 @@ from .row import MEASURES, OBJECTIVES, OfferRow
 from .scaling import Trial, curve, trials_of
 from .service import load_of, nearest_of, service_of
 from .verdict import sentences, today_s_ratio
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
