@@ -99,8 +99,9 @@ def serious(page: Any) -> list[tuple[str, str]]:
 
 
 def test_from_an_empty_folder_to_a_file_that_the_command_answers_to_the_same_bytes(
-    tab: Tab, folder: Path, monkeypatch: pytest.MonkeyPatch
+    same_tab: Tab, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tab = same_tab
     page = tab.page
     before = page.inner_text("#rate")
     page.fill(tab.field("workload/sequence"), "64Ki")
