@@ -62,7 +62,7 @@ def opened(chromium: Any, studio: Any) -> Iterator[Open]:
 
 @pytest.fixture
 def tab(opened: Open) -> Iterator[Tab]:
-    """A page of its own for every test, with the first question answered and no pins."""
+    """A page of its own, with the first question answered and no pins, for tests that end it or what answers it."""
     own = opened()
     yield own
     own.page.context.close()
@@ -70,7 +70,7 @@ def tab(opened: Open) -> Iterator[Tab]:
 
 @pytest.fixture(scope="module")
 def walked_tab(opened: Open) -> tuple[Tab, str]:
-    """A page for tests that need no other tab's silence, and the question it opened on."""
+    """One page for several tests, and the question it opened on."""
     own = opened()
     return own, own.yaml
 
