@@ -206,7 +206,7 @@ def test_mlperf_bounds_each_percentile_by_itself() -> None:
 
 def test_a_rate_that_no_plan_serves_is_refused_with_the_highest() -> None:
     (plan,) = answered(
-        "traffic.arrivals={kind: poisson, rate: 100}", "traffic.requests=100", "traffic.prompt=4Ki"
+        "traffic.arrivals={kind: poisson, rate: 100}", "traffic.requests=300", "traffic.prompt=4Ki"
     ).plans
     assert not plan.ran and plan.error is not None
     assert "requests come at 100/s, and it serves about" in plan.error
