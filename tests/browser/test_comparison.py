@@ -53,15 +53,19 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(visit_once: Open, comparison: Path) -> Any:
-    """A page for tests of which one alone changes it."""
+    """A page for tests that each change a part of their own."""
     return visit_once(comparison)
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), (400, "dark")])
-def test_every_figure_is_drawn_and_nothing_scrolls_sideways(
-    visit: Open, comparison: Path, width: int, scheme: str
-) -> None:
-    page = visit(comparison, width, scheme)
+def test_every_figure_is_drawn_and_nothing_scrolls_sideways(shared: Any) -> None:
+    check_drawn(shared)
+
+
+def test_every_figure_is_drawn_on_a_phone_in_the_dark(visit: Open, comparison: Path) -> None:
+    check_drawn(visit(comparison, 400, "dark"))
+
+
+def check_drawn(page: Any) -> None:
     drawn = page.evaluate(DRAWN)
     assert set(drawn) == FIGURES
     assert all(count > 0 for count in drawn.values()), drawn
@@ -83,8 +87,8 @@ def test_long_names_of_plans_leave_what_they_are_ranked_by_in_sight(visit: Open,
     assert rate is not None and "\u00a0" in rate.strip()  # a number and its unit stay on one line
 
 
-def test_the_ranking_sorts_by_the_chosen_measure_and_the_filters_narrow_it(visit: Open, comparison: Path) -> None:
-    page = visit(comparison)
+def test_the_ranking_sorts_by_the_chosen_measure_and_the_filters_narrow_it(shared: Any) -> None:
+    page = shared
     assert {name for name, _ in page.evaluate(SHOWN)} == {"H200", "MI300X <script>"}  # the best plan of each at first
     assert page.inner_text("#shown") == "2 of 6 plans" and page.input_value("#measure") == "dollar"
     page.uncheck("#best-only")

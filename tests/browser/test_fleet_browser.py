@@ -32,9 +32,21 @@ def page_of_a_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-def test_a_quarter_is_zoomed_to_an_hour(visit: Open, page_of_a_fleet: Path, width: int, scheme: str) -> None:
-    page = visit(page_of_a_fleet, width, scheme)
+@pytest.fixture(scope="module")
+def wide(visit_once: Open, page_of_a_fleet: Path) -> Any:
+    """A page for tests that show all of it again when they end."""
+    return visit_once(page_of_a_fleet, 1400)
+
+
+def test_a_quarter_is_zoomed_to_an_hour(wide: Any) -> None:
+    check_zoom(wide)
+
+
+def test_a_quarter_is_zoomed_to_an_hour_on_a_phone_in_the_dark(visit: Open, page_of_a_fleet: Path) -> None:
+    check_zoom(visit(page_of_a_fleet, 390, "dark"))
+
+
+def check_zoom(page: Any) -> None:
     assert page.evaluate(WINDOW) == [0, 60] and page.evaluate(DRAWN) == MOST_DRAWN
     assert page.evaluate(CUT) == [] and page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
     for name, days in (("7 days", 7), ("1 day", 1), ("1 hour", 1 / 24)):
@@ -53,8 +65,8 @@ def test_a_quarter_is_zoomed_to_an_hour(visit: Open, page_of_a_fleet: Path, widt
     assert "<b>" not in "".join(page.evaluate("() => document.getElementById('figure-nodes').data[1].text"))
 
 
-def test_dragging_zooms(visit: Open, page_of_a_fleet: Path) -> None:
-    page = visit(page_of_a_fleet, 1400, "light")
+def test_dragging_zooms(wide: Any) -> None:
+    page = wide
     plot = page.locator("#figure-nodes .nsewdrag").first
     plot.scroll_into_view_if_needed()
     box = plot.bounding_box()
@@ -65,3 +77,4 @@ def test_dragging_zooms(visit: Open, page_of_a_fleet: Path) -> None:
     page.wait_for_function("() => document.getElementById('figure-nodes').layout.xaxis.range[0] > 1")
     begin, end = page.evaluate(WINDOW)
     assert begin == pytest.approx(30, abs=0.5) and end == pytest.approx(36, abs=0.5)
+    page.get_by_role("button", name="Whole").click()

@@ -41,18 +41,32 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared(visit_once: Open, report: Path) -> Any:
-    """A page for tests that put back what they change, or set first what they look at."""
-    return visit_once(report)
+def on_load(visit_once: Open, report: Path) -> tuple[Any, dict[str, int], list[float]]:
+    """A page with its figures and the window of its timeline as they were when it was opened."""
+    page = visit_once(report, 1400)
+    return page, page.evaluate(DRAWN), page.evaluate(WINDOW)
 
 
-@pytest.mark.parametrize(("width", "scheme", "named"), [(1400, "light", True), (400, "dark", False)])
+@pytest.fixture
+def shared(on_load: tuple[Any, dict[str, int], list[float]]) -> Any:
+    """That page, for tests that put back what they change, or set first what they look at."""
+    return on_load[0]
+
+
 def test_every_figure_is_drawn_on_load_and_nothing_scrolls_sideways(
-    visit: Open, report: Path, width: int, scheme: str, named: bool
+    on_load: tuple[Any, dict[str, int], list[float]],
 ) -> None:
+    page, drawn, _ = on_load
+    check_drawn(page, drawn, "light", named=True)
+
+
+def test_every_figure_is_drawn_on_a_phone_in_the_dark(visit: Open, report: Path) -> None:
+    page = visit(report, 400, "dark")
+    check_drawn(page, page.evaluate(DRAWN), "dark", named=False)
+
+
+def check_drawn(page: Any, drawn: dict[str, int], scheme: str, *, named: bool) -> None:
     """Marks of the fabric have names where there is room."""
-    page = visit(report, width, scheme)
-    drawn = page.evaluate(DRAWN)
     assert set(drawn) == {"gantt-plot", *(f"figure-{name}" for name in FIGURES)}
     assert all(count > 0 for count in drawn.values()), drawn
     assert page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
@@ -63,9 +77,10 @@ def test_every_figure_is_drawn_on_load_and_nothing_scrolls_sideways(
     assert texts and all(texts) == named and any(texts) == named
 
 
-def test_the_timeline_opens_on_two_layers_and_its_buttons_change_the_window(visit: Open, report: Path) -> None:
-    page = visit(report)
-    start, end = page.evaluate(WINDOW)
+def test_the_timeline_opens_on_two_layers_and_its_buttons_change_the_window(
+    on_load: tuple[Any, dict[str, int], list[float]],
+) -> None:
+    page, _, (start, end) = on_load
     step_ms = fixtures.plan(0).step_time_s * 1e3
     assert start == 0
     assert end == pytest.approx(2 / 32 * step_ms, rel=0.1)
@@ -78,6 +93,7 @@ def test_the_timeline_opens_on_two_layers_and_its_buttons_change_the_window(visi
     page.click("[data-view=step]")
     assert page.evaluate(WINDOW)[1] >= 0.95 * step_ms
     assert 1000 < page.evaluate(BARS) < 12_000
+    page.click("[data-view=layer]")
 
 
 def test_the_order_switch_moves_tables_and_figures(shared: Any) -> None:

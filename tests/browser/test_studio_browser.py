@@ -62,10 +62,33 @@ def opened(chromium: Any, studio: Any) -> Iterator[Open]:
 
 @pytest.fixture
 def tab(opened: Open) -> Iterator[Tab]:
-    """A page of its own for every test, with the first question answered and no pins."""
+    """A page of its own, with the first question answered and no pins, for tests that end it or what answers it."""
     own = opened()
     yield own
     own.page.context.close()
+
+
+@pytest.fixture(scope="module")
+def walked_tab(opened: Open) -> tuple[Tab, str]:
+    """One page for several tests, and the question it opened on."""
+    own = opened()
+    return own, own.yaml
+
+
+@pytest.fixture
+def same_tab(walked_tab: tuple[Tab, str]) -> Tab:
+    """That page on its first question again: answered, without pins, with all parts closed that open by a click."""
+    own, first = walked_tab
+    page = own.page
+    if own.yaml != first:
+        page.evaluate("link => { location.hash = link; }", link.fragment(link.State(first, "first.yaml", "")))
+        page.wait_for_function("text => document.querySelector('#yaml').value === text", arg=first, timeout=PATIENCE_MS)
+        own.drawn().fresh()
+    for left in reversed(range(own.pins())):
+        page.click("#pinned [id*='\"unpin\"'] >> nth=0")
+        own.pinned(left)
+    page.evaluate("() => document.querySelectorAll('details').forEach(each => each.open = false)")
+    return own
 
 
 def serious(page: Any) -> list[tuple[str, str]]:
@@ -76,8 +99,9 @@ def serious(page: Any) -> list[tuple[str, str]]:
 
 
 def test_from_an_empty_folder_to_a_file_that_the_command_answers_to_the_same_bytes(
-    tab: Tab, folder: Path, monkeypatch: pytest.MonkeyPatch
+    same_tab: Tab, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tab = same_tab
     page = tab.page
     before = page.inner_text("#rate")
     page.fill(tab.field("workload/sequence"), "64Ki")
@@ -107,14 +131,15 @@ def test_from_an_empty_folder_to_a_file_that_the_command_answers_to_the_same_byt
     assert command is not None and command.startswith("cat > first.yaml") and "tspsim run first.yaml" in command
 
 
-def test_form_and_text_follow_each_other_and_what_is_wrong_is_marked(tab: Tab) -> None:
+def test_form_and_text_follow_each_other_and_what_is_wrong_is_marked(same_tab: Tab) -> None:
+    tab = same_tab
     page = tab.page
     tab.type("32Ki", "16Ki").says("16Ki").fresh()
     assert page.input_value(tab.field("workload/sequence")) == "16Ki"
     tab.type("tp: 4", "tp: 5")
     tab.shows("#problem", "line 6: first.yaml: plans.TP4-SP2")
     assert "▶6" in page.inner_text("#lines") and "stale" in page.get_attribute("#answer", "class")
-    assert page.query_selector('.row.wrong[data-path="plans/1"]') is not None
+    page.wait_for_selector('.row.wrong[data-path="plans/1"]', timeout=PATIENCE_MS)  # the form hears of it by itself
     page.click("#mend button")  # it stands in another section than the form shows
     tab.shows("#level-title", "TP4-SP2")
     page.click("nav button >> nth=0")
@@ -156,7 +181,8 @@ def test_back_forward_reload_and_the_link_open_the_same_question(tab: Tab, opene
     other.page.context.close()
 
 
-def test_pins_stand_side_by_side_and_a_number_slides(tab: Tab) -> None:
+def test_pins_stand_side_by_side_and_a_number_slides(same_tab: Tab) -> None:
+    tab = same_tab
     page = tab.page
     before = tab.set("workload/sequence", "8Ki").pins()
     page.click("#pin")
@@ -178,7 +204,8 @@ def test_pins_stand_side_by_side_and_a_number_slides(tab: Tab) -> None:
     assert "Nine times of ten" in page.inner_text("#answer details.why[open]")
 
 
-def test_the_keyboard_alone_asks_and_reads(tab: Tab) -> None:
+def test_the_keyboard_alone_asks_and_reads(same_tab: Tab) -> None:
+    tab = same_tab
     page = tab.page
     page.reload()
     page.wait_for_selector("#rate", timeout=PATIENCE_MS)
@@ -209,8 +236,8 @@ def test_the_keyboard_alone_asks_and_reads(tab: Tab) -> None:
     tab.pinned(before + 1)
 
 
-def test_nobody_is_kept_out_wide_or_narrow_light_or_dark(tab: Tab, opened: Open) -> None:
-    page = tab.page
+def test_nobody_is_kept_out_wide_or_narrow_light_or_dark(same_tab: Tab, opened: Open) -> None:
+    page = same_tab.page
     page.evaluate("() => document.querySelectorAll('details').forEach(each => each.open = true)")
     assert serious(page) == []
     small = opened("#" + page.url.partition("#")[2], width=390, scheme="dark").page

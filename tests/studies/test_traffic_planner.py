@@ -43,6 +43,10 @@ def asked(**more: Any) -> dict[str, Any]:
     }
 
 
+#: Half of the machine, where what is claimed is not about how much is found.
+SMALL: dict[str, Any] = {"cluster": {"device": "h200", "gpus_per_node": 2}, "plans": [{"name": "TP2", "tp": 2}]}
+
+
 @pytest.fixture(scope="module")
 def planned() -> TrafficPlanned:
     return TrafficPlanner(load(asked()), budget_s=1.5).run()
@@ -141,14 +145,14 @@ def test_who_stops_while_the_best_are_served_whole_is_told_that_the_search_was_i
 
 
 def test_python_plans_requests_too():
-    answer = tspsim.plan(asked(), budget="1 s")
+    answer = tspsim.plan(asked(**SMALL), budget="0.2 s")
     assert isinstance(answer, TrafficPlanned)
     assert answer.objective == "goodput_per_dollar"
 
 
 def test_every_offer_has_its_best():
     offers = [{"name": name, "cluster": {"device": name, "gpus_per_node": 2}} for name in ("h200", "mi300x")]
-    answer = TrafficPlanner(load(asked(offers=offers, plans=[{"name": "TP2", "tp": 2}])), budget_s=1.0).run()
+    answer = TrafficPlanner(load(asked(offers=offers, plans=SMALL["plans"])), budget_s=0.5).run()
     again = load(yaml.safe_load(scenario_text(answer.asked_again)))
     assert [offer.name for offer in again.offers] == ["h200", "mi300x"]
     assert all(len(offer.plans) == 1 and offer.plans[0] in {p.name for p in again.plans} for offer in again.offers)
@@ -163,7 +167,7 @@ def test_every_offer_is_shown_though_the_best_one_s_name_holds_its_own():
         {"name": name, "cluster": {"device": "h200", "gpus_per_node": 2}, "prices": {"gpu_hour": f"{usd} USD/h"}}
         for name, usd in (("h200", 4.0), ("h200 for less", 2.0))
     ]
-    answer = TrafficPlanner(load(asked(offers=offers, plans=[{"name": "TP2", "tp": 2}])), top=1, budget_s=1.5).run()
+    answer = TrafficPlanner(load(asked(offers=offers, plans=[{"name": "TP2", "tp": 2}])), top=1, budget_s=0.6).run()
     assert answer.best[0].offer == "h200 for less"
     assert {"h200", "h200 for less"} == {row[1] for row in traffic_plan.rows(answer)}
 
@@ -195,7 +199,7 @@ def test_an_offer_under_a_power_limit_serves_more_for_a_joule():
 def test_without_bounds_clients_are_as_stated():
     plain = asked()
     del plain["traffic"]["slo"]
-    answer = TrafficPlanner(load(plain), budget_s=0.8).run()
+    answer = TrafficPlanner(load(plain), budget_s=0.3).run()
     assert answer.objective == "tokens_per_dollar"
     assert {each.load["concurrency"] for each in answer.known} == {16}
 
@@ -276,8 +280,8 @@ def test_two_pools_are_as_fast_as_the_slower():
 
 def test_the_command_plans_writes_and_launches(tmp_path, capsys):
     file, written = tmp_path / "few.yaml", tmp_path / "best.yaml"
-    file.write_text(yaml.safe_dump(asked()))
-    assert main(["plan", str(file), "--budget", "1 s", "--emit", "vllm", "--write", str(written)]) == 0
+    file.write_text(yaml.safe_dump(asked(**SMALL)))
+    assert main(["plan", str(file), "--budget", "0.2 s", "--emit", "vllm", "--write", str(written)]) == 0
     assert "vllm serve meta-llama/" in capsys.readouterr().out
     assert load(str(written)).traffic is not None
 
@@ -301,7 +305,7 @@ def test_plans_of_many_replicas_are_compared_on_a_part_and_told_of_all(monkeypat
     """Of 1,024 GPUs two plans were looked at in the default budget, each under the load of all of them."""
     stated = asked(cluster={"device": "h200", "gpus_per_node": 4, "nodes": 8, "fabric": "rails-400g"})
     stated["traffic"]["arrivals"]["concurrency"] = 128
-    planner = TrafficPlanner(load(stated), stated=False, budget_s=1.0)
+    planner = TrafficPlanner(load(stated), stated=False, budget_s=0.5)
     parts: list[ServiceUnderLoad] = []
     conclude = planner._concluded
     monkeypatch.setattr(planner, "_concluded", lambda answer: (parts.extend(answer.known), conclude(answer))[1])
