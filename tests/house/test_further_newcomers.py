@@ -423,7 +423,7 @@ def test_a_reader_and_a_rule_of_ones_own_read_a_trace(tmp_path: Path, capsys: py
     assert main(["trace", "read", str(cards)]) == 0
     said = capsys.readouterr().out
     assert "format: punched" in said and "gemm" in said and "40.0 us" in said
-    assert "names of kernels that are 4.8% of their time" in said
+    assert "names of kernels with 4.8% of the kernel time" in said
 
 
 def test_a_log_of_somebody_else_s_form_is_told_by_its_lines(tmp_path: Path) -> None:
