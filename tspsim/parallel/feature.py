@@ -19,7 +19,7 @@ from .builder import ProgramBuilder
 from .job import Job
 from .ledger import Buffer
 from .pipeline import Chunk, Refusal
-from .plan import Plan
+from .plan import Plan, check_own_keys
 from .registries import ContextShare, Option
 from .scheme import Scheme, WholeTokens
 
@@ -84,8 +84,7 @@ class Feature:
         """Raises ValueError for a feature that nothing switches on, or an option that is a key of every plan."""
         if not self.switches:
             raise ValueError(f"feature '{self.name}': no key of a plan switches it on; name one in options or keys")
-        if taken := sorted({option.name for option in self.options} & {*Plan.__dataclass_fields__, "pp", "dp", "ep"}):
-            raise ValueError(f"feature '{self.name}': '{taken[0]}' is a key of every plan; name it otherwise")
+        check_own_keys(f"feature '{self.name}'", (option.name for option in self.options))
 
     @property
     def switches(self) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import gcd
 from typing import Any
@@ -259,6 +259,14 @@ class Plan(OpenSwitches, Switches):
 
 
 _FIELDS = tuple(one.name for one in fields(Plan))
+
+
+def check_own_keys(owner: str, keys: Iterable[str]) -> None:
+    """Raises ValueError where a key that a registered object brings is a key of every plan."""
+    if taken := sorted({*keys} & {*_FIELDS, "pp", "dp", "ep"}):
+        raise ValueError(f"{owner}: '{taken[0]}' is a key of every plan; name it otherwise")
+
+
 #: Fields that are keys of a scenario's plan, and are told with its answer.
 SWITCHES = tuple(
     name

@@ -18,7 +18,7 @@ from .builder import ProgramBuilder
 from .choice import Choice
 from .job import Job
 from .pipeline import Refusal
-from .plan import Plan
+from .plan import Plan, check_own_keys
 from .registries import SCHEME_FACTS, ContextShare, Option
 from .residency import Residency
 
@@ -158,9 +158,7 @@ class Scheme:
         """Raises ValueError for axes that cannot be keys of a plan beside those that every plan has."""
         if not isinstance(self.axes, tuple) or self.token_axis not in self.axes:
             raise ValueError(f"scheme '{self.name}': axes is a tuple of names, and token_axis '{self.token_axis}' one")
-        keys = [option.name for option in self.options]
-        if taken := sorted({*self.axes, *keys} & {*Plan.__dataclass_fields__, "pp", "dp", "ep"}):
-            raise ValueError(f"scheme '{self.name}': '{taken[0]}' is a key of every plan; name it otherwise")
+        check_own_keys(f"scheme '{self.name}'", (*self.axes, *(option.name for option in self.options)))
 
 
 #: By name; :mod:`tspsim.parallel.registries` has what plans read of them.

@@ -16,7 +16,7 @@ from ..choice import Choice
 from ..job import Job
 from ..ledger import Buffer
 from ..pipeline import Refusal
-from ..plan import Plan
+from ..plan import Plan, check_own_keys
 from ..registries import Option
 
 #: (builder, job, layer shard, position on the axis, what to wait for) → the instruction whose end means that the local
@@ -95,9 +95,7 @@ class ContextMethod:
 
     def __post_init__(self) -> None:
         """Raises ValueError for an option that every plan has."""
-        keys = {option.name for option in self.options}
-        if taken := sorted(keys & {*Plan.__dataclass_fields__, "pp", "dp", "ep"}):
-            raise ValueError(f"exchange '{self.name}': '{taken[0]}' is a key of every plan; name it otherwise")
+        check_own_keys(f"exchange '{self.name}'", (option.name for option in self.options))
 
 
 CONTEXT_METHODS: Registry[ContextMethod] = Registry("exchange", "tspsim.context_methods", ContextMethod)
