@@ -116,7 +116,16 @@ def nearest(name: object, candidates: Iterable[str]) -> str | None:
 
 def either(names: Sequence[str]) -> str:
     """``a, b or c``."""
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return _joined(names, " or ")
+
+
+def together(names: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return _joined(names, " and ")
+
+
+def _joined(names: Sequence[str], last: str) -> str:
+    return last.join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def shorten(value: object, limit: int = 80) -> str:

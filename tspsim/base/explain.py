@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from .errors import InputError, describe, did_you_mean, either, shorten
+from .errors import InputError, describe, did_you_mean, either, shorten, together
 
 _QUOTED = re.compile(r"'([^']*)'")
 _LIMITS = {
@@ -40,7 +40,7 @@ def _missing(findings: Sequence[Any], data: object, place: tuple[int | str, ...]
     names = list(dict.fromkeys(str(missing[-1]) for missing in places if missing[:-1] == place[:-1]))
     if len(names) < 2:
         return InputError("is required", file=file, key=_key_path(data, place) or None)
-    sentence = f"{', '.join(names[:-1])} and {names[-1]} are required"
+    sentence = f"{together(names)} are required"
     return InputError(sentence, file=file, key=_key_path(data, place[:-1]) or None)
 
 

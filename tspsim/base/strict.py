@@ -9,7 +9,7 @@ from typing import Annotated, Any, Optional, TypeVar
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import PydanticCustomError, PydanticKnownError, PydanticSerializationError, core_schema
 
-from .errors import is_ctrl_c
+from .errors import either, is_ctrl_c
 from .memo import once
 
 Facts = TypeVar("Facts")
@@ -127,8 +127,7 @@ class OneOf:
         names = self.names()
         if not isinstance(value, str) or value not in names:
             quoted = [repr(name) for name in names]
-            expected = " or ".join(filter(None, (", ".join(quoted[:-1]), quoted[-1])))
-            raise PydanticKnownError("literal_error", {"expected": expected})
+            raise PydanticKnownError("literal_error", {"expected": either(quoted)})
         return value
 
 

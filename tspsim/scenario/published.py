@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from ..base.errors import either
 from ..base.units import PositiveNumber, Quantity
 from .section import Name, Section, refuse
 
@@ -36,7 +37,7 @@ class PublishedPoint(Section):
         if (self.concurrency is None) == (self.rate is None):
             raise refuse("a point is of one load; state concurrency or rate")
         if all(getattr(self, figure) is None for figure in FIGURES):
-            raise refuse(f"says nothing that was measured; state {', '.join(FIGURES[:-1])} or {FIGURES[-1]}")
+            raise refuse(f"says nothing that was measured; state {either(FIGURES)}")
         return self
 
     @property

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tspsim.base.errors import together
 from tspsim.base.units import chance, compact, digits, percent
 from tspsim.report.memo.sheet import Memo
 from tspsim.report.memo.words import plan_in_words, precision, stack, work
@@ -79,11 +80,11 @@ def headline(decision: Decision, winner: OfferRow | None) -> tuple[str, str]:
     if decision.doubt:
         return "open", decision.doubt
     if level := ties(decision):
-        return "tie", f"{_and([winner.name, *level])} tie: the difference lies within its range."
+        return "tie", f"{together([winner.name, *level])} tie: the difference lies within its range."
     near = [verdict for verdict in decision.verdicts if verdict.low <= 1.0]
     if near:
         least = min(verdict.probability for verdict in near)
-        against = _and([verdict.b for verdict in near])
+        against = together([verdict.b for verdict in near])
         return "likely", (
             f"{winner.name}, better than {against} with a probability of {chance(least)}: {_answer(decision, winner)}."
         )
@@ -230,7 +231,7 @@ def _caveats(decision: Decision) -> Iterator[str]:
             yield row.searched.in_words(row.name)
     refused = [row.name for row in decision.rows if row.plan is None and not row.misses]
     if refused:
-        yield f"No plan fits on {_and(refused)}."
+        yield f"No plan fits on {together(refused)}."
     yield from (f"{row.name} keeps the bounds at no load ({row.misses})." for row in decision.rows if row.misses)
     if decision.unpriced:
         yield decision.unpriced.replace("`", "")
@@ -290,7 +291,3 @@ def _usd_range(likely: Likely | None) -> str:
     if likely is None or likely.usd is None:
         return "–"
     return f"{money(likely.usd[0])} – {money(likely.usd[1])}"
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

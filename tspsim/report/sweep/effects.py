@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
+from tspsim.base.errors import together
 from tspsim.base.units import compact, percent
 from tspsim.step.cells import Cell
 
@@ -104,7 +105,7 @@ def headline(view: SweepView, measure: Measure) -> tuple[str, str]:
         return first, ""
     others = [f"{_named(effect.axis)} {times(effect.reach)}" for effect in ordered[1:5] if effect.reach >= SAME]
     return first, "; ".join(
-        [f"{_named(ordered[0].axis)} has the largest effect", *([_listed(others)] if others else [])]
+        [f"{_named(ordered[0].axis)} has the largest effect", *([together(others)] if others else [])]
     )
 
 
@@ -116,14 +117,14 @@ def in_words(effect: Effect, measure: Measure) -> str:
     if not axis.numeric:
         what = "highest" if measure.more else "lowest"
         values = [axis.words(value) for value in effect.level or (effect.best,)]
-        value = _listed(values) if axis.path == PLAN else f"{axis.name} {_listed(values)}"
+        value = together(values) if axis.path == PLAN else f"{axis.name} {together(values)}"
         return f"{name} is {what}{effect.often} with {value}, {times(effect.reach)} between best and worst"
     first, last = axis.values[0], axis.values[-1]
     if not effect.monotone and effect.best not in (first, last):
         what, worst = ("peaks", "least") if measure.more else ("is lowest", "most")
         ends = f"{axis.words(first)} and {axis.words(last)}"
         *others, leader = effect.level or (effect.best,)
-        clause = f"{name} {what}{effect.often} at {_listed([*map(axis.words, others), axis.counted(leader)])}"
+        clause = f"{name} {what}{effect.often} at {together([*map(axis.words, others), axis.counted(leader)])}"
         return f"{clause}, {times(effect.reach)} its {worst} between {ends}"
     verb, ratio = ("rises", effect.ends) if effect.ends >= 1.0 else ("falls", 1.0 / effect.ends)
     clause = f"{name} {verb} {times(ratio)} from {axis.words(first)} to {axis.counted(last)}"
@@ -263,10 +264,6 @@ def _name(measure: Measure) -> str:
 
 def _named(axis: SweepAxis) -> str:
     return "the plan" if axis.path == PLAN else axis.name
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _sentence(clause: str) -> str:

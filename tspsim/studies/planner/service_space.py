@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from ...parallel import scheme_axes
 from ...parallel.dispatch import DISPATCHES
 from ...scenario import PlanSpec as PlanKeys
 from ...scenario import Scenario
@@ -18,6 +16,7 @@ from ...step.question import Question, cluster_of, look_up_pool
 from ..query import Library
 from .limit import Limits
 from .rates import ClosedFormEngine, Demand, ExpectedLoad, apart, best_of, loads, together, tried
+from .service_part import ranks_of
 from .spreads import spreads, with_experts
 from .step_budgets import Reading, budgets, keys_with
 
@@ -192,11 +191,11 @@ class ServiceSpace:
     ) -> ServiceCandidate | None:
         """The pools with the numbers of replicas that serve most; None where they cannot fill the cluster."""
         best: ServiceCandidate | None = None
-        for x in range(1, gpus // ranks(reader[0]) + 1):
-            left = gpus - x * ranks(reader[0])
-            if left < ranks(writer[0]) or left % ranks(writer[0]):
+        for x in range(1, gpus // ranks_of(reader[0]) + 1):
+            left = gpus - x * ranks_of(reader[0])
+            if left < ranks_of(writer[0]) or left % ranks_of(writer[0]):
                 continue
-            y = left // ranks(writer[0])
+            y = left // ranks_of(writer[0])
             expected = apart(replace(reader[1], replicas=x), replace(writer[1], replicas=y))
             pools = {"prefill": {"replicas": x, **reader[0]}, "decode": {"replicas": y, **writer[0]}}
             candidate = ServiceCandidate({"pools": pools}, self.scenario, tuple(expected))
@@ -249,11 +248,6 @@ def of_decoding(keys: Mapping[str, Any]) -> bool:
 def busy_s(engine: ClosedFormEngine, name: str) -> float:
     """Seconds of a pool replica's task: a prompt, or a step of many sequences."""
     return engine.shared_read_s if name == "prefill" else engine.step_s(min(engine.most, TYPICAL))
-
-
-def ranks(keys: Mapping[str, Any]) -> int:
-    """GPUs of a pool's replica."""
-    return math.prod(int(keys.get(axis, 1)) for axis in (*scheme_axes(), "pp", "dp"))
 
 
 def rate(candidate: ServiceCandidate, bounds: Mapping[str, float]) -> float:

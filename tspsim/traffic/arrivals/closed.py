@@ -8,6 +8,7 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import Field
 
+from ...base.errors import either
 from ...base.strict import OneOrSeveral
 from ...base.units import Seconds, duration
 from ..kind import Floats
@@ -47,8 +48,7 @@ class Closed(Arrivals):
         return None
 
     def in_words(self) -> str:
-        stated = [f"{clients:,}" for clients in self.concurrency]
-        clients = " or ".join(filter(None, (", ".join(stated[:-1]), stated[-1])))
+        clients = either([f"{clients:,}" for clients in self.concurrency])
         begin = f"one every {duration(self.interval)}" if self.interval else "at the start"
         return f"{clients} clients send a request {begin}, and the next when one ends"
 
