@@ -11,8 +11,7 @@ from typing import Any
 from ..base import catalog
 from ..base.errors import InputError
 from ..network import Cluster, collective
-from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, TransferSpread
-from ..network.specs import CollectivesSpec
+from ..network.calibration import CollectivesSpec, Curve, CustomAllReduce, ExpertCurve, FabricFactors, TransferSpread
 from ..program import COLLECTIVE_KINDS
 from ..validation.collectives import cluster_of, custom_library, fabric_of, node_of
 from ..validation.devices import device_name

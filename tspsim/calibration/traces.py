@@ -21,12 +21,11 @@ import numpy as np
 
 from ..base import catalog
 from ..base.errors import InputError
-from ..hardware import Device, load_device
+from ..hardware import Costs, Device, load_device
 from ..hardware.pricers import bound_of
 from ..hardware.specification import InSteps
 from ..operators import Operator
 from ..scenario import load
-from ..step.costs import Costs
 from ..step.question import Question, look_up
 from ..traces import Trace, read
 from ..traces.comparison import Laid

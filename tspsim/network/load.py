@@ -120,7 +120,7 @@ def build_cluster(
     >>> build_cluster(node="mi300x-8", graph=ring).route(0, 3)
     (0, 1, 2)
     """
-    from .announced import load_node
+    from .announced import NODES
 
     if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
         raise InputError(f"'{shorten(nodes)}' nodes; a cluster has one or more")
@@ -129,7 +129,7 @@ def build_cluster(
             raise InputError("name a device or a node")
         stated = spec = node_of(device)
     else:
-        stated = spec = load_node(node)
+        stated = spec = NODES.load(node)
     if device is not None and spec.device != device:
         stated = spec = with_device(spec, device)
     whole = graph is not None and is_whole(graph)
@@ -273,11 +273,11 @@ def node_of(device: str) -> NodeSpec:
     InputError
         As :func:`usual_node`; or a key of ``node`` is wrong.
     """
-    from .announced import lent_node, load_node
+    from .announced import NODES, lent_node
 
     path = catalog.locate("devices", device)
     stated = catalog.stated(path, "node")
-    return lent_node(device, stated, str(path)) if isinstance(stated, dict) else load_node(usual_node(device))
+    return lent_node(device, stated, str(path)) if isinstance(stated, dict) else NODES.load(usual_node(device))
 
 
 def with_device(node: NodeSpec, device: str) -> NodeSpec:

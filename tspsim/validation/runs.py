@@ -16,6 +16,7 @@ from typing import Any
 
 from tspsim.base import catalog
 from tspsim.base.errors import InputError
+from tspsim.hardware import Costs
 from tspsim.model import Architecture
 from tspsim.network.load import usual_node
 from tspsim.operators import element_bytes
@@ -23,7 +24,7 @@ from tspsim.parallel import peak_bytes
 from tspsim.parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 from tspsim.parallel.state.memory import stage_memory
 from tspsim.scenario import load
-from tspsim.step.costs import Costs
+from tspsim.step.description import range_of
 from tspsim.step.simulation import Question, admitted, look_up, scheduled, step_of
 
 from ..base.memo import remembered
@@ -216,7 +217,7 @@ def first_plan_of(question: Question, recomputation: str) -> Predicted:
     costs = Costs(question.device)
     ran = step_of(question, job, costs)
     tokens = job.work.counted_tokens * job.plan.dp
-    estimate = costs.range_of(tokens, ran.makespan_s, ran.parts, question.work.stack)
+    estimate = range_of(costs, tokens, ran.makespan_s, ran.parts, question.work.stack)
     return replace(step, seconds=ran.makespan_s, low=tokens / estimate.high, high=tokens / estimate.low, fits=True)
 
 
