@@ -22,11 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
-from .dialect import KEPT_FILES, mapping_in, text_of
-from .dialect import mapping_of as mapping_of
-from .dialect import parse_yaml as parse_yaml
-from .dialect import read_yaml as read_yaml
-from .dialect import stated as stated
+from .dialect import KEPT_FILES, mapping_in, read_yaml, text_of
 from .errors import InputError, UnknownNameError, did_you_mean, printable, shorten
 from .memo import MOST, BoundedCache, remembered
 from .registry import changes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base import catalog
+from ..base import catalog, dialect
 from ..base.errors import InputError, UnknownNameError, shorten
 from ..hardware.announced import DEVICES
 from ..hardware.specification import DeviceSpec, KernelFit
@@ -219,7 +219,7 @@ def _kernels(
         fitted = spec.model_copy(update={"kernels": in_place(spec.kernels, report.fits)})
         more, skipped = fit_sparse_modules(fitted, relatives, modules, date=date, source=source, starts=STARTS)
         report = KernelFits((*report.fits, *more), (*report.skipped, *((SPARSE_MODULES, why) for why in skipped)))
-    return report, spec, document(catalog.read_yaml(catalog.locate("devices", name)), spec, report.fits)
+    return report, spec, document(dialect.read_yaml(catalog.locate("devices", name)), spec, report.fits)
 
 
 def tables_of(folder: Path) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tspsim.base import catalog
+from tspsim.base import catalog, dialect
 from tspsim.base.errors import InputError
 from tspsim.hardware import Costs
 from tspsim.model import Architecture
@@ -305,7 +305,7 @@ def fabric_of(device: str) -> str:
 
 def node_of(device: str) -> int:
     """GPUs of a whole node of a device."""
-    return int(catalog.read_yaml(catalog.locate("nodes", usual_node(device)))["gpus"])
+    return int(dialect.read_yaml(catalog.locate("nodes", usual_node(device)))["gpus"])
 
 
 @remembered(64)
@@ -316,7 +316,7 @@ def machine(device: str, gpus: int) -> tuple[str, int]:
     same part of each node.
     """
     name = usual_node(device)
-    facts = catalog.read_yaml(catalog.locate("nodes", name))
+    facts = dialect.read_yaml(catalog.locate("nodes", name))
     whole = int(facts["gpus"])
     if gpus % whole == 0:
         return name, gpus // whole
