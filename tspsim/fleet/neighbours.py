@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import simpy
 
+from ..engine.classes import joined
 from ..engine.core import Interference, SimulationEngine
 from ..engine.instances import Assignment, Cost
 from ..hardware import Costs
@@ -236,22 +237,11 @@ def meeting(graphs: Sequence[StepGraph]) -> list[list[int]]:
     for number, graph in enumerate(graphs):
         for link in graph.peaks:
             users.setdefault(link, []).append(number)
-    of = list(range(len(graphs)))
-
-    def find(number: int) -> int:
-        while of[number] != number:
-            of[number] = of[of[number]]
-            number = of[number]
-        return number
-
-    for link, numbers in users.items():
-        if len(numbers) > 1 and sum(graphs[number].peaks[link] for number in numbers) > 1.0:
-            for number in numbers:
-                of[find(number)] = find(numbers[0])
-    sets: dict[int, list[int]] = {}
-    for number in range(len(graphs)):
-        sets.setdefault(find(number), []).append(number)
-    return list(sets.values())
+    crowded = (
+        numbers for link, numbers in users.items()
+        if len(numbers) > 1 and sum(graphs[number].peaks[link] for number in numbers) > 1.0
+    )  # fmt: skip
+    return joined(len(graphs), ((number, numbers[0]) for numbers in crowded for number in numbers[1:]))
 
 
 def rates(graphs: Sequence[StepGraph]) -> list[float]:
