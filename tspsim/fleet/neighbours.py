@@ -1,9 +1,9 @@
 """Slowdown of jobs whose flows share links between switches.
 
 A job's load on every link comes from its own simulated step, run alone on its very nodes and reduced to the transfers
-that cross those links (:mod:`tspsim.fleet.bursts`). Where its nodes are further apart than those of its own scenario,
-that step takes longer by itself. The reduced steps of jobs that share links run beside each other in a window of
-several steps, from several begins, since jobs start at any time. :func:`together` checks this with the real steps on
+that cross those links (:mod:`tspsim.fleet.step_graph`). Where its nodes are further apart than those of its own
+scenario, that step takes longer by itself. The reduced steps of jobs that share links run beside each other in a window
+of several steps, from several begins, since jobs start at any time. :func:`together` checks this with the real steps on
 one engine.
 """
 
@@ -26,11 +26,12 @@ from ..parallel import axes_of, build_mesh, scheme_of, write_program
 from ..program.instructions import Mesh
 from ..step.question import Question, look_up
 from ..step.simulation import scheduled
-from .bursts import StepGraph, beside, graph_of
+from .bursts import beside
 from .clock import Fleet
 from .paces import own_scenario
 from .question import FleetQuestion
 from .running_job import RunningJob
+from .step_graph import StepGraph, graph_of
 
 #: Steps of a window in which jobs run beside each other, steps before it, and number of begins.
 WINDOW_STEPS, FIRST_STEPS, PHASES = 6, 1, 4
