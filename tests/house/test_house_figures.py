@@ -27,6 +27,6 @@ def test_one_decode_step_enters_few_files() -> None:
     )
     files = int(counted.stdout)
     assert files <= MOST_FILES, (
-        f"a decode step enters {files} files, at most {MOST_FILES} (benchmarks/house.py): ask later what a question may "
-        "not need, or join what a reader opens together"
+        f"a decode step enters {files} files, at most {MOST_FILES} (benchmarks/house.py): ask later what a question "
+        "may not need, or join what a reader opens together"
     )
