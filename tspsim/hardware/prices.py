@@ -12,6 +12,7 @@ from tspsim.operators import (
     AbsorbProduct,
     Attention,
     BestOf,
+    ChoiceKernels,
     Computes,
     DecodeAttention,
     DeltaScan,
@@ -38,6 +39,12 @@ from .pricers import bound_of, price, pricer
 NOTHING = Estimate(0.0, 0.0, 0.0)
 #: Rope and the cache write that serving libraries time with attention are operators of their own inside a step.
 ALONE = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
+
+#: Seconds a token that PyTorch's ``topk`` takes to find the best of some hundred scores, a block of threads a token:
+#: sgl-project/sglang#13374 times sigmoid, ``topk`` of 384 and a gather, compiled, on up to 40,000 tokens: 19.2 ns a
+#: token, of which 1.7 are the bytes of the others. NVIDIA/Megatron-LM#6456 has 15.9 ns of 128, DeepSeek's public
+#: profile 16.3 of 256. Multiprocessors of such a device.
+SEARCH_S, SEARCH_UNITS = 17.5e-9, 132
 
 
 @pricer(Gemm, GroupedGemm)
@@ -220,6 +227,17 @@ def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
         elsewhere=0.0 if fused.sent else 1.0,
     )
     return device.at_clock(isolated, fused, kernel)
+
+
+@pricer(ChoiceKernels)
+def choice_of_experts(device: Device, choice: ChoiceKernels) -> Estimate:
+    """Every kernel starts as a copy does, which those of few numbers are over with; searches take as long a token."""
+    units = device.spec.compute_units.value
+    one = device.memory_bound(8.0 * choice.tokens * choice.experts, "copy", choice.tokens)
+    start = device.memory_bound(8.0 * choice.tokens, "copy", choice.tokens)
+    searched_s = choice.tokens * (choice.searches * SEARCH_S * SEARCH_UNITS / units + choice.token_s)
+    others = choice.kernels - choice.scores
+    return Estimate(*(choice.scores * a + others * b + searched_s for a, b in zip(one, start, strict=True)))
 
 
 @pricer(MemoryBound)

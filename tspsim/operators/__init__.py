@@ -10,6 +10,7 @@ layer is its :class:`Role`; ``name`` is for people, and nothing depends on it.
 
 from .attention import Attention, DecodeAttention
 from .base import MEMORY_BOUND_OPS, Computes, MemoryBound, Operator, Role, Sharding
+from .choice import ChoiceKernels
 from .dtypes import DTYPES, DataType, element_bytes, kindred_of, multiplied_as, weight_bytes, widened_to
 from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
@@ -23,6 +24,7 @@ __all__ = [
     "AbsorbProduct",
     "Attention",
     "BestOf",
+    "ChoiceKernels",
     "Computes",
     "DataType",
     "DecodeAttention",

@@ -97,6 +97,11 @@ class Operator(ABC):
         return Computes.OUTPUT
 
     @property
+    def kernels(self) -> int:
+        """Kernels that it is; mostly one."""
+        return 1
+
+    @property
     @abstractmethod
     def flops(self) -> float:
         """Floating-point operations."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from ..hardware.pricers import in_steps
-from ..operators import Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role
+from ..model.routed import CHOICE_BYTES
+from ..operators import ChoiceKernels, Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role
 from .paces import paced
 from .serving_engine import NO_ENGINE, Captured, Saving, ServingEngine
 
@@ -82,6 +83,11 @@ class Stack:
     gathered_copy_bytes, reduced_copy_bytes
         Bytes an element that kernels of the compute stream move around replicas' exchanges: weights out of the buffer
         that gathered them, gradients into the one that sums them (PyTorch's FSDP, ``_fsdp_collectives.py``).
+    choice_kernels
+        Kernels in which a library chooses a token's experts where no one kernel does: of a forward those over all
+        scores, those over few numbers, and searches of a token's best; of a backward the former two.
+    layout_token_s
+        Seconds a token of the kernel that counts which ranks the tokens go to, before a forward's exchange.
     expert_bias_bytes
         Bytes that adding biases of routed experts moves where kernels of their own do, an element of what the products
         make: of gate and up in a forward and in a backward, of the down projection in both.
@@ -130,6 +136,8 @@ class Stack:
     keeps_whole: tuple[str, ...] = ()
     gathered_copy_bytes: float = 0.0
     reduced_copy_bytes: float = 0.0
+    choice_kernels: tuple[int, int, int, int, int] | None = None
+    layout_token_s: float = 0.0
     expert_bias_bytes: tuple[float, float, float, float] | None = None
     clip_passes: float = 0.0
     regathers_context: bool = False
@@ -145,7 +153,8 @@ class Stack:
     def fuses(self) -> bool:
         """Whether a schedule's operators are the kernels that run."""
         unfused = self.traffic_factor > 1.0 or self.loss_factor is not None or self.accumulation_bytes > 0.0
-        return self.flash_attention and not unfused and self.expert_bias_bytes is None
+        counted = self.expert_bias_bytes is not None or self.choice_kernels is not None
+        return self.flash_attention and not unfused and not counted
 
     @property
     def products_accumulate(self) -> bool:
@@ -171,7 +180,7 @@ class Stack:
         launches = self.engine.launches
         return sum(
             [
-                self.kernel_s * launches(operator, experts) + self.expert_s * operator.local_experts
+                self.kernel_s * launches(operator, experts) * operator.kernels + self.expert_s * operator.local_experts
                 for operator in operators
             ]
         )
@@ -258,10 +267,24 @@ class Stack:
     def _kernels(self, operator: Operator) -> tuple[Operator, ...]:
         if not self.flash_attention and operator.role is Role.ATTENTION:
             return operator.without_flash()
+        if self.choice_kernels is not None and operator.role in _ROUTES:
+            return self._chosen(operator, self.choice_kernels)
         own_factor = self.loss_factor if operator.role is Role.LOSS else None
         return (operator.unfused(self.traffic_factor if own_factor is None else own_factor),)
 
+    def _chosen(self, operator: Operator, counts: tuple[int, int, int, int, int]) -> tuple[Operator, ...]:
+        """The kernels that choose, in the place of one; and their gradient, before that of the router's product."""
+        if isinstance(operator, MemoryBound):
+            experts = round(operator.size_bytes / (CHOICE_BYTES * operator.rows))
+            return (ChoiceKernels(operator.rows, experts, *counts[:3]),)
+        if isinstance(operator, Gemm) and operator.computes is Computes.INPUT_GRADIENT:
+            behind = ChoiceKernels(operator.m, operator.k, *counts[3:], computes=Computes.INPUT_GRADIENT)
+            return behind, operator
+        return (operator,)
 
+
+#: What decides which experts a token goes to.
+_ROUTES = frozenset({Role.ROUTER, Role.EXPERT_CHOICE})
 #: Bytes a weight that a product moves more which adds in fp32: 4 read and 4 written, in the place of 2 written.
 ADDED_BY_PRODUCT = 6.0
 #: What is named so adds a product's gradient to the kept one.

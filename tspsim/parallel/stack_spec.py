@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, StrictBool, model_validator
 from tspsim.base import catalog
 from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.base.provenance import Provenance
-from tspsim.base.units import FlopsPerSecond, PositiveCount, Seconds, duration, flops
+from tspsim.base.units import Count, FlopsPerSecond, PositiveCount, Seconds, duration, flops
 from tspsim.steps import Step
 
 from .activation_store import ACTIVATION_STORES
@@ -33,6 +33,7 @@ WITH_UNITS = {
     "expert": "expert_s",
     "collective_per_rank": "collective_s_per_rank",
     "step": "step_s",
+    "layout_token": "layout_token_s",
     "attention": "attention_flops_per_s",
 }
 #: Keys that are no single value.
@@ -109,6 +110,14 @@ class StackSpec(StackSection):
     )
     gathered_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a weight, out of the gather's buffer")
     reduced_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a gradient, into the sum's buffer")
+    choice_kernels: Stated[tuple[Count, Count, Count, Count, Count]] | None = Field(
+        None,
+        description="in which a token's experts are chosen where no one kernel does it: over all scores, over few"
+        " numbers, and searches of the best; in a backward over all scores, over few numbers",
+    )
+    layout_token: Stated[Seconds] | None = Field(
+        None, description="a token of the kernel that counts the tokens for every rank before an exchange"
+    )
     expert_bias_bytes: Stated[tuple[BytesPerWeight, BytesPerWeight, BytesPerWeight, BytesPerWeight]] | None = Field(
         None,
         description="an element of what products make, to add experts' biases by kernels of their own: of gate and up"

@@ -20,7 +20,7 @@ from math import ceil
 
 from ...model.layer import LayerShard, gradients
 from ...model.routed import RoutedShard
-from ...operators import Computes, Gemm, Operator
+from ...operators import ChoiceKernels, Computes, Gemm, Operator
 from ...program import Tokens
 from .. import expert_shards
 from ..builder import ProgramBuilder
@@ -94,7 +94,8 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
     routed, tokens = routed_shard(job, position=position), own_tokens(job)
     here = expert_shards.gather(builder, job)
     chosen = builder.compute(
-        "norm, router", layer.norm(tokens), routed.router(tokens), routed.choose(tokens), after=after
+        "norm, router", layer.norm(tokens), routed.router(tokens), routed.choose(tokens), *_layout(job, tokens),
+        after=after,
     )
     beside = job.plan.hiding.shared_beside
     planned = plan_moves(builder, job, chosen)
@@ -199,6 +200,14 @@ def dispatch(
     else:
         after = [builder.compute(f"pack rows for {name}", routed.copy(own_rows(job), "pack rows"), after=after)]
     return [exchange(builder, job, name, 0, after) for _ in range(job.plan.expert_pieces)]
+
+
+def _layout(job: Job, tokens: int) -> tuple[Operator, ...]:
+    """The kernel that counts the tokens for every rank: of a library's exchange that takes them where they stand."""
+    token_s = job.work.stack.layout_token_s
+    if not token_s or not expert_shards.tokens_travel(job) or not _sends_tokens(job):
+        return ()
+    return (ChoiceKernels(tokens, 1, 0, token_s=token_s, name="layout of dispatch"),)
 
 
 def _sends_tokens(job: Job) -> bool:
