@@ -55,22 +55,25 @@ def products(device: Device, product: Gemm) -> Estimate:
     (:meth:`.device.Device.product_alone`). A narrower type is never slower than a wider one: a kernel of wider
     operands that reads these weights is there for every shape.
     """
-    element = element_bytes(product.dtype)
     wider = widened_to(product.dtype) if product.weight_dtype is None else ()
     candidates = (product, *(replace(product, dtype=dtype) for dtype in wider if dtype in device.peak_flops_per_s))
     alone = min(_product_alone(device, candidate) for candidate in candidates)
-    if element < element_bytes("bf16"):
-        alone = Estimate(*(a + b for a, b in zip(alone, _cast(device, product, element), strict=True)))
+    if element_bytes(product.dtype) < element_bytes("bf16"):
+        alone = Estimate(*(a + b for a, b in zip(alone, cast_of(device, product), strict=True)))
     return alone
 
 
-def _cast(device: Device, product: Gemm, element: float) -> Estimate:
-    """What writing A in ``element`` bytes costs at a product: a kernel that reads bf16, nothing where it comes so.
+def cast_of(device: Device, product: Gemm) -> Estimate:
+    """What writing A in a narrow type costs at a product: a kernel that reads bf16, nothing where it comes so.
 
-    Both gradients read what they are made of across: a gradient that is cast is written in both orientations, and the
-    forward's input a second time for the weights' gradient (Transformer Engine, cast_transpose; block formats scale
-    along the other side besides). It starts as the fastest measured cast of the device does.
+    Both gradients read what they are made of across: a gradient that is cast is written in both orientations, one that
+    came so is read and written once more, and the forward's input a second time for the weights' gradient (Transformer
+    Engine, cast_transpose; block formats scale along the other side besides). It starts as the fastest measured cast of
+    the device does.
     """
+    element = element_bytes(product.dtype)
+    if element >= element_bytes("bf16") or product.cast_apart:
+        return NOTHING
     rows = product.batch * product.m
     wide, across = element_bytes("bf16") + element, element_bytes("bf16") + 2.0 * element
 
@@ -81,7 +84,7 @@ def _cast(device: Device, product: Gemm, element: float) -> Estimate:
     if product.computes is Computes.WEIGHT_GRADIENT and product.quantised:
         return Estimate(*(max(0.0, a - b) for a, b in zip(moved(across), moved(wide), strict=True)))
     if product.quantised:
-        return NOTHING
+        return moved(2.0 * element) if product.computes is Computes.INPUT_GRADIENT else NOTHING
     return moved(across if product.computes is Computes.INPUT_GRADIENT else wide)
 
 

@@ -15,6 +15,7 @@ class Gemm(Operator):
     """C[m, n] = A[m, k] · B[k, n], ``batch`` times.
 
     ``quantised``: A comes in ``dtype`` from the kernel before; otherwise quantising it is part of a narrow product.
+    ``cast_apart``: operators of their own cast what it reads, in both orientations.
     ``weight_dtype``: what B is read in (None: ``dtype``) and widened from on the way, as weight-only kernels do.
     """
 
@@ -28,6 +29,7 @@ class Gemm(Operator):
     role: Role = Role.OTHER
     computes: Computes = Computes.OUTPUT
     weight_dtype: str | None = None
+    cast_apart: bool = False
 
     kind = "gemm"
 
@@ -37,8 +39,9 @@ class Gemm(Operator):
             return replace(self, dtype=dtype, weight_dtype=weight_dtype)
         # What replace does, in a third of its time: layers of serving steps are made of these.
         return Gemm(
-            self.m, self.n, self.k, dtype, self.batch, self.name, self.quantised, self.role, self.computes, weight_dtype
-        )
+            self.m, self.n, self.k, dtype, self.batch, self.name, self.quantised, self.role, self.computes,
+            weight_dtype, self.cast_apart,
+        )  # fmt: skip
 
     def over(self, m: int) -> Gemm:
         """The same of so many rows."""
@@ -46,7 +49,7 @@ class Gemm(Operator):
             return replace(self, m=m)
         return Gemm(
             m, self.n, self.k, self.dtype, self.batch, self.name, self.quantised, self.role, self.computes,
-            self.weight_dtype,
+            self.weight_dtype, self.cast_apart,
         )  # fmt: skip
 
     @property

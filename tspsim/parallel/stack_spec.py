@@ -23,6 +23,7 @@ Upper = Annotated[float, Field(ge=1.0, le=20.0)]
 #: A registered store of activations; an unknown name is told with the nearest.
 StoreName = Annotated[str, AfterValidator(lambda name: ACTIVATION_STORES.get(name).name)]
 BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
+Tensors = Annotated[float, Field(ge=2.0, le=20.0, allow_inf_nan=False)]
 BytesPerLogit = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
 
 #: Keys whose values have a unit → the field of :class:`Stack` that names it; all are times but ``attention``.
@@ -110,6 +111,13 @@ class StackSpec(StackSection):
     )
     gathered_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a weight, out of the gather's buffer")
     reduced_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a gradient, into the sum's buffer")
+    norm_tensors: Stated[tuple[Tensors, Tensors, Tensors]] | None = Field(
+        None,
+        description="of the residual stream read and written around a norm: forward, again, backward; 4 in one kernel",
+    )
+    casts_apart: Stated[StrictBool] | None = Field(
+        None, description="what products in eight bits read is cast, and turned, by kernels of its own"
+    )
     choice_kernels: Stated[tuple[Count, Count, Count, Count, Count]] | None = Field(
         None,
         description="in which a token's experts are chosen where no one kernel does it: over all scores, over few"

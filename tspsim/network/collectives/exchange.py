@@ -63,8 +63,8 @@ def places_reached(places: int, topk: int, groups: int = 1, kept_groups: int = 1
 
 @remembered(1024)
 def _reached_of_groups(places: int, topk: int, groups: int, kept_groups: int, experts: int) -> float:
-    found = np.sort(chosen_of_groups(topk, groups, kept_groups, experts) * places // experts, axis=1)
-    return float(1.0 + (np.diff(found, axis=1) > 0).sum(axis=1).mean())
+    held = np.sort(chosen_of_groups(topk, groups, kept_groups, experts) * places // experts, axis=1)
+    return float(1.0 + (np.diff(held, axis=1) > 0).sum(axis=1).mean())
 
 
 @remembered(32)
