@@ -71,6 +71,8 @@ def price(device: Any, operator: Operator) -> Estimate:
 def in_steps(device: Any, operator: Operator) -> InSteps | None:
     """What steps that were measured whole on a device taught of an operator; None where nothing."""
     measured = getattr(getattr(device, "spec", None), "in_steps", ())
+    if not measured:
+        return None
     own = [entry for entry in measured if entry.operator == operator.family]
     return next((pricer for pricer in own if pricer.bound is None or pricer.bound == bound_of(device, operator)), None)
 

@@ -37,8 +37,6 @@ from .limits import Estimate, FloatArray
 from .pricers import bound_of, price, pricer
 
 NOTHING = Estimate(0.0, 0.0, 0.0)
-#: Rope and the cache write that serving libraries time with attention are operators of their own inside a step.
-ALONE = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
 
 #: Seconds a token that PyTorch's ``topk`` takes to find the best of some hundred scores, a block of threads a token:
 #: sgl-project/sglang#13374 times sigmoid, ``topk`` of 384 and a gather, compiled, on up to 40,000 tokens: 19.2 ns a
@@ -116,8 +114,8 @@ def _segments(device: Device, kernel: Kernel, attention: Attention | LatentPrefi
         kernel,
         attention.kv_dtype,
         batch=1.0,
-        q_len=tuple(float(queries) for queries, _ in attention.segments),
-        kv_len=tuple(float(context) for _, context in attention.segments),
+        q_len=tuple([float(queries) for queries, _ in attention.segments]),
+        kv_len=tuple([float(context) for _, context in attention.segments]),
         heads=attention.heads,
         **widths,
     )
@@ -173,8 +171,7 @@ def part(device: Device, part: Part) -> Estimate:
 @pricer(Attention)
 def attention(device: Device, attention: Attention) -> Estimate:
     """Without what a step has operators of its own for."""
-    kernel = device.kernel(f"attention_{attention.direction}", attention.dtype, kv_dtype=attention.kv_dtype)
-    alone = replace(kernel, parameters={**kernel.parameters, **ALONE})
+    alone = device.attention_alone(f"attention_{attention.direction}", attention.dtype, attention.kv_dtype)
     return _segments(
         device, alone, attention, kv_heads=attention.kv_heads, head_dim=attention.head_dim, causal=attention.causal
     )

@@ -22,7 +22,7 @@ SETTLING_POWER = 8.0
 def at_clock(isolated: Estimate, matrix_share: Any, rate: float) -> Estimate:
     """An isolated kernel where the matrix units run at ``rate`` of what it was measured at."""
     factor = 1.0 + matrix_share * (1.0 / rate - 1.0)
-    return Estimate(*(value * factor for value in isolated))
+    return Estimate(isolated.seconds * factor, isolated.low * factor, isolated.high * factor)
 
 
 def with_parts(product: Estimate, parts: int, sustained: Sustained) -> Estimate:

@@ -48,7 +48,8 @@ class Attention(Operator):
     @property
     def pairs(self) -> float:
         """Query-key pairs a head: q·kv, less the causal triangle q²/2."""
-        return sum(q * kv - (q * q / 2.0 if self.causal else 0.0) for q, kv in self.segments)
+        # Lists: generators take half as long again, and steps that serve are priced by the thousand.
+        return sum([q * kv - (q * q / 2.0 if self.causal else 0.0) for q, kv in self.segments])
 
     @property
     def flops(self) -> float:
@@ -60,8 +61,8 @@ class Attention(Operator):
     def hbm_bytes(self) -> float:
         """Q, K, V read once and the output written once (backward: gradients as well)."""
         element = element_bytes(self.dtype)
-        queries = sum(q for q, _ in self.segments) * self.heads * self.head_dim
-        context = sum(kv for _, kv in self.segments) * self.kv_heads * self.head_dim
+        queries = sum([q for q, _ in self.segments]) * self.heads * self.head_dim
+        context = sum([kv for _, kv in self.segments]) * self.kv_heads * self.head_dim
         factor = 1.0 if self.direction == "forward" else 2.5
         return factor * (queries * (element + 2.0) + 2.0 * context * element_bytes(self.kv_dtype or self.dtype))
 
