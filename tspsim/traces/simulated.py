@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.errors import InfeasibleError, InputError, UnknownNameError
+from ..hardware import Costs
 from ..hardware.pricers import price
 from ..hardware.prices import cast_of
 from ..operators import Computes, FusedMoE, Gemm, GroupedGemm, Operator, Role
 from ..parallel import Job, Plan
 from ..parallel.stack import ADD_TO_GRADIENT
 from ..program import Collective, Compute, Copy, Launch, SendReceive
-from ..step.costs import Costs
 from ..step.question import Question
 from ..step.simulation import admitted, scheduled, step_of
 
