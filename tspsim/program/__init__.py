@@ -1,8 +1,8 @@
-"""What ranks are told to do, as data: instructions on named streams, and the mesh that their groups are lines of.
+"""Programs of ranks as data: instructions on named streams, and the mesh whose lines are the process groups.
 
-:mod:`tspsim.program.instructions` has the instructions, :mod:`tspsim.program.order` in which order those of a rank may
-start, :mod:`tspsim.program.mesh` ranks by coordinates, :mod:`tspsim.program.excerpts` programs made of others, and
-:mod:`tspsim.program.layout` where different things stand in a program and what follows each of them.
+:mod:`tspsim.program.instructions` defines the instructions, :mod:`tspsim.program.order` the order in which a rank's
+may start, :mod:`tspsim.program.mesh` the coordinates of ranks. :mod:`tspsim.program.excerpts` shortens programs and
+adds dependencies, :mod:`tspsim.program.layout` prices a program as a sum over its kernels.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What a rank is told to do: plain data, known to the schemes that write it and the engine that runs it.
+"""Instructions of a rank: plain data, written by parallelization schemes and run by the engine.
 
-A :class:`Program` is one role's list of instructions. Each instruction stands on a named *stream* (as in CUDA or
-HIP: a stream runs its instructions in order, one at a time) and may wait for earlier instructions of the same
-program, by index. Groups of ranks are named by mesh axis, never by rank lists, so the same program serves every
-replica. Nothing here knows a device, a link or a clock.
+A :class:`Program` is the list of instructions of one role. Each instruction stands on a named *stream* (as in CUDA or
+HIP, a stream runs its instructions in order, one at a time) and may wait for earlier instructions of the same
+program, by index. Groups of ranks are named by mesh axis, not by rank lists, so that one program serves every
+replica. Instructions know no device, link or clock.
 
     Compute         operators, back to back, on the rank's own device
     Collective      all ranks of the rank's group along an axis meet, then move data together
     SendReceive     a message to and/or from a neighbour along an axis (Send and Recv are its halves)
-    Launch          the host's time to issue one of them, where a software stack is slow at it
+    Launch          host time to issue an instruction, for software stacks that are slow at it
     Copy            bytes between a rank's memory and its host's, or on to a store
     Repeat          a body of instructions, several times; streams run through its borders
 """
@@ -25,15 +25,15 @@ from .order import waits_in_turn
 
 #: Kinds of collectives that nccl-tests measures.
 COLLECTIVE_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all")
-#: One hop of what travels round the ranks of every node: each sends as much as it receives (``ppermute`` by one place
-#: in JAX), along one ring of neighbours or in pieces along several that share no link.
+#: One hop of data around a ring of ranks: every rank sends as many bytes as it receives (``ppermute`` by one place in
+#: JAX), along one ring of neighbours or in pieces along several rings that share no link.
 RING_SHIFT = "ring_shift"
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Operators that follow each other without a wait between them."""
+    """Operators that run back to back."""
 
     operators: tuple[Operator, ...]
     name: str
@@ -43,14 +43,26 @@ class Compute:
     stream: str = "compute"
 
     def at(self, layer: int, after: tuple[int, ...]) -> Compute:
-        """The same in another layer, waiting for others."""
+        """A copy in another layer, with other dependencies."""
         return Compute(self.operators, self.name, self.part, layer, after, self.stream)
 
 
 class Tokens(NamedTuple):
-    """What an all-to-all of an expert-parallel group carries: each rank's ``tokens`` of ``token_bytes`` to ``topk`` of
-    ``experts``, which lie in ``kept_groups`` of ``groups``, by kernels on so many ``multiprocessors`` (those that
-    DeepEP takes unless told)."""
+    """Tokens of an expert-parallel all-to-all (dispatch or combine).
+
+    Attributes
+    ----------
+    tokens
+        Tokens of each rank.
+    token_bytes
+        Bytes of one token on the wire.
+    experts, topk
+        Routed experts of a layer, and those that a token visits.
+    groups, kept_groups
+        Groups of experts, and the groups that a token's experts lie in (group-limited routing).
+    multiprocessors
+        SMs that the communication kernels occupy; DeepEP's default is 24.
+    """
 
     tokens: float
     token_bytes: float
@@ -69,12 +81,11 @@ class Collective:
     #: One of :data:`COLLECTIVE_KINDS`, or :data:`RING_SHIFT`.
     kind: str
     axis: str
-    #: Bytes as nccl-tests counts them: the gathered result of an all-gather, the whole input of a
-    #: reduce-scatter, the vector of an all-reduce or broadcast, what one rank holds before an all-to-all. Of a ring
-    #: shift what a rank sends.
+    #: Bytes as nccl-tests counts them: the gathered result of an all-gather, the input of a reduce-scatter, the vector
+    #: of an all-reduce or broadcast, what one rank holds before an all-to-all; of a ring shift, what a rank sends.
     size_bytes: int
     name: str
-    #: Position along the axis of a broadcast's source.
+    #: Position of a broadcast's source along the axis.
     root: int = 0
     #: A name from :mod:`tspsim.network`, or None: the cheapest.
     algorithm: str | None = None
@@ -82,14 +93,14 @@ class Collective:
     layer: int = -1
     after: tuple[int, ...] = ()
     stream: str = "communication"
-    #: Of an all-to-all to experts and back: what an expert-parallel library needs to know beside the bytes.
+    #: Of an expert-parallel all-to-all: what its library needs beside the bytes.
     tokens: Tokens | None = None
-    #: It is one of so many equal slices of one transfer, which starts and ends once: it takes 1/slices of the whole's
-    #: time, and the whole is ``slices`` times its bytes.
+    #: This collective is one of ``slices`` equal slices of a transfer with one start and one end: it takes 1/slices of
+    #: the time of ``slices`` times its bytes.
     slices: int = 1
 
     def at(self, layer: int, after: tuple[int, ...]) -> Collective:
-        """The same in another layer, waiting for others."""
+        """A copy in another layer, with other dependencies."""
         return Collective(
             self.kind, self.axis, self.size_bytes, self.name, self.root, self.algorithm, self.part, layer, after,
             self.stream, self.tokens, self.slices,
@@ -99,10 +110,10 @@ class Collective:
 @quick
 @dataclass(frozen=True, slots=True)
 class SendReceive:
-    """A message along ``axis``: to the rank ``to`` positions on and from the one ``source`` positions on.
+    """A message along ``axis``: sent to the rank ``to`` positions on, received from the rank ``source`` positions on.
 
-    Either may be None (a pure receive or a pure send). With ``wrap`` the axis is a ring; otherwise a neighbour
-    past the end does not exist and that half is nothing.
+    None leaves a half out (a pure receive or a pure send). With ``wrap`` the axis is a ring; without it, a half whose
+    neighbour lies past the end is left out.
     """
 
     axis: str
@@ -117,7 +128,7 @@ class SendReceive:
     stream: str = "communication"
 
     def at(self, layer: int, after: tuple[int, ...]) -> SendReceive:
-        """The same in another layer, waiting for others."""
+        """A copy in another layer, with other dependencies."""
         return SendReceive(
             self.axis, self.size_bytes, self.name, self.to, self.source, self.wrap, self.part, layer, after,
             self.stream,
@@ -127,9 +138,9 @@ class SendReceive:
 @quick
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The host takes ``host_s`` seconds to issue what waits for this.
+    """The host takes ``host_s`` seconds to issue the instructions that wait for this one.
 
-    It stands on a stream of its own, so the host runs ahead of the device until something makes it wait.
+    It has its own stream: the host runs ahead of the device until a dependency stops it.
     """
 
     name: str
@@ -140,16 +151,17 @@ class Launch:
     stream: str = "host"
 
     def at(self, layer: int, after: tuple[int, ...]) -> Launch:
-        """The same in another layer, waiting for others."""
+        """A copy in another layer, with other dependencies."""
         return Launch(self.name, self.host_s, self.part, layer, after, self.stream)
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Bytes ``out`` of a rank's memory to its host's, or ``in``, by copy engines that take nothing from kernels.
+    """Bytes copied ``out`` of a rank's memory to its host's, or ``in``, by copy engines that take nothing from kernels.
 
-    With ``seconds`` they go on from the host to a store, or come from one, which takes as long whatever else moves.
+    With ``seconds`` the bytes go on from the host to a store, or come from one; that part takes ``seconds``, whatever
+    else moves.
     """
 
     direction: str
@@ -162,17 +174,17 @@ class Copy:
     stream: str = "host copies"
 
     def at(self, layer: int, after: tuple[int, ...]) -> Copy:
-        """The same in another layer, waiting for others."""
+        """A copy in another layer, with other dependencies."""
         return Copy(self.direction, self.size_bytes, self.name, self.seconds, self.part, layer, after, self.stream)
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """``body`` run ``times`` times; an ``after`` inside counts from the start of the body of its own turn.
+    """``body`` run ``times`` times; an ``after`` inside counts from the start of its own iteration.
 
-    A negative index reaches into the turns before (−1 is the last instruction of the one before) and is nothing where
-    there is no such turn; where it ``continues``, what stands before it is one. ``layer_step`` is added to the layer
-    from turn to turn: 1 forward, −1 backward.
+    A negative index points into earlier iterations (−1 is the last instruction of the previous one) and is dropped if
+    there is none; if the Repeat ``continues``, the instructions before it count as earlier iterations. ``layer_step``
+    is added to the layer in each iteration: 1 forward, −1 backward.
     """
 
     body: tuple[Instruction, ...]
@@ -182,12 +194,12 @@ class Repeat:
 
 
 Instruction = Compute | Collective | SendReceive | Launch | Copy
-#: What an instruction does, whatever it waits for and in whatever layer.
+#: What an instruction does, without its layer and dependencies.
 Content = tuple[object, ...]
 
 
 def content(instruction: Instruction) -> Content:
-    """What an instruction does, as a key."""
+    """A key of what an instruction does, without its layer and dependencies."""
     common = (instruction.stream, instruction.name, instruction.part)
     if isinstance(instruction, Compute):
         return *common, instruction.operators
@@ -203,12 +215,12 @@ def content(instruction: Instruction) -> Content:
 
 
 def length_of(item: Instruction | Repeat) -> int:
-    """Instructions of an item of a program, unrolled."""
+    """Instructions of a program's item, unrolled."""
     return item.times * len(item.body) if isinstance(item, Repeat) else 1
 
 
 class Issued(NamedTuple):
-    """An instruction where it stands in the unrolled program: its layer, and absolute indices of what it waits for."""
+    """An instruction of the unrolled program, with its layer and the absolute indices of its dependencies."""
 
     instruction: Instruction
     layer: int
@@ -223,18 +235,18 @@ class Program:
     items: tuple[Instruction | Repeat, ...] = field(default=())
 
     def bodies(self) -> Iterator[tuple[Sequence[Instruction], int]]:
-        """Instructions that run as often, in issue order, and how often."""
+        """Runs of instructions in issue order, and how often each runs."""
         for item in self.items:
             yield (item.body, item.times) if isinstance(item, Repeat) else ((item,), 1)
 
     def counted(self) -> Iterator[tuple[Instruction, int]]:
-        """Every instruction as it is written, and how often it runs there."""
+        """Every instruction as written, and how often it runs."""
         for body, times in self.bodies():
             for instruction in body:
                 yield instruction, times
 
     def unrolled(self) -> Iterator[Issued]:
-        """Every instruction in issue order, repeats unrolled."""
+        """Every instruction in issue order, Repeats unrolled."""
         position = 0
         for item in self.items:
             if not isinstance(item, Repeat):
