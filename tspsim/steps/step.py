@@ -67,7 +67,7 @@ class Step(ABC):
     needs, takes
         Keys of the workload that are required, and optional ones.
     spellings
-        Key of the workload → another key that means the same in this step, read if the first is not stated.
+        Alternative key of the workload → the key that it means in this step, if that one is not stated.
     """
 
     name: ClassVar[str]
