@@ -1,5 +1,5 @@
-"""Column-split products of tensor parallelism and the rows between ranks: what is normed, gathered, multiplied and
-summed over ``tp``, slice by slice, forward and backward."""
+"""Column-split products of tensor parallelism and the exchange of rows over ``tp``: norm, gather, product and sum,
+slice by slice, forward and backward."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..residual import residual_of
 
 
 def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """Every rank looks up the rows it owns; the sum over ``tp`` completes them."""
+    """Every rank looks up the rows that it owns; the sum over ``tp`` completes them."""
     looked_up = builder.compute("embedding lookup", layer.embedding(job.tokens))
     reduce_rows(builder, job, job.tokens, looked_up, "sum embedding")
 
@@ -23,10 +23,10 @@ def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 def column_products(
     builder: ProgramBuilder, job: Job, layer: LayerShard, cut: Cut, waits: Sequence[list[int]], name: str
 ) -> Iterator[tuple[int, int]]:
-    """Add and norm, then the column-split products (QKV, or the whole MLP up to its row-split one), chunk by chunk.
+    """Add and norm, then the column-split products (QKV, or the whole MLP), chunk by chunk.
 
-    With sequence regions a chunk is normed and gathered while the one before is multiplied. Yields the first and
-    last instruction of every chunk as the caller takes them, so that what follows a chunk is issued before the next.
+    With sequence regions a chunk is normed and gathered while the one before is multiplied. Yields the first and last
+    instruction of every chunk lazily, so that what follows a chunk is issued before the next.
     """
     width, tokens = job.model.hidden, cut.tokens
     down: tuple[Operator, ...] = ()
@@ -39,7 +39,7 @@ def column_products(
     else:
         products = (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
     if residual_of(job.plan).side_by_side and name != "QKV":
-        # What attention normed is there, and what both put out becomes one.
+        # Attention's normed input is reused, and both outputs are added to one.
         for wait in waits:
             both = builder.compute(name, *products, layer.add(tokens), after=wait)
             yield both, both
@@ -72,8 +72,8 @@ def column_gradients(
     after_products: Sequence[Operator] = (),
     sums: bool = True,
 ) -> list[int]:
-    """Gradients of column-split products and the sum of their common input's, ``width`` elements a token; returns what
-    the input's gradient waits for."""
+    """Gradients of column-split products and the sum of their common input's, ``width`` elements per token; returns the
+    dependencies of the input's gradient."""
     pairs = [builder.gradients(product) for product in products]
     d_input = [one[0] for one in pairs]
     d_weight = [gradient for one in pairs for gradient in one[1:]]
@@ -100,8 +100,8 @@ def reduce_rows(
     *,
     sums: bool = True,
 ) -> int:
-    """Sum partial rows (``width`` elements each, h when left out) over ``tp``: everywhere, or with sequence regions
-    each rank its own 1/T of the tokens; nothing where the residual stream has no sum here."""
+    """Sum partial rows of ``width`` elements (0: h) over ``tp``: to all ranks, or with sequence regions to each rank
+    its 1/T of the tokens. Nothing if the residual stream has no sum here."""
     if job.plan.tp == 1 or not sums:
         return after
     size = tokens * (width or job.model.hidden) * job.activation_bytes
@@ -117,7 +117,7 @@ def reduce_rows(
 def gather_rows(
     builder: ProgramBuilder, job: Job, tokens: int, after: list[int], name: str, width: int = 0, slice_of: Slice = WHOLE
 ) -> list[int]:
-    """With sequence regions: every rank's 1/T of the tokens to all. Returns what the whole rows wait for."""
+    """With sequence regions, gather every rank's 1/T of the tokens. Returns the dependencies of the whole rows."""
     if job.plan.tp == 1 or not job.plan.sequence_regions:
         return after
     size = tokens * (width or job.model.hidden) * job.activation_bytes
@@ -130,11 +130,11 @@ def gather_rows(
 
 
 def laid_out(job: Job, size_bytes: float) -> tuple[MemoryBound, ...]:
-    """The copy between rows as collectives take them, rank by rank, and as products do, where a stack makes one."""
+    """The copy between the layout of collectives (by rank) and that of products, in stacks that make one."""
     moved = 2.0 * size_bytes * job.work.stack.row_copies
     return (MemoryBound("copy", moved, name="lay rows out"),) if moved else ()
 
 
 def residual_tokens(job: Job, tokens: int | None = None) -> int:
-    """Tokens of the residual stream on this rank, of its own or of some of them: with sequence regions 1/T."""
+    """Tokens of the residual stream on this rank, of ``tokens`` (None: its own): 1/T with sequence regions."""
     return (job.tokens if tokens is None else tokens) // (job.plan.tp if job.plan.sequence_regions else 1)

@@ -1,4 +1,4 @@
-"""Tensor parallelism in steps that serve: who attends what of the contexts, and keys of steps that decode."""
+"""Tensor parallelism in serving steps: how ranks share contexts, and keys of decode steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .sampling import sampled_head
 
 
 def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
-    """A layer of a serving step, all tokens on every rank of ``tp``."""
+    """A layer of a serving step, with all tokens on every rank of ``tp``."""
     return serve_layer(builder, job, layer, "tp")
 
 
@@ -34,8 +34,9 @@ def head_served(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 
 def context(plan: Plan) -> ContextShare:
-    """Contexts of a serving step: heads over ``tp``, and tokens over ``sp``, over groups of ``dcp`` neighbours of
-    ``tp`` that gather their queries, or over groups of ``kvp`` that all make the queries of their heads (Helix)."""
+    """How contexts of a serving step are shared: heads over ``tp``; tokens over ``sp``, over groups of ``dcp``
+    neighbours of ``tp`` that gather their queries, or over groups of ``kvp`` that all compute the queries of their
+    heads (Helix)."""
     heads, dcp, kvp = plan.tp, plan.options.get("dcp", 1), plan.options.get("kvp", 1)
     keys = index_exchange.KEY in plan.options and index_exchange.index_exchange_of(plan).whole
     if kvp > 1:
@@ -50,7 +51,7 @@ def context(plan: Plan) -> ContextShare:
 
 
 def check_groups(job: Job) -> Refusal:
-    """Keys of steps that decode."""
+    """Why keys of decode steps do not fit."""
     plan = job.plan
     stated = [name for name in ("dcp", "kvp") if plan.options.get(name, 1) > 1]
     own = [option.name for option in SERVING_OPTIONS if option.name in plan.options]
@@ -63,7 +64,7 @@ def check_groups(job: Job) -> Refusal:
 
 
 def _group(job: Job, stated: Sequence[str]) -> Refusal:
-    """Groups of ``tp`` that share contexts."""
+    """Why groups of ``tp`` that share contexts do not fit."""
     plan = job.plan
     key, value = stated[0], plan.options[stated[0]]
     if len(stated) > 1:
@@ -79,7 +80,7 @@ def _group(job: Job, stated: Sequence[str]) -> Refusal:
 
 
 def serving_variants(step: Step, keys: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Ways to see each other's prompts, or to share contexts."""
+    """Context methods for prompts, or ways to share contexts."""
     tp, sp = keys.get("tp", 1), keys.get("sp", 1)
     exchanges = [exchange.name for exchange in DECODE_EXCHANGES.values() if exchange.searched]
     if step.shards_tokens:
@@ -95,7 +96,7 @@ def serving_variants(step: Step, keys: Mapping[str, Any]) -> Iterator[Mapping[st
             yield {"kvp": ranks}
 
 
-#: Keys of steps that decode.
+#: Keys of decode steps.
 SERVING_OPTIONS = (
     Option(
         "dcp",
@@ -108,7 +109,7 @@ SERVING_OPTIONS = (
         "kvp",
         PositiveCount,
         None,
-        "Helix: ranks of tp that share a context and each make all queries of it",
+        "Helix: ranks of tp that share a context, each with all its queries",
         Sought(of=decodes),
     ),
     exchange.OPTION,
