@@ -35,6 +35,7 @@ class ExpertDispatch:
     element_bytes: float | None = None
     #: Type that a serving step's experts multiply → bytes of an element in the dispatch, scales included, for tokens
     #: that are quantised before it; other types are sent unchanged.
+    quantised: Mapping[str, float] = field(default_factory=dict, hash=False)
     #: Whether every rank of the group gets all tokens and adds its experts' results: an all-gather and a reduce-scatter
     #: instead of all-to-alls.
     gathers: bool = False

@@ -114,6 +114,7 @@ class MemoryRule:
     after: tuple[str, ...] = ("weights", "activations", "graphs", "context")
     #: Bytes that the engine's scripts keep free: fixed, per token of a pass, per sequence of the largest graph, and per
     #: rank; and the least of their sum.
+    reserve: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     least_reserve: float = 0.0
 
     def bytes_for_caches(self, visible_bytes: float, parts: Mapping[str, float], reserve_bytes: float = 0.0) -> float:
