@@ -318,5 +318,3 @@ def _activations(job: Job) -> None:
         raise plan.refusal("offload_layers", f"is not built for {plan.schedule}; use 1f1b")
     if plan.offload_layers and not job.work.host_bytes_per_s:
         raise plan.refusal("offload_layers", "needs a node whose link to its host's memory is known")
-
-

@@ -48,8 +48,8 @@ class Slo(Section):
     tpot: PositiveSeconds | None = Field(None, description="time per output token after the first, mean of a request")
     e2e: PositiveSeconds | None = Field(None, description="time to the last token")
     share: Share | None = Field(
-        None, description="share of requests that must keep them for a rate to be served; default: the protocol's, "
-        "else 0.9",
+        None,
+        description="share of requests that must keep them for a rate to be served; default: the protocol's, else 0.9",
     )
 
     @model_validator(mode="after")

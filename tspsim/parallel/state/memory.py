@@ -239,8 +239,8 @@ def workspace(job: Job, compute_shards: int, block: Block) -> float:
     Training: seven tensors of the residual's size (middle of the stream, both norms' outputs, the block's output, three
     gradients), Q, K, V, the attention output and their gradients (2·(2a + 2c)), and the MLP's columns with theirs (5f
     gated: gate, up, their product, two gradients; 3f not). Forward alone: the residual, the norm's and the block's
-    output, and the wider of attention's and the MLP's columns. Experts: rows sent and received with their gradients, and
-    their columns.
+    output, and the wider of attention's and the MLP's columns. Experts: rows sent and received, their gradients and
+    columns.
     """
     model = job.model
     attention = 2 * model.attention_width + 2 * model.kv_width
