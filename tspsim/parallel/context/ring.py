@@ -77,7 +77,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
     for step in range(plan.sp):
         segments, causal = step_segments(job, layer, position, step)
         for later in setting_out(job, step) if plan.overlap is not False else range(step + 1, min(step + 2, plan.sp)):
-            waits = [arrived[later - lead_of(job, later)]] if plan.overlap is not False else [last]
+            waits = [arrived[later - lead_of(job, later)], last] if plan.overlap is not False else [last]
             arrived[later] = bring_context(builder, job, later, block, "K,V, backward,", waits)
         name = f"attention block {step + 1} backward"
         last = attention_backward(builder, job, layer, segments, causal, name, [arrived[step], last])

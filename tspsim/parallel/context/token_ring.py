@@ -110,9 +110,7 @@ def query_bytes(job: Job, layer: LayerShard) -> float:
 
 def output_bytes(job: Job, layer: LayerShard) -> float:
     """Bytes of one shard's outputs, with the log-sum-exp of every head."""
-    latent = job.model.latent
-    width = layer.heads * latent.value_dim if latent else layer.query_width
-    return float(job.tokens * (width * job.activation_bytes + FP32_BYTES * layer.heads))
+    return float(job.tokens * (layer.output_width * job.activation_bytes + FP32_BYTES * layer.heads))
 
 
 def received_bytes(job: Job) -> float:

@@ -35,7 +35,7 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
     expanded = expand(job, replace(layer, shards=layer.shards * plan.sp))
     attended = builder.compute("attention", *expanded, kernel, after=[inside])
     return builder.collective(
-        "all_to_all", "sp", rows * layer.query_width, "heads to tokens", after=[attended], stream="context"
+        "all_to_all", "sp", rows * layer.output_width, "heads to tokens", after=[attended], stream="context"
     )
 
 
@@ -44,7 +44,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
     plan, work = job.plan, job.work
     rows = job.tokens * job.activation_bytes
     inside = builder.collective(
-        "all_to_all", "sp", rows * layer.query_width, "d tokens to heads", after=[after], stream="context"
+        "all_to_all", "sp", rows * layer.output_width, "d tokens to heads", after=[after], stream="context"
     )
     segments = visible_segments(job, 1, 0)
     attended = attention_backward(
@@ -58,7 +58,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
 def exchanged_elements(job: Job) -> float:
     """Elements of a rank's tokens that move to heads (Q, K, V) and back (the output)."""
     layer = shard_of(job)
-    return job.tokens * (2 * layer.query_width + 2 * layer.kv_width)
+    return job.tokens * (layer.query_width + 2 * layer.kv_width + layer.output_width)
 
 
 def received_bytes(job: Job) -> float:

@@ -57,7 +57,7 @@ def share(plan: Plan) -> float:
 def crossing_bytes(layer: ServingLayer, rows: Rows) -> tuple[float, float]:
     """Bytes per layer to the host (queries and new cache entries) and back (outputs)."""
     tokens, element = tokens_of(rows), layer.activation_bytes
-    return tokens * (layer.query_width + 2 * layer.kv_width) * element, tokens * layer.query_width * element
+    return tokens * (layer.query_width + 2 * layer.kv_width) * element, tokens * layer.output_width * element
 
 
 def in_parts(whole: WholeTokens) -> WholeTokens:
