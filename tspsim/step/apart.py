@@ -55,9 +55,9 @@ MOST_INSTRUCTIONS = 1_000_000
 LAYERS = (2, 3)
 #: Note on an answer that was joined from micro-batches.
 TOLD = (
-    "each micro-batch was simulated alone and they were put together in order, for the whole step is more than "
-    f"{MOST_INSTRUCTIONS / 1e6:.0f} million instructions: ranks of a group begin each one together, and groups at "
-    "different work do not slow each other (`tspsim docs engine.md`)"
+    "each micro-batch was simulated alone, and the step was joined from them in order, since it has more than "
+    f"{MOST_INSTRUCTIONS / 1e6:.0f} million instructions: ranks of a group begin each micro-batch together, and groups "
+    "at different work do not slow each other (`tspsim docs engine.md`)"
 )
 
 Numbers = dict[tuple[str, ...], float]

@@ -347,7 +347,7 @@ def varied(question: Question, job: Job, *, every_rank: bool) -> Iterator[str]:
     if variation is None:
         return
     if every_rank:
-        yield f"the step is the mean of {DRAWS} draws of every GPU; the timeline shows the one that is most like it"
+        yield f"the step is the mean of {DRAWS} draws of every GPU; the timeline shows the draw closest to it"
         return
     slowed = percent(pace(variation, job, question.cluster.gpus) - 1.0)
     yield f"kernels take {slowed} longer: the expected pace of the slowest of {question.cluster.gpus:,} GPUs"
@@ -375,8 +375,8 @@ def order_that_loses(question: Question, plan: Plan, result: PlanResult) -> Iter
     order = min(took_s, key=took_s.__getitem__)
     if (saved := 1.0 - took_s[order] / before_s) > SAVED:
         yield (
-            "what replicas gather and sum shares links with a layer's own exchanges, and the one that is waited for "
-            f"loses: in another order of the two, {order}, the step would take {duration(took_s[order])}, "
+            "gathers and sums between replicas share links with a layer's own exchanges, and delay those that the step "
+            f"waits for: in another order of the two, {order}, the step would take {duration(took_s[order])}, "
             f"{percent(saved)} less; a better link can make such a step longer (`tspsim docs network.md`)"
         )
 
@@ -408,6 +408,6 @@ def overlap_that_loses(question: Question, job: Job) -> Iterator[str]:
 NOTEWORTHY = 1.05
 #: Note on a plan whose groups use a fabric unevenly.
 AT_WORST = (
-    "groups use the links between switches unevenly: ranks that differ in that alone are taken at their worst link "
+    "groups use the links between switches unevenly: ranks that differ in nothing else get the worst link of them all "
     "(`tspsim docs engine.md`)"
 )

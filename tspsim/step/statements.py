@@ -286,13 +286,13 @@ def arriving_note(job: Job) -> str:
     if ranks:
         theirs = gib(size * (1.0 - 1.0 / ranks))
         return (
-            f"{theirs} of weights per GPU come from {ranks - 1} of its neighbours each forward{times}; a layer's hide "
-            "behind enough tokens (`weight_peers`)"
+            f"{theirs} of weights per GPU come from {ranks - 1} of its neighbours each forward{times}; enough tokens per "
+            "layer hide these copies (`weight_peers`)"
         )
     seconds = size / job.work.host_bytes_per_s
     return (
         f"{gib(size)} of weights per GPU come from the host's memory each forward, in {seconds * 1e3:,.3g} ms at best"
-        f"{times}; a layer's hide behind enough tokens (`offload_weights`)"
+        f"{times}; enough tokens per layer hide these copies (`offload_weights`)"
     )
 
 
