@@ -176,7 +176,7 @@ def _dealt(
     room = stated or ceil(max(lengths) / most)
     if max(lengths) > room * most:
         raise InputError(
-            f"{room} tokens a rank are {room * most} of a sequence, and the longest has {max(lengths)}; "
+            f"ranks with {room} tokens each hold {room * most} of a sequence, and the longest has {max(lengths)}; "
             f"take at least {ceil(max(lengths) / most)}",
             key="rank_tokens",
         )
@@ -210,12 +210,12 @@ def told(dealt: Dealt, unequal: Unequal, shards: int) -> Iterator[str]:
     visits = f"{most} micro-batch{'es' if most > 1 else ''}" if few == most else f"{few} to {most} micro-batches"
     mean = unequal.total / len(tokens)
     yield (
-        f"{len(tokens):,} sequences of {min(tokens):,} to {max(tokens):,} tokens, {mean:,.0f} mean{cut}, in {visits} a "
-        f"replica of up to {dealt.room:,} tokens a rank"
+        f"{len(tokens):,} sequences of {min(tokens):,} to {max(tokens):,} tokens, {mean:,.0f} mean{cut}, in {visits} "
+        f"per replica of up to {dealt.room:,} tokens per rank"
     )
     if dealt.padded > unequal.total:
         alike = len({tokens_of for packs in dealt.packs for pack in packs for tokens_of in pack.tokens}) == 1
-        why = "to be as long as the longest pads" if alike else "shards of equal size pad"
+        why = "padding to the longest takes" if alike else "padding to shards of equal size takes"
         yield f"{why} {unequal.total:,} tokens to {dealt.padded:,}; rates count the former"
     shared = {ranks: count for ranks, count in dealt.ranks_of_sequences.items() if ranks > shards}
     if shared:

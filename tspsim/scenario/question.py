@@ -95,7 +95,7 @@ class Scenario(Section):
         amounts = dict.fromkeys(key for step in STEPS.values() for key in (*step.needs, *step.takes))
         for key in ("pass", *amounts):
             if workload.get(key) is not None and key != "speculation":
-                error = refuse("says how much a single step is; leave it out beside traffic")
+                error = refuse("states the size of a single step; leave it out beside traffic")
                 raise _wrong(cls, ("workload", key), error, workload[key])
         step = "verify" if workload.get("speculation") is not None else "decode"
         return {**data, "workload": {**workload, "pass": step, "batch": 1, "context": 1}}

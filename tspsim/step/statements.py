@@ -286,8 +286,8 @@ def arriving_note(job: Job) -> str:
     if ranks:
         theirs = gib(size * (1.0 - 1.0 / ranks))
         return (
-            f"{theirs} of weights per GPU come from {ranks - 1} of its neighbours each forward{times}; enough tokens per "
-            "layer hide these copies (`weight_peers`)"
+            f"{theirs} of weights per GPU come from {ranks - 1} of its neighbours each forward{times}; enough tokens "
+            "per layer hide these copies (`weight_peers`)"
         )
     seconds = size / job.work.host_bytes_per_s
     return (
