@@ -10,20 +10,19 @@ from numpy.typing import NDArray
 
 from ..base.errors import InputError
 from ..base.quick import replace
-from ..program.mesh import Mesh
+from ..program.instructions import Mesh
 from .lengths import sequence_groups
-from .plan import EXPERT_POOL, WEIGHT_LEVELS, WEIGHT_SHARD, Plan
-from .registries import mesh_axes
+from .plan import EXPERT_POOL, WEIGHT_LEVELS, WEIGHT_SHARD, Plan, mesh_axes
 
 
 def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
     """Lay a plan's axes on a cluster of ``gpus`` GPUs, ``gpus_per_node`` to a node.
 
-    Without a placement the axes follow GPU numbers in the order of :func:`~tspsim.parallel.registries.mesh_axes`, so
-    that ranks that exchange most share a node; replicas that share experts come before pipeline stages. With a
-    placement, ``node_axes`` run along the node (first named = neighbouring GPUs), data-parallel replicas fill the rest
-    of the node, and ``rail_axes`` step from node to node along the rails. ``dp`` stands where it is named: ``tp, sp,
-    dp`` and then the pipeline is Megatron's order. An ``order`` of nodes or GPUs replaces their numbers.
+    Without a placement the axes follow GPU numbers in the order of :func:`~tspsim.parallel.plan.mesh_axes`, so that
+    ranks that exchange most share a node; replicas that share experts come before pipeline stages. With a placement,
+    ``node_axes`` run along the node (first named = neighbouring GPUs), data-parallel replicas fill the rest of the
+    node, and ``rail_axes`` step from node to node along the rails. ``dp`` stands where it is named: ``tp, sp, dp`` and
+    then the pipeline is Megatron's order. An ``order`` of nodes or GPUs replaces their numbers.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Facts of schemes that plans and jobs read: options, axes, context sharing.
+"""Facts of schemes that plans and jobs read: their options, how they share contexts, and schemes by name.
 
 A plan's degrees select its scheme, and schemes write programs of plans, so this registry lies below both. The whole
 scheme is :class:`~tspsim.parallel.scheme.Scheme`.
@@ -7,11 +7,10 @@ scheme is :class:`~tspsim.parallel.scheme.Scheme`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..base.registry import Registry
-from ..model.attention import CacheUse
 from .sought import Sought
 
 
@@ -76,15 +75,6 @@ class ContextShare:
         """Whether a rank's output projection takes all heads that it attended."""
         return self.own == self.attended
 
-    def rank_bytes(self, use: CacheUse, context: int) -> float:
-        """Bytes that a rank keeps of a sequence with ``context`` tokens in a layer: attended heads over its part of the
-        tokens, and states of its own heads."""
-        keys = context * use.shared_token_bytes if self.whole_keys else 0.0
-        divided = replace(use, sequence_bytes=0.0, shared_token_bytes=0.0) if keys else replace(use, sequence_bytes=0.0)
-        growing = divided.rank_bytes(context, self.attended, self.ranks) + keys
-        kept = self.copies * (growing + use.sequence_bytes / min(self.own, use.state_heads))
-        return kept * (1.0 - self.hosts) if self.hosts else kept
-
 
 def in_heads(parts: int) -> ContextShare:
     """A share that divides heads alone."""
@@ -143,20 +133,3 @@ class _Schemes(Registry[SchemeFacts]):
 
 
 SCHEME_FACTS: Registry[SchemeFacts] = _Schemes("scheme", "tspsim.schemes")
-
-
-def mesh_axes() -> tuple[str, ...]:
-    """Mesh axes from the one with most communication to the one with least: all schemes', stages, replicas. The default
-    placement lays them out in this order, the first along the node."""
-    return *scheme_axes(), "pp", "dp"
-
-
-def scheme_axes() -> tuple[str, ...]:
-    """Axes that schemes spread a replica over."""
-    return tuple(dict.fromkeys(axis for scheme in SCHEME_FACTS.values() for axis in scheme.axes))
-
-
-def scheme_name(degrees: Mapping[str, int]) -> str:
-    """The scheme that degrees select: the one whose own axes have several ranks, or the default."""
-    usual, *others = sorted(SCHEME_FACTS.values(), key=lambda scheme: not scheme.usual)
-    return next((scheme.name for scheme in others if any(degrees.get(axis, 1) > 1 for axis in scheme.axes)), usual.name)

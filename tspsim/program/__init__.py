@@ -1,8 +1,8 @@
 """Programs of ranks as data: instructions on named streams, and the mesh whose lines are the process groups.
 
-:mod:`tspsim.program.instructions` defines the instructions, :mod:`tspsim.program.order` the order in which a rank's
-may start, :mod:`tspsim.program.mesh` the coordinates of ranks. :mod:`tspsim.program.excerpts` shortens programs and
-adds dependencies, :mod:`tspsim.program.layout` prices a program as a sum over its kernels.
+:mod:`tspsim.program.instructions` defines the instructions, the order in which a rank's may start, and the coordinates
+of ranks. :mod:`tspsim.program.excerpts` shortens programs and adds dependencies, :mod:`tspsim.program.layout` prices a
+program at once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .instructions import (
     Instruction,
     Issued,
     Launch,
+    Mesh,
     Program,
     Repeat,
     SendReceive,
@@ -31,6 +32,7 @@ __all__ = [
     "Instruction",
     "Issued",
     "Launch",
+    "Mesh",
     "Program",
     "Repeat",
     "SendReceive",

@@ -15,10 +15,11 @@ from ...base.quick import replace
 from ...base.registry import Registry
 from ...model.layer import LayerShard
 from .. import rings
-from ..builder import Buffers, ProgramBuilder
+from ..builder import ProgramBuilder
 from ..job import Job
 from ..pipeline import Refusal
 from ..plan import Plan
+from ..written_layers import Buffers
 
 #: Pieces that a pool of buffers holds: the one in use, and the arriving one.
 BUFFERS = 2

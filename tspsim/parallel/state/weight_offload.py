@@ -13,7 +13,8 @@ compute of enough tokens, and never behind that of a decode step, which is itsel
 bandwidth.
 
 A backward needs its layers again. Trained weights return to the host after the update; the optimizer's state stays.
-Copies (``weight_arrivals``) share the link with the GPU's traffic to and from its NIC (:mod:`tspsim.network.host`).
+Copies (``weight_arrivals``) share the link with the GPU's traffic to and from its NIC
+(:mod:`tspsim.network.collectives.traffic`).
 """
 
 from __future__ import annotations

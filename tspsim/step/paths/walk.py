@@ -1,9 +1,9 @@
 """The longest path of one rank through a task: its time if every other rank is ready and nothing is shared.
 
 A task is what a pipeline stage does for one micro-batch: some instructions, a layer that repeats, some more. The walk
-keeps the engine's rules about the rank alone (:mod:`tspsim.program.order`) and drops those that can only delay it:
-meeting other ranks, sharing links, kernels and transfers that slow each other. Path lengths are monotone in the times
-of their pieces, so the walk never ends after the engine.
+keeps the engine's rules about the rank alone (:mod:`tspsim.program.instructions`) and drops those that can only delay
+it: meeting other ranks, sharing links, kernels and transfers that slow each other. Path lengths are monotone in the
+times of their pieces, so the walk never ends after the engine.
 
 Unlike the engine, it has one number per path and no events, runs few iterations of what repeats, and tells which part
 of a path nothing can hide. A search walks tens of thousands of tasks for each plan that it simulates. If ranks neither
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ...program.order import StreamOrder, waits_in_turn
+from ...program.instructions import StreamOrder, waits_in_turn
 
 NEVER = -math.inf
 #: Roles of messages between stages.
