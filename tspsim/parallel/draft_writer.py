@@ -19,7 +19,7 @@ from .pipeline import Chunk
 from .scheme import Scheme, WholeTokens
 from .state.memory import KeptActivations
 
-#: Writes one layer: its shard, and what it leaves for its backward → when it is complete.
+#: (layer shard, what it keeps for its backward) → instructions that complete the layer; writes it.
 WriteLayer = Callable[[LayerShard, KeptActivations], list[int]]
 
 
@@ -44,7 +44,7 @@ class DraftWriter(Protocol):
 
 
 def draft(writer: DraftWriter, layer: WriteLayer, task: Task) -> None:
-    """The passes that make the next drafts, one token after the other."""
+    """Write the passes that make the next drafts, one token after the other."""
     whole = writer.job
     drafter = drafter_of(whole)
     if drafter is not None:
@@ -71,9 +71,11 @@ def draft(writer: DraftWriter, layer: WriteLayer, task: Task) -> None:
 
 
 def in_pools(writer: DraftWriter, chunk: Chunk, task: Task) -> None:
-    """What a replica does of a step whose drafts others make (:mod:`.decode.draft_pool`): of every turn it verifies
-    what was drafted, or drafts behind what was verified; of two turns the first is at hand when a step begins, and
-    the second is drafted meanwhile."""
+    """Write a replica's part of a step with drafting replicas (:mod:`.decode.draft_pool`).
+
+    In every turn it verifies drafts, or drafts after verification. With two turns, the first turn's drafts are present
+    when a step begins, and the second's are made meanwhile.
+    """
     whole, drafter, builder = writer.job, drafter_of(writer.job), writer.builder
     count = draft_pool.turns_of(whole)
     if not draft_pool.drafts_here(builder, whole):
@@ -105,8 +107,8 @@ def in_pools(writer: DraftWriter, chunk: Chunk, task: Task) -> None:
 def draft_by_model(
     writer: DraftWriter, drafter: Job, layer: WriteLayer, task: Task, turn: int = 0, turns: int = 1
 ) -> None:
-    """The same passes through a model of its own, from its embedding to its head; of a replica that does nothing
-    else, those of one of its ``turns``."""
+    """Write the draft passes of a separate model, from its embedding to its head; of a drafting replica, those of one
+    of its ``turns``."""
     whole, model, alone = writer.job, drafter.model, draft_pool.size(writer.job.plan)
     mine = writer.kinds, writer.layer, writer.written
     writer.kinds = {block: drafter.layer(writer.scheme.shards(drafter), block) for block in model.distinct}

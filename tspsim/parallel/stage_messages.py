@@ -10,6 +10,7 @@ ACTIVATIONS, GRADIENTS = "activations", "gradients"
 
 
 def send(builder: ProgramBuilder, job: Job, what: str, offset: int, after: list[int], chunk: Chunk) -> None:
+    """Write a message to the next stage, ``offset`` stages on."""
     wrap = wraps(job, chunk)
     builder.part = "pipeline"
     name, way = f"{what} to the next stage", chunk.way
@@ -19,13 +20,13 @@ def send(builder: ProgramBuilder, job: Job, what: str, offset: int, after: list[
 
 
 def wraps(job: Job, chunk: Chunk) -> bool:
-    """Whether messages of a chunk go round the stages; those the other way along them then meet their own kind
-    alone, for they never come to an end."""
+    """Whether messages of a chunk wrap around the stages. Those of the opposite direction do so too, which keeps them
+    apart from the others; they never reach an end."""
     return job.plan.vpp > 1 or chunk.way < 0
 
 
 def receive(builder: ProgramBuilder, job: Job, what: str, offset: int, chunk: Chunk) -> None:
-    """Kernels wait for what the stage before sends; tensor-parallel ranks got a piece each and gather it."""
+    """Make kernels wait for the previous stage's message; tensor-parallel ranks receive a piece each and gather."""
     builder.part = "pipeline"
     name, wrap = f"{what} received", wraps(job, chunk)
     free = [builder.compute("nothing else to do")] if job.order.waits else []
@@ -37,5 +38,5 @@ def receive(builder: ProgramBuilder, job: Job, what: str, offset: int, chunk: Ch
 
 
 def message_bytes(job: Job) -> float:
-    """A rank's piece of the residual stream between stages (Megatron's scatter-gather: 1/T of it each)."""
+    """Bytes of a rank's piece of the residual stream between stages (Megatron's scatter-gather: 1/T each)."""
     return job.tokens * job.model.hidden * job.activation_bytes / job.plan.tp
