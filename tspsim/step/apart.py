@@ -267,7 +267,7 @@ class Apart:
             ranks.append(SimulatedRank(Rank(SimulatedDevice(first, size)), role, size))
             times.append((start_s, end_s))
         submission = Submission(
-            simpy.Environment(), JoinedSystem(ranks, [], told=TOLD, widest=widest, bytes_over=links), 0
+            simpy.Environment(), JoinedSystem(ranks, [], note=TOLD, widest=widest, bytes_over=links), 0
         )
         submission.replaced(ranks, times)
         return submission

@@ -82,7 +82,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
         name = f"attention block {step + 1} backward"
         last = attention_backward(builder, job, layer, segments, causal, name, [arrived[step], last])
         if plan.context_transport == "multi_ring":
-            sent = rings.take_home(builder, job, "sp", step, block, "dK,dV", [last], "context gradients")
+            sent = rings.reduce_gradients(builder, job, "sp", step, block, "dK,dV", [last], "context gradients")
             home = [*home, sent]
         else:
             name = f"dK,dV hop {step + 1}"

@@ -79,7 +79,7 @@ def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> int:
         arrivals.used(number, applied)
         waits = [applied]
         if gradient_bytes:
-            home = transport.take_home(builder, job, number, gradient_bytes, "MLP gradients", [applied])
+            home = transport.reduce_gradients(builder, job, number, gradient_bytes, "MLP gradients", [applied])
             if not overlap:
                 waits = [builder.compute("gradients here", after=[home])]
     return applied

@@ -66,4 +66,6 @@ def circulate_head(builder: ProgramBuilder, job: Job, layer: LayerShard, name: s
         arrivals.used(piece, waits[0])
         if trained:
             size = elements * job.work.optimizer.gradients
-            builder.exchanged_gradients = [transport.take_home(builder, job, piece, size, "head gradients", waits)]
+            builder.exchanged_gradients = [
+                transport.reduce_gradients(builder, job, piece, size, "head gradients", waits)
+            ]
