@@ -46,7 +46,7 @@ def some_works(programs: StepPrograms, count: int, longest: int) -> list[StepWor
 
 def assert_alike(programs: StepPrograms, job: Job) -> None:
     """What is put together stands where it would if it were written, and does the same."""
-    (found, layout), (written, other) = programs.laid_out(job), programs._written_out(job)
+    (found, layout), (written, other) = programs.laid_out(job), programs.written_out(job)[0]
     assert layout is other
     assert [each.does for each in found] == [each.does for each in written]
 

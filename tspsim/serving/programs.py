@@ -13,9 +13,10 @@ from ..base.memo import Itself, knowing, once, remembered
 from ..base.quick import replace
 from ..hardware.pricers import price
 from ..operators import Operator, Role
-from ..parallel import Job, Plan, axes_of, build_mesh, host_time, scheme_of, write_program
+from ..parallel import Job, Plan, axes_of, build_mesh, host_time, scheme_of
 from ..parallel.checks import check
 from ..parallel.serving_engine import Captured
+from ..parallel.step import written_passes
 from ..program import Collective, Program, SendReceive
 from ..program.layout import MOVES, InstructionLayout, Thing, Timed, flattened
 from ..program.mesh import Mesh
@@ -25,7 +26,7 @@ from ..step.question import Question
 from ..step.simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .exchanges import Exchanges
-from .forms import LaidOut, ProgramTemplates
+from .row_variants import LaidOut, RowVariants
 from .work import PromptChunk, StepWork
 
 #: The overlap of a step that cannot be split in two.
@@ -50,6 +51,10 @@ class Priced:
     parts_s: dict[str, float]
     #: Whether it was added up; otherwise the engine ran it.
     chained: bool
+
+
+#: Programs of a step's stages, and the jobs of its passes.
+Written = tuple[list[Program], Sequence[Job]]
 
 
 class Chain(NamedTuple):
@@ -213,43 +218,36 @@ class StepPrograms:
         """Positions that a decoding sequence computes."""
         return 1 + (self.speculation.tokens if self.speculation else 0)
 
-    def written_of(self, job: Job) -> list[Program]:
-        """The programs of a job's stages."""
+    def written_of(self, job: Job) -> Written:
+        """The programs of a job's stages, and the jobs of the last one's passes."""
         self.written += 1
-        return [write_program(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
+        stages = [written_passes(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
+        return [program for program, _ in stages], stages[-1][1]
 
     def laid_out(self, job: Job) -> LaidOut:
         """The different kernel calls of a job's programs, and their positions."""
-        return self._forms.laid_out(job)
+        return self._variants.laid_out(job)
 
     @once
-    def _forms(self) -> ProgramTemplates:
-        model = self.question.model
-        models = [model, *([self.speculation.model] if self.speculation and self.speculation.model else [])]
-        kinds = [(architecture, block) for architecture in models for block in architecture.distinct]
-        breakpoints = {
-            length
-            for architecture, block in kinds
-            for length in architecture.attention_of(block).bends(architecture, block)
-        }
-        return ProgramTemplates(self._written_out, sorted(breakpoints))
+    def _variants(self) -> RowVariants:
+        return RowVariants(self.written_out)
 
-    def _written_out(self, job: Job) -> LaidOut:
-        """The same from programs written for this job."""
-        shorter = self._shorter(job)
+    def written_out(self, job: Job) -> tuple[LaidOut, Sequence[Job]]:
+        """The same from programs written for this job, and the jobs of their passes."""
+        shorter, passes = self._shorter(job)
         form, every = flattened(shorter)
         key = job.capture, form
         if key not in self._layouts:
-            self._layouts[key] = InstructionLayout.of(self.written_of(job), shorter)
+            self._layouts[key] = InstructionLayout.of(self.written_of(job)[0], shorter)
         layout = self._layouts[key]
         if layout is None:
             # Some of its instructions are not in the shorter program.
-            whole = self.written_of(job)
+            whole, passes = self.written_of(job)
             layout, (_, every) = InstructionLayout.of(whole, whole), flattened(whole)
             assert layout is not None
-        return layout.different(every), layout
+        return (layout.different(every), layout), passes
 
-    def _shorter(self, job: Job) -> list[Program]:
+    def _shorter(self, job: Job) -> Written:
         """The programs with the fewest layers that contain all kinds. With a pipeline, all layers."""
         if job.plan.pp > 1:
             return self.written_of(job)

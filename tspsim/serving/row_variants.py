@@ -1,0 +1,102 @@
+"""Steps that differ in the rows of their attention alone, whose program is written once.
+
+A pass of a step that serves depends on its batch in the tokens that pass, those that are sampled and those that experts
+get in the mean, in how much of it a graph holds, and in rows: how many sequences have how many new tokens behind how
+many cached ones. Rows are read by the methods of a kind of attention
+(:class:`~tspsim.model.attention.base.AttentionKind`) and by nobody else, where the pieces of a step say so
+(:attr:`~tspsim.parallel.scheme.WholeTokens.attends_alone`). A further step with the same numbers is the program of the
+first, with operators that these methods make of its own rows. Steps of other plans are written one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
+
+from ..base.memo import BoundedCache, Itself
+from ..operators import Operator
+from ..parallel import Job, axes_of, scheme_of
+from ..parallel.experts.expert_serving import mean_tokens
+from ..parallel.feature import pieces_of
+from ..parallel.job import MadeOfRows
+from ..parallel.step import passes_of
+from ..program.layout import InstructionLayout, Thing
+
+#: The different things in a program, and where they stand.
+LaidOut = tuple[list[Thing], InstructionLayout]
+#: Programs of a plan that are kept.
+MOST_WRITTEN = 4096
+
+
+class Written(NamedTuple):
+    """A program that was written, and where in it operators of rows stand: (thing, operator) numbers."""
+
+    things: list[Thing]
+    layout: InstructionLayout
+    places: tuple[tuple[int, int], ...]
+
+
+class RowVariants:
+    """Programs of one plan's steps.
+
+    Parameters
+    ----------
+    write
+        Write the program of a job: what is in it, and the jobs of its passes.
+    """
+
+    def __init__(self, write: Callable[[Job], tuple[LaidOut, Sequence[Job]]]) -> None:
+        self._write = write
+        self._alone: dict[Hashable, bool] = {}
+        #: Of steps with the same passes: the number of a pass, and what makes operators of its rows, in order.
+        self._makers: dict[Hashable, list[tuple[int, MadeOfRows]]] = {}
+        self._written = BoundedCache(MOST_WRITTEN)
+
+    def laid_out(self, job: Job) -> LaidOut:
+        """The different things in a step's program, and where they stand."""
+        plan = Itself(job.plan), job.step.name
+        if plan not in self._alone:
+            self._alone[plan] = attends_alone(job)
+        if not self._alone[plan] or job.micro_batches > 1:
+            return self._write(job)[0]
+        passes = passes_of(job)
+        kind = *plan, *[part.tokens > 0 for part in passes]
+        numbers = [(part.tokens, part.head_tokens, mean_tokens(part), part.capture) for part in passes]
+        if kind in self._makers:
+            made = [op for number, how in self._makers[kind] for op in how.make(how.layer, passes[number].rows)]
+            written: Written | None = self._written.get(key_of(kind, numbers, made))
+            if written is not None:
+                things = list(written.things)
+                for index, number in written.places:
+                    things[index] = Thing(made[number])
+                return things, written.layout
+        (things, layout), passes = self._write(job)
+        makers = [(number, how) for number, part in enumerate(passes) for how in part.attention_operators.values()]
+        made = [operator for _, how in makers for operator in how.operators]
+        first = self._makers.setdefault(kind, makers)
+        numbered = {id(operator): number for number, operator in enumerate(made)}
+        places = tuple([(i, numbered[id(what)]) for i, (what, _) in enumerate(things) if id(what) in numbered])
+        # A stack may run other kernels in their place.
+        if same_makers(first, makers) and {number for _, number in places} == set(numbered.values()):
+            self._written[key_of(kind, numbers, made)] = Written(things, layout, places)
+        return things, layout
+
+
+def key_of(kind: Hashable, numbers: Sequence[Hashable], made: Sequence[Operator]) -> Hashable:
+    """Equal for steps whose programs differ in rows alone."""
+    return kind, tuple(numbers), tuple([type(operator) for operator in made])
+
+
+def same_makers(ones: Sequence[tuple[int, MadeOfRows]], others: Sequence[tuple[int, MadeOfRows]]) -> bool:
+    """Whether operators of rows are made the same way."""
+    return [(number, how.make, how.layer) for number, how in ones] == [
+        (number, how.make, how.layer) for number, how in others
+    ]
+
+
+def attends_alone(job: Job) -> bool:
+    """Whether only attention reads the rows of a job's passes, in a program that all ranks have."""
+    whole = scheme_of(job.plan).whole
+    if whole is None or job.plan.pp > 1 or job.token_shards > 1 or set(axes_of(job)) != {"pp"}:
+        return False
+    return pieces_of(job, whole) is whole and whole.attends_alone(job)
