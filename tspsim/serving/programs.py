@@ -26,7 +26,7 @@ from ..step.question import Question
 from ..step.simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .exchanges import Exchanges
-from .row_variants import LaidOut, RowVariants
+from .row_variants import LaidOut, RowVariants, Times
 from .work import PromptChunk, StepWork
 
 #: The overlap of a step that cannot be split in two.
@@ -226,7 +226,7 @@ class StepPrograms:
 
     def laid_out(self, job: Job) -> LaidOut:
         """The different kernel calls of a job's programs, and their positions."""
-        return self._variants.laid_out(job)
+        return self._variants.laid_out(job)[0]
 
     @once
     def _variants(self) -> RowVariants:
@@ -245,7 +245,7 @@ class StepPrograms:
             whole, passes = self.written_of(job)
             layout, (_, every) = InstructionLayout.of(whole, whole), flattened(whole)
             assert layout is not None
-        return (layout.different(every), layout), passes
+        return LaidOut(layout.different(every), layout), passes
 
     def _shorter(self, job: Job) -> Written:
         """The programs with the fewest layers that contain all kinds. With a pipeline, all layers."""
@@ -261,7 +261,7 @@ class StepPrograms:
         blocks = self.question.model.blocks
         return 1 + max(blocks.index(block) for block in dict.fromkeys(blocks))
 
-    def taken_s(self, things: Iterable[Thing], captured: Captured) -> list[float] | None:
+    def taken_s(self, things: Iterable[Thing], captured: Captured) -> Times:
         """Seconds of kernel calls under a capture; None where only the engine can price some: transfers whose groups
         share links unevenly."""
         cost, exchanges = self._known(captured), self._exchanges
@@ -325,8 +325,14 @@ class StepPrograms:
         """A step whose programs form a chain; None for any other."""
         if set(axes_of(job)) != {"pp"}:
             return None
-        things, layout = self.laid_out(job)
-        taken_s = self.taken_s(things, job.capture) if layout.chained else None
+        (things, layout), written = self._variants.laid_out(job)
+        if not layout.chained:
+            return None
+
+        def price(some: Iterable[Thing]) -> Times:
+            return self.taken_s(some, job.capture)
+
+        taken_s = price(things) if written is None else written.taken_s(things, price)
         if taken_s is None:
             return None
         makespan_s = layout.makespan_s(taken_s)

@@ -22,18 +22,44 @@ from ..parallel.job import MadeOfRows
 from ..parallel.step import passes_of
 from ..program.layout import InstructionLayout, Thing
 
-#: The different things in a program, and where they stand.
-LaidOut = tuple[list[Thing], InstructionLayout]
 #: Programs of a plan that are kept.
 MOST_WRITTEN = 4096
+#: Seconds of each of some things; None where only the engine can price some of them.
+Times = list[float] | None
 
 
-class Written(NamedTuple):
-    """A program that was written, and where in it operators of rows stand: (thing, operator) numbers."""
+class LaidOut(NamedTuple):
+    """The different things in a program, and where they stand."""
 
     things: list[Thing]
     layout: InstructionLayout
-    places: tuple[tuple[int, int], ...]
+
+
+class Written:
+    """A program that was written, and where in it operators of rows stand: (thing, operator) numbers."""
+
+    def __init__(self, first: LaidOut, places: Sequence[tuple[int, int]]) -> None:
+        self.first, self.places = first, places
+        self._taken_s: Times = []
+
+    def of(self, made: Sequence[Operator]) -> LaidOut:
+        """The program with operators of other rows."""
+        things = list(self.first.things)
+        for index, number in self.places:
+            things[index] = Thing(made[number])
+        return LaidOut(things, self.first.layout)
+
+    def taken_s(self, things: Sequence[Thing], price: Callable[[Sequence[Thing]], Times]) -> Times:
+        """Seconds of each of such a program's things; of those that no row changes, as the first time."""
+        if self._taken_s == []:
+            self._taken_s = price(self.first.things)
+        if self._taken_s is None:
+            return None
+        taken_s = list(self._taken_s)
+        own_s = price([things[index] for index, _ in self.places])
+        for (index, _), seconds in zip(self.places, own_s or (), strict=True):
+            taken_s[index] = seconds
+        return taken_s
 
 
 class RowVariants:
@@ -52,13 +78,13 @@ class RowVariants:
         self._makers: dict[Hashable, list[tuple[int, MadeOfRows]]] = {}
         self._written = BoundedCache(MOST_WRITTEN)
 
-    def laid_out(self, job: Job) -> LaidOut:
-        """The different things in a step's program, and where they stand."""
+    def laid_out(self, job: Job) -> tuple[LaidOut, Written | None]:
+        """The different things in a step's program, and the written one that they are of; None: of their own."""
         plan = Itself(job.plan), job.step.name
         if plan not in self._alone:
             self._alone[plan] = attends_alone(job)
         if not self._alone[plan] or job.micro_batches > 1:
-            return self._write(job)[0]
+            return self._write(job)[0], None
         passes = passes_of(job)
         kind = *plan, *[part.tokens > 0 for part in passes]
         numbers = [(part.tokens, part.head_tokens, mean_tokens(part), part.capture) for part in passes]
@@ -66,20 +92,22 @@ class RowVariants:
             made = [op for number, how in self._makers[kind] for op in how.make(how.layer, passes[number].rows)]
             written: Written | None = self._written.get(key_of(kind, numbers, made))
             if written is not None:
-                things = list(written.things)
-                for index, number in written.places:
-                    things[index] = Thing(made[number])
-                return things, written.layout
-        (things, layout), passes = self._write(job)
+                return written.of(made), written
+        return self._first(job, kind, numbers)
+
+    def _first(self, job: Job, kind: Hashable, numbers: Sequence[Hashable]) -> tuple[LaidOut, Written | None]:
+        """A program that is written, and kept where operators of rows stand in it as they were made: a stack may run
+        other kernels in their place."""
+        first, passes = self._write(job)
         makers = [(number, how) for number, part in enumerate(passes) for how in part.attention_operators.values()]
         made = [operator for _, how in makers for operator in how.operators]
-        first = self._makers.setdefault(kind, makers)
         numbered = {id(operator): number for number, operator in enumerate(made)}
-        places = tuple([(i, numbered[id(what)]) for i, (what, _) in enumerate(things) if id(what) in numbered])
-        # A stack may run other kernels in their place.
-        if same_makers(first, makers) and {number for _, number in places} == set(numbered.values()):
-            self._written[key_of(kind, numbers, made)] = Written(things, layout, places)
-        return things, layout
+        places = [(i, numbered[id(what)]) for i, (what, _) in enumerate(first.things) if id(what) in numbered]
+        alike = same_makers(self._makers.setdefault(kind, makers), makers)
+        if not alike or {number for _, number in places} != set(numbered.values()):
+            return first, None
+        written = self._written[key_of(kind, numbers, made)] = Written(first, places)
+        return first, written
 
 
 def key_of(kind: Hashable, numbers: Sequence[Hashable], made: Sequence[Operator]) -> Hashable:

@@ -7,6 +7,7 @@ How much a serving step is, as a workload states it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
@@ -324,9 +325,11 @@ class Load:
         """Rows of its decoding sequences, longest first; where they are dealt to ``parts`` in turn, those of the part
         with most."""
         whole, more = divmod(self.batch, max(1, len(self.contexts)))
-        kinds: dict[int, int] = {}
-        for index, context in enumerate(sorted(self.contexts, reverse=True)):
-            kinds[context] = kinds.get(context, 0) + whole + (index < more)
+        contexts = sorted(self.contexts, reverse=True)
+        kinds = Counter(contexts)
+        if (whole, more) != (1, 0):
+            kinds = Counter({context: whole * count for context, count in kinds.items()})
+            kinds.update(contexts[:more])
         caches, queries = self.streams.caches, self.queries
         return dealt([(queries, context, caches * count) for context, count in kinds.items()], parts)
 
