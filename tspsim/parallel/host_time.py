@@ -14,7 +14,7 @@ def host_s(job: Job) -> float:
 def between_s(job: Job) -> float:
     """Of them those of a pass whatever is in it: small kernels and waits of the stage's layers, and what the host does
     between verifying drafts and making the next."""
-    engine, routed = job.work.stack.engine, sum(block.experts for block in job.model.blocks)
+    engine, routed = job.work.stack.engine, job.model.routed_layers
     stages, ranks = job.plan.pp, max(job.whole_ranks, job.plan.ep)
     drafted = engine.drafted.value if job.drafts is not None and job.drafts.tokens else 0.0
     layers = -(-job.model.layers // stages), -(-routed // stages)
