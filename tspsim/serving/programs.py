@@ -54,7 +54,7 @@ class Priced:
 
 
 #: Programs of a step's stages, and the jobs of its passes.
-Written = tuple[list[Program], Sequence[Job]]
+WrittenPasses = tuple[list[Program], Sequence[Job]]
 
 
 class Chain(NamedTuple):
@@ -218,7 +218,7 @@ class StepPrograms:
         """Positions that a decoding sequence computes."""
         return 1 + (self.speculation.tokens if self.speculation else 0)
 
-    def written_of(self, job: Job) -> Written:
+    def written_of(self, job: Job) -> WrittenPasses:
         """The programs of a job's stages, and the jobs of the last one's passes."""
         self.written += 1
         stages = [written_passes(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
@@ -247,7 +247,7 @@ class StepPrograms:
             assert layout is not None
         return LaidOut(layout.different(every), layout), passes
 
-    def _shorter(self, job: Job) -> Written:
+    def _shorter(self, job: Job) -> WrittenPasses:
         """The programs with the fewest layers that contain all kinds. With a pipeline, all layers."""
         if job.plan.pp > 1:
             return self.written_of(job)

@@ -35,12 +35,13 @@ class LaidOut(NamedTuple):
     layout: InstructionLayout
 
 
-class Written:
+class WrittenStep:
     """A program that was written, and where in it operators of rows stand: (thing, operator) numbers."""
 
     def __init__(self, first: LaidOut, places: Sequence[tuple[int, int]]) -> None:
         self.first, self.places = first, places
-        self._taken_s: Times = []
+        self._priced = False
+        self._taken_s: Times = None
 
     def of(self, made: Sequence[Operator]) -> LaidOut:
         """The program with operators of other rows."""
@@ -51,8 +52,8 @@ class Written:
 
     def taken_s(self, things: Sequence[Thing], price: Callable[[Sequence[Thing]], Times]) -> Times:
         """Seconds of each of such a program's things; of those that no row changes, as the first time."""
-        if self._taken_s == []:
-            self._taken_s = price(self.first.things)
+        if not self._priced:
+            self._priced, self._taken_s = True, price(self.first.things)
         if self._taken_s is None:
             return None
         taken_s = list(self._taken_s)
@@ -78,7 +79,7 @@ class RowVariants:
         self._makers: dict[Hashable, list[tuple[int, MadeOfRows]]] = {}
         self._written = BoundedCache(MOST_WRITTEN)
 
-    def laid_out(self, job: Job) -> tuple[LaidOut, Written | None]:
+    def laid_out(self, job: Job) -> tuple[LaidOut, WrittenStep | None]:
         """The different things in a step's program, and the written one that they are of; None: of their own."""
         plan = Itself(job.plan), job.step.name
         if plan not in self._alone:
@@ -90,12 +91,12 @@ class RowVariants:
         numbers = [(part.tokens, part.head_tokens, mean_tokens(part), part.capture) for part in passes]
         if kind in self._makers:
             made = [op for number, how in self._makers[kind] for op in how.make(how.layer, passes[number].rows)]
-            written: Written | None = self._written.get(key_of(kind, numbers, made))
+            written: WrittenStep | None = self._written.get(key_of(kind, numbers, made))
             if written is not None:
                 return written.of(made), written
         return self._first(job, kind, numbers)
 
-    def _first(self, job: Job, kind: Hashable, numbers: Sequence[Hashable]) -> tuple[LaidOut, Written | None]:
+    def _first(self, job: Job, kind: Hashable, numbers: Sequence[Hashable]) -> tuple[LaidOut, WrittenStep | None]:
         """A program that is written, and kept where operators of rows stand in it as they were made: a stack may run
         other kernels in their place."""
         first, passes = self._write(job)
@@ -106,7 +107,7 @@ class RowVariants:
         alike = same_makers(self._makers.setdefault(kind, makers), makers)
         if not alike or {number for _, number in places} != set(numbered.values()):
             return first, None
-        written = self._written[key_of(kind, numbers, made)] = Written(first, places)
+        written = self._written[key_of(kind, numbers, made)] = WrittenStep(first, places)
         return first, written
 
 
