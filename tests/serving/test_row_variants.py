@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.draws import draws
 
-from tspsim.parallel import Job
+from tspsim.parallel import Captured, Job
 from tspsim.scenario import load
 from tspsim.serving.costs import costs_of
 from tspsim.serving.programs import StepPrograms
@@ -96,15 +96,12 @@ def test_most_programs_are_not_written() -> None:
     assert programs.written == 4  # one padded for prefill kernels and one not; once short and once with all layers
 
 
-def test_a_mean_of_experts_tokens_and_one_that_is_sampled_are_numbers_of_a_step() -> None:
-    programs = programs_of("glm-5.1", {"tp": 8}, Speculation(3, 2.6, "mtp"))
+def test_what_experts_get_in_the_mean_is_a_number_of_a_step() -> None:
+    programs = programs_of("kimi-k2.6", {"tp": 4, "dp": 2, "ep": 8}, None)
     for context in (100, 3000):
-        for work in (
-            StepWork((PromptChunk(40, 0, ends),), (context,) * 6, programs.query_len) for ends in (True, False)
-        ):
-            for share in (1.0, 2.0):
-                for job in programs.of(work, share):
-                    assert_alike(programs, job)
+        for share in (1.0, 2.0):
+            assert_alike(programs, programs.decoding((context,) * 6, share))
+    assert programs.experts_s(12, Captured.WHOLE) > programs.experts_s(6, Captured.WHOLE)
 
 
 @pytest.mark.parametrize(
