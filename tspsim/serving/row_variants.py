@@ -43,11 +43,11 @@ class WrittenStep:
         self._priced = False
         self._taken_s: Times = None
 
-    def of(self, made: Sequence[Operator]) -> LaidOut:
+    def of(self, operators: Sequence[Operator]) -> LaidOut:
         """The program with operators of other rows."""
         things = list(self.first.things)
         for index, number in self.places:
-            things[index] = Thing(made[number])
+            things[index] = Thing(operators[number])
         return LaidOut(things, self.first.layout)
 
     def taken_s(self, things: Sequence[Thing], price: Callable[[Sequence[Thing]], Times]) -> Times:
@@ -90,10 +90,10 @@ class RowVariants:
         kind = *plan, *[part.tokens > 0 for part in passes]
         numbers = [(part.tokens, part.head_tokens, mean_tokens(part), part.capture) for part in passes]
         if kind in self._makers:
-            made = [op for number, how in self._makers[kind] for op in how.make(how.layer, passes[number].rows)]
-            written: WrittenStep | None = self._written.get(key_of(kind, numbers, made))
+            operators = [op for number, how in self._makers[kind] for op in how.make(how.layer, passes[number].rows)]
+            written: WrittenStep | None = self._written.get(key_of(kind, numbers, operators))
             if written is not None:
-                return written.of(made), written
+                return written.of(operators), written
         return self._first(job, kind, numbers)
 
     def _first(self, job: Job, kind: Hashable, numbers: Sequence[Hashable]) -> tuple[LaidOut, WrittenStep | None]:
@@ -101,19 +101,19 @@ class RowVariants:
         other kernels in their place."""
         first, passes = self._write(job)
         makers = [(number, how) for number, part in enumerate(passes) for how in part.attention_operators.values()]
-        made = [operator for _, how in makers for operator in how.operators]
-        numbered = {id(operator): number for number, operator in enumerate(made)}
+        operators = [operator for _, how in makers for operator in how.operators]
+        numbered = {id(operator): number for number, operator in enumerate(operators)}
         places = [(i, numbered[id(what)]) for i, (what, _) in enumerate(first.things) if id(what) in numbered]
         alike = same_makers(self._makers.setdefault(kind, makers), makers)
         if not alike or {number for _, number in places} != set(numbered.values()):
             return first, None
-        written = self._written[key_of(kind, numbers, made)] = WrittenStep(first, places)
+        written = self._written[key_of(kind, numbers, operators)] = WrittenStep(first, places)
         return first, written
 
 
-def key_of(kind: Hashable, numbers: Sequence[Hashable], made: Sequence[Operator]) -> Hashable:
+def key_of(kind: Hashable, numbers: Sequence[Hashable], operators: Sequence[Operator]) -> Hashable:
     """Equal for steps whose programs differ in rows alone."""
-    return kind, tuple(numbers), tuple([type(operator) for operator in made])
+    return kind, tuple(numbers), tuple([type(operator) for operator in operators])
 
 
 def same_makers(ones: Sequence[tuple[int, MadeOfRows]], others: Sequence[tuple[int, MadeOfRows]]) -> bool:
