@@ -32,6 +32,7 @@ class DraftWriter(Protocol):
     layer: LayerShard
     pieces: Scheme | WholeTokens
     builder: ProgramBuilder
+    passes: list[Job]
     position: int
     written: dict[Hashable, tuple[Repeat, list[int], list[int]]]
 
@@ -54,6 +55,7 @@ def draft(writer: DraftWriter, layer: WriteLayer, task: Task) -> None:
     for number in range(draft_passes(whole)):
         if number < unlike_passes(whole):
             writer.job = drafting(whole, number)
+            writer.passes.append(writer.job)
         if not writer.job.tokens:
             break
         writer.builder.capture = writer.job.capture
@@ -119,6 +121,7 @@ def draft_by_model(
             writer.job = drafting(whole, number)
             if alone:
                 writer.job = draft_pool.part_of(writer.job, turn, turns, drafts=True)
+            writer.passes.append(writer.job)
         if not writer.job.tokens:
             break
         writer.builder.capture, writer.builder.part = writer.job.capture, "draft"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..base.errors import InputError
 from ..base.memo import knowing, once
@@ -24,6 +25,14 @@ from .recomputed import KEPT
 from .registries import SCHEME_FACTS, SchemeFacts
 from .serving_engine import Captured
 from .work import Work
+
+
+class MadeOfRows(NamedTuple):
+    """Operators of a layer's attention, and the method of its kind that makes them of the rows of a pass."""
+
+    make: Callable[[ServingLayer, tuple[tuple[int, int, int], ...]], tuple[Operator, ...]]
+    layer: ServingLayer
+    operators: tuple[Operator, ...]
 
 
 @dataclass(frozen=True)
@@ -246,8 +255,8 @@ class Job:
         return tuple([(queries, context, sequences) for queries, context, sequences in self.batch.rows])
 
     @once
-    def attention_operators(self) -> dict[Hashable, tuple[Operator, ...]]:
-        """Cache of a layer's attention operators, by method and kind of layer."""
+    def attention_operators(self) -> dict[Hashable, MadeOfRows]:
+        """Cache of a layer's attention operators, and how they are made of rows, by method and kind of layer."""
         return {}
 
     @property

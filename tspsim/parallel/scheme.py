@@ -48,6 +48,9 @@ class WholeTokens:
     embed: Piece
     layer: LayerPiece
     head: Piece
+    #: Whether of all that they write for a job operators of attention alone depend on the rows of its passes; all else
+    #: on tokens that pass, that are sampled, and that experts get in the mean.
+    attends_alone: Callable[[Job], bool] = lambda job: False
 
 
 @dataclass(frozen=True)

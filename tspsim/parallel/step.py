@@ -47,11 +47,23 @@ def write_program(scheme: Scheme, job: Job, coordinates: Mapping[str, int] | Non
 
     ``coordinates`` are positions on :func:`axes_of`; default: the first, and in an expert group the busiest.
     """
+    return written_passes(scheme, job, coordinates)[0]
+
+
+def written_passes(
+    scheme: Scheme, job: Job, coordinates: Mapping[str, int] | None = None
+) -> tuple[Program, Sequence[Job]]:
+    """The same, and the jobs of the passes in it, those of a drafter behind the model's."""
     writer = Writer(scheme, job, coordinates or {})
     if job.plan.checkpoint is not None:
         writer.copied = state_copies.begin(writer.builder, writer.whole, writer.share, writer.chunks)
     job.step.write(writer, writer.whole.tasks(writer.stage))
-    return writer.builder.program()
+    return writer.builder.program(), writer.passes
+
+
+def passes_of(job: Job) -> list[Job]:
+    """The passes of a step of one that serves: the model's, and those of its drafter that differ."""
+    return [job, *(drafting(job, number) for number in range(unlike_passes(job)))]
 
 
 class Writer:
@@ -90,6 +102,7 @@ class Writer:
         self.copied: list[int] = []
         self._interleaved: dict[Hashable, list[Instruction]] = {}
         self.last_use = 0
+        self.passes: list[Job] = []
         #: Whether replicas shard state, so that tasks may gather weights.
         self.divides = job.training and plan.zero > 0
         #: Whether other replicas draft for those that verify.
@@ -122,6 +135,7 @@ class Writer:
     def visit(self, task: Task, chunk: Chunk) -> None:
         """Write one task on a chunk of layers."""
         self.job = self.whole.at(task.micro_batch)
+        self.passes.append(self.job)
         pack = self.job.pack
         if pack is not None and pack.ranks > self.whole.plan.token_shards:
             self.position = pack.position

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
@@ -333,9 +334,11 @@ class Load:
     def decoding(self, parts: int = 1) -> tuple[Row, ...]:
         """Rows of the decoding sequences, longest first; of ``parts`` round-robin parts, the one with most."""
         whole, more = divmod(self.batch, max(1, len(self.contexts)))
-        kinds: dict[int, int] = {}
-        for index, context in enumerate(sorted(self.contexts, reverse=True)):
-            kinds[context] = kinds.get(context, 0) + whole + (index < more)
+        contexts = sorted(self.contexts, reverse=True)
+        kinds = Counter(contexts)
+        if (whole, more) != (1, 0):
+            kinds = Counter({context: whole * count for context, count in kinds.items()})
+            kinds.update(contexts[:more])
         caches, queries = self.streams.caches, self.queries
         return dealt([(queries, context, caches * count) for context, count in kinds.items()], parts)
 

@@ -24,6 +24,7 @@ from ..builder import ProgramBuilder
 from ..choice import Choice
 from ..context import method_of
 from ..context.method import refused
+from ..decode.layer import attends_alone
 from ..decode.sharing import exchange_buffers, exchanged_bytes
 from ..expert_rows import tokens_leave
 from ..experts import expert, expert_serving
@@ -395,7 +396,7 @@ SCHEME = SCHEMES.register(
             buffers=buffers,
             logit_shards=lambda job: job.plan.tp,
         ),
-        whole=WholeTokens(embed, serve, head_served),
+        whole=WholeTokens(embed, serve, head_served, attends_alone),
         context=context,
         whole_ranks=lambda job: job.plan.tp,
         groups=groups,
