@@ -18,6 +18,7 @@ from ..program import Instruction, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .builder import ProgramBuilder
 from .draft_writer import WriteLayer, draft, in_pools
+from .drafting import drafting, unlike_passes
 from .expert_rows import own_tokens
 from .feature import features_of, pieces_of
 from .interleave import flat, interleaved, shifted
