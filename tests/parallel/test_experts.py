@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.bounds import run_below_bounds
+from helpers.draws import in_turn
 from helpers.engine import (
     LATENT,
     architecture,
@@ -352,7 +353,7 @@ def test_a_module_for_a_further_token_is_no_part_of_the_models_own_layers() -> N
     ],
     ids=str,
 )  # fmt: skip
-@pytest.mark.parametrize("name", ["deepseek-v2-lite", "qwen3-30b-a3b", "gpt-oss-20b"])
+@pytest.mark.parametrize("name", in_turn(["deepseek-v2-lite", "qwen3-30b-a3b", "gpt-oss-20b"], 3))
 def test_no_plan_passes_its_bound(name: str, plan: dict[str, Any]) -> None:
     """Forward or training, in turn over the degrees."""
     pass_ = ("forward", "training")[(len(name) + sum(each for each in plan.values() if isinstance(each, int))) % 2]

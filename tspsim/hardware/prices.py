@@ -310,7 +310,7 @@ def _one_after_another(
 
 
 class Costs:
-    """A device's estimates as plain seconds for the engine, remembering how uncertain each kernel family was.
+    """A device's estimates as seconds, as the engine takes them; records the uncertainty of each kernel family.
 
     ``scales`` multiply the time of a family (by :attr:`Operator.kind`), to ask what an error of it would do.
     """
@@ -319,7 +319,7 @@ class Costs:
         self.device = device
         self.scales = scales or {}
         self._spread: dict[str, list[float]] = {}
-        #: Low and high factor of the transfers of a step at these costs, nine times of ten.
+        #: Low and high factor of the transfers of a step at these costs (90 % interval).
         self.transfers = (1.0, 1.0)
 
     def __call__(self, operator: Operator) -> float:
@@ -330,5 +330,5 @@ class Costs:
         return float(estimate.seconds) * self.scales.get(operator.kind, 1.0)
 
     def errors(self) -> dict[str, tuple[float, float]]:
-        """Low and high factor of every family asked so far, nine times of ten."""
+        """Low and high factor of every family priced so far (90 % interval)."""
         return {family: (low / middle, high / middle) for family, (low, middle, high) in self._spread.items()}
