@@ -97,11 +97,11 @@ def how_run(address: str, notes: str, model: str, device: str, precision: str) -
     >>> how_run("Megatron-Bridge", "EP overlap on; HybridEP", "Qwen3-30B-A3B", "h100", "bf16")
     HowRun(stack='megatron-core@router-graphs', dispatch='ranks', overlap='micro_batches')
     """
-    found = re.search(r"NeMo (\d+\.\d+(?:\.\d+)?)", notes)
-    container, stack = found.group(1) if found else "", stack_of(address)
+    named = re.search(r"NeMo (\d+\.\d+(?:\.\d+)?)", notes)
+    container, stack = named.group(1) if named else "", stack_of(address)
     nothing = MoERecipe("")
     about = (address, model, device, precision, container)
-    recipe = next((each for each in RECIPES if each.holds(*about)), nothing) if stack == USUAL_STACK else nothing
+    recipe = next((recipe for recipe in RECIPES if recipe.holds(*about)), nothing) if stack == USUAL_STACK else nothing
     overlap = recipe.overlap or overlapped_by_recipe(address, notes, model, device, precision)
     if re.search(r"\bEP overlap (?:on|\+)", notes):
         overlap = "micro_batches"
