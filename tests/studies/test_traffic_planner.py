@@ -60,7 +60,7 @@ def test_no_stated_plan_serves_more_within_bounds_for_a_dollar(planned: TrafficP
 
 
 def test_both_replicas_and_pools_were_looked_at(planned: TrafficPlanned):
-    kinds = {"pools" in each.keys for each in planned.known}
+    kinds = {"pools" in each.keys for each in planned.contenders}
     assert kinds == {True, False}
     assert min(planned.bounded, planned.simulated) > 0
 
@@ -201,7 +201,7 @@ def test_without_bounds_clients_are_as_stated():
     del plain["traffic"]["slo"]
     answer = TrafficPlanner(load(plain), budget_s=0.3).run()
     assert answer.objective == "tokens_per_dollar"
-    assert {each.load["concurrency"] for each in answer.known} == {16}
+    assert {each.load["concurrency"] for each in answer.contenders} == {16}
 
 
 def test_limits_take_the_place_of_bounds():
@@ -254,7 +254,7 @@ def test_closed_forms_grow_with_load_up_to_what_prompts_leave(usual: list[Any]):
 def test_closed_forms_of_tensor_parallel_plans_are_what_is_simulated(planned: TrafficPlanned, usual: list[Any]):
     known = {repr(each.keys): each for each in usual}
     compared = 0
-    for tried in planned.known:
+    for tried in planned.contenders:
         keys = {key: value for key, value in tried.keys.items() if key not in ("name", "recomputation")}
         if not set(keys) <= {"tp"} or repr(keys) not in known:
             continue
@@ -305,13 +305,13 @@ def test_plans_of_many_replicas_are_compared_on_a_part_and_told_of_all(monkeypat
     """Of 1,024 GPUs two plans were looked at in the default budget, each under the load of all of them."""
     stated = asked(cluster={"device": "h200", "gpus_per_node": 4, "nodes": 8, "fabric": "rails-400g"})
     stated["traffic"]["arrivals"]["concurrency"] = 128
-    planner = TrafficPlanner(load(stated), stated=False, budget_s=0.5)
+    planner = TrafficPlanner(load(stated), stated=False, budget_s=0.25)
     parts: list[ServiceUnderLoad] = []
     conclude = planner._concluded
-    monkeypatch.setattr(planner, "_concluded", lambda answer: (parts.extend(answer.known), conclude(answer))[1])
+    monkeypatch.setattr(planner, "_concluded", lambda answer: (parts.extend(answer.contenders), conclude(answer))[1])
     answer = planner.run()
     best = answer.best[0]
-    assert all(each.parts == 1 and each.result.gpus == 32 for each in answer.known) and best.whole
+    assert all(each.parts == 1 and each.result.gpus == 32 for each in answer.contenders) and best.whole
     (part,) = [each for each in parts if each.keys == best.keys and each.load == best.load]
     assert part.parts == 4 and part.result.gpus == 8
     assert goodput(part) == pytest.approx(goodput(best), rel=0.1)
