@@ -102,6 +102,7 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
     )
     beside = job.plan.hiding.shared_beside
     planned = plan_moves(builder, job, chosen)
+    builder.read_counts([planned])
     here += move_experts(builder, job, "experts from other ranks", [planned])
     rows = own_rows(job) or routed.all_rows
     if expert_fused.applies(job):
