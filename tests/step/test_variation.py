@@ -67,4 +67,4 @@ def test_what_is_no_share_or_no_step_is_refused() -> None:
 def test_a_plan_says_how_much_its_kernels_lose() -> None:
     asked = tspsim.load("tsp-8x-h100", ["cluster={device: h100, nodes: 1, variation: {gpu: 2 %}}"])
     notes = tspsim.simulate(asked).plans[0].notes
-    assert any("2.8 % longer: the expected pace of the slowest of 8 GPUs" in note for note in notes)
+    assert any("2.8 %" in note and "8 GPUs" in note for note in notes)
