@@ -124,13 +124,14 @@ def attention_part_backward(builder: ProgramBuilder, job: Job, layer: LayerShard
     trained = groups * load.trained_in_shard + load.trained_in_whole
     if work.adapters is not None:
         trained += folded_weights.mlp(job, layer).trained_in_whole
+    summed = []
     if trained:
         size = trained * work.optimizer.gradients
         name = "attention gradients to owners"
-        summed = builder.collective("reduce_scatter", "tsp", size, name, after=last, stream="weight gradients")
-        builder.exchanged_gradients = [summed]
+        summed = [builder.collective("reduce_scatter", "tsp", size, name, after=last, stream="weight gradients")]
+        builder.exchanged_gradients += summed
     normed = *cheap_again(job, layer.norm(tokens)), layer.norm_backward(tokens)
-    return builder.compute("norm backward", *normed, after=[] if overlap else builder.exchanged_gradients)
+    return builder.compute("norm backward", *normed, after=[] if overlap else summed)
 
 
 def gather_attention_whole(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:

@@ -82,6 +82,8 @@ def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> int:
             home = transport.reduce_gradients(builder, job, number, gradient_bytes, "MLP gradients", [applied])
             if not overlap:
                 waits = [builder.compute("gradients here", after=[home])]
+            if number == pieces - 1:
+                builder.exchanged_gradients.append(home)
     return applied
 
 

@@ -132,7 +132,10 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
     else:
         normed = mlp_backward(builder, job, layer)
     builder.part = "attention backward"
-    before = [late_norm_backward(builder, job, layer, "attention")] if residual.late else normed
+    own = residual_tokens(job)
+    down = [gradient for product in layer.down_projections(own) for gradient in builder.gradients(product)]
+    entered = *layer.latent_norms(own, backward=True), *down, *norm_backward(job, layer, own)
+    before = [builder.compute("attention norm backward", *entered)] if residual.late else normed
     ready = gather_rows(builder, job, tokens, before, "gather d attention")
     d_output = (*builder.gradients(layer.output(tokens)), *heads_again(job, layer, tokens))
     projected = builder.compute("output projection backward", *d_output, after=ready)
@@ -150,17 +153,15 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
     if residual.late:
         builder.after_previous_layer(before[0], summed[0], "d attention")
         return [*normed, *summed]
-    own = residual_tokens(job)
-    down = [gradient for product in layer.down_projections(own) for gradient in builder.gradients(product)]
-    latents = layer.latent_norms(own, backward=True)
-    return [builder.compute("norm backward", *latents, *down, *norm_backward(job, layer, own), after=summed)]
+    return [builder.compute("norm backward", *entered, after=summed)]
 
 
 def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[int]:
     """Backward of the MLP, or of local experts; returns the dependencies of its input's gradient."""
     tokens, residual = job.tokens, residual_of(job.plan)
     entering, leaving, between = mlp_products(job, layer)
-    before = [late_norm_backward(builder, job, layer, "MLP")] if residual.late else []
+    norm = norm_backward(job, layer, residual_tokens(job))
+    before = [builder.compute("MLP norm backward", *norm)] if residual.late else []
     ready = gather_rows(builder, job, tokens, before, "gather d MLP")
     d_down = [gradient for product in leaving for gradient in builder.gradients(product)]
     builder.compute("down projection backward", *d_down, *between, after=ready)
@@ -179,11 +180,7 @@ def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[i
         builder.after_previous_layer(before[0], summed[0], "d MLP")
     if residual.late or residual.side_by_side:
         return summed
-    return [builder.compute("norm backward", *norm_backward(job, layer, residual_tokens(job)), after=summed)]
-
-
-def late_norm_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, name: str) -> int:
-    return builder.compute(f"{name} norm backward", *norm_backward(job, layer, residual_tokens(job)))
+    return [builder.compute("norm backward", *norm, after=summed)]
 
 
 def travels(job: Job, layer: LayerShard) -> bool:
