@@ -47,7 +47,7 @@ class SearchedJob(Protocol):
     @property
     def unequal(self) -> bool: ...
     @property
-    def dealt(self) -> Any: ...
+    def assignment(self) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def serves(model: Architecture, work: Work) -> bool:
     return work.step.serves
 
 
-def serves_nobody(model: Architecture, work: Work) -> bool:
+def not_serving(model: Architecture, work: Work) -> bool:
     return not work.step.serves
 
 

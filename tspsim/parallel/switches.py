@@ -55,9 +55,9 @@ from .recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 from .sought import (
     Sought,
     divides_tokens,
+    not_serving,
     of_lengths,
     serves,
-    serves_nobody,
     shares_tokens,
     sought_objects,
     spreads_experts,
@@ -180,7 +180,7 @@ class Switches:
     sequence_regions: Annotated[
         StrictBool,
         Field(description="reduce-scatter and all-gather around the norms"),
-        Sought(of=serves_nobody, used=lambda job: job.plan.tp > 1),
+        Sought(of=not_serving, used=lambda job: job.plan.tp > 1),
     ] = False
     overlap: Annotated[
         StrictBool | Literal["fused"] | None,
@@ -189,7 +189,7 @@ class Switches:
             "slices of one kernel; default: the scheme's"
         ),
         Sought(
-            of=serves_nobody,
+            of=not_serving,
             values=lambda model, work: ["off", "on"],
             left=lambda model, work: {"fused": OWN_KERNELS},
             used=lambda job: job.plan.tp * job.plan.token_shards > 1 or job.plan.overlap == "fused",
@@ -198,7 +198,7 @@ class Switches:
     overlap_chunks: Annotated[
         PositiveCount,
         Field(le=1024, description="pieces that a product and its exchange are cut into to overlap"),
-        Sought(why_not="four, as libraries have", of=serves_nobody, used=in_chunks),
+        Sought(why_not="four, as libraries have", of=not_serving, used=in_chunks),
     ] = 4
     recomputation: Annotated[
         Recomputation | None,

@@ -118,7 +118,7 @@ class Partial:
         best = BestOf(self.tokens, self.ranks * self.topk, self.topk, self.index.candidate_bytes)
         return [builder.compute("best of all", best, after=[gathered])]
 
-    def pass_over(self, size_bytes: float, name: str) -> MemoryBound:
+    def combine_kernel(self, size_bytes: float, name: str) -> MemoryBound:
         """A kernel that rescales or sums partial outputs."""
         return MemoryBound("add", size_bytes, self.tokens, name=name, role=Role.MERGE)
 

@@ -67,14 +67,14 @@ def in_parts(whole: WholeTokens) -> WholeTokens:
         here, away = parted(job.rows, share(job.plan))
         if not away:
             return whole.layer(builder, job, shard, position)
-        ready = begun_there(builder, job, shard, away)
+        ready = begin_host_attention(builder, job, shard, away)
         done = whole.layer(builder, job.of_rows(here), shard, position) if here else []
         return [*done, *ready()]
 
     return replace(whole, layer=layer)
 
 
-def begun_there(builder: ProgramBuilder, job: Job, layer: LayerShard, away: Rows) -> Callable[[], list[int]]:
+def begin_host_attention(builder: ProgramBuilder, job: Job, layer: LayerShard, away: Rows) -> Callable[[], list[int]]:
     """Write one layer of the hosts' part up to the outputs' return; returns a function that writes the rest."""
     assert isinstance(layer, ServingLayer)
     other, heads = job.of_rows(away), share_of(job, layer)

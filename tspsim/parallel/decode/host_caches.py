@@ -48,7 +48,7 @@ def away(job: Job) -> Rows:
     return parted(job.rows, share(job.plan))[1] if share(job.plan) else ()
 
 
-def brought_ahead(attend: Attend) -> Attend:
+def attention_after_caches(attend: Attend) -> Attend:
     """Attention that waits for the arriving caches."""
 
     def write(
@@ -164,6 +164,6 @@ FEATURES.register(
         notes=notes,
         buffers=buffers,
         context=lambda plan, context: replace(context, hosts=share(plan)),
-        attends=brought_ahead,
+        attends=attention_after_caches,
     )
 )

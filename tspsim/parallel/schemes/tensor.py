@@ -34,7 +34,7 @@ from ..ledger import Buffer, Lifetime
 from ..lengths import DEALS, OFFLOAD_FROM
 from ..pipeline import Refusal
 from ..plan import Plan
-from ..recompute import cheap_again, heads_again
+from ..recompute import recomputed_heads, recomputed_kernels
 from ..registries import Option
 from ..residency import Residency
 from ..residual import residual_of
@@ -133,7 +133,7 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
     builder.part = "attention backward"
     before = [late_norm_backward(builder, job, layer, "attention")] if residual.late else normed
     ready = gather_rows(builder, job, tokens, before, "gather d attention")
-    d_output = (*builder.gradients(layer.output(tokens)), *heads_again(job, layer, tokens))
+    d_output = (*builder.gradients(layer.output(tokens)), *recomputed_heads(job, layer, tokens))
     projected = builder.compute("output projection backward", *d_output, after=ready)
     method_of(job.plan).backward(builder, job, layer, position, projected)
     summed = column_gradients(
@@ -195,12 +195,12 @@ def mlp_products(job: Job, layer: LayerShard) -> tuple[Sequence[Gemm], Sequence[
     tokens = job.tokens
     if layer.kind.experts:
         return *expert.local_products(job, layer, tokens), expert.local_activation_backward(job, layer, tokens)
-    between = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
+    between = *recomputed_kernels(job, layer.activation(tokens)), layer.activation_backward(tokens)
     return (layer.gate_up(tokens),), (layer.down(tokens),), between
 
 
 def norm_backward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
-    return *cheap_again(job, layer.norm(tokens)), layer.norm_backward(tokens)
+    return *recomputed_kernels(job, layer.norm(tokens)), layer.norm_backward(tokens)
 
 
 def shared_experts(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
@@ -216,7 +216,7 @@ def shared_experts_backward(builder: ProgramBuilder, job: Job, layer: LayerShard
     tokens = job.tokens
     ready = gather_rows(builder, job, tokens, after, "gather d shared experts")
     d_down = builder.gradients(layer.down(tokens))
-    between = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
+    between = *recomputed_kernels(job, layer.activation(tokens)), layer.activation_backward(tokens)
     builder.compute("shared experts' down backward", *d_down, *between, after=ready)
     entering = (layer.gate_up(tokens),)
     return column_gradients(
@@ -397,7 +397,7 @@ SCHEME = SCHEMES.register(
         ),
         whole=WholeTokens(embed, serve, head_served),
         context=context,
-        whole_ranks=lambda job: job.plan.tp,
+        tensor_ranks=lambda job: job.plan.tp,
         groups=groups,
         received=received,
         check=check,
