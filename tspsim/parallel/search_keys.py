@@ -49,7 +49,7 @@ def searched_keys(model: Architecture, work: Work) -> list[Sought]:
     return [key for key in search_keys().values() if not key.reason(work) and key.of(model, work)]
 
 
-def left_alone(model: Architecture, work: Work) -> dict[str, list[str]]:
+def not_searched(model: Architecture, work: Work) -> dict[str, list[str]]:
     """Reason → keys that could matter but are kept as stated."""
     reasons: dict[str, list[str]] = {}
     for key in search_keys().values():

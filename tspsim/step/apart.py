@@ -64,7 +64,7 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-def pays(job: Job) -> bool:
+def too_long_to_run_whole(job: Job) -> bool:
     """Whether a step has unequal sequences, is too long to run whole, and its ranks meet only within a group."""
     plan = job.plan
     if not job.unequal or plan.pp > 1 or plan.ep > 1 or plan.zero > 1 or plan.checkpoint is not None or job.held_s:
@@ -280,7 +280,7 @@ NOTHING = System([], [])
 
 
 def run_apart(cluster: Cluster, cost: Cost, mesh: Mesh, job: Job, interference: Interference) -> Submission:
-    """Simulate the micro-batches of a step alone and join them (:func:`pays`).
+    """Simulate the micro-batches of a step alone and join them (:func:`too_long_to_run_whole`).
 
     Returns
     -------

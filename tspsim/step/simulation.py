@@ -286,7 +286,7 @@ def run(
     variation, slowed, gpus = question.scenario.variation, 1.0, question.cluster.gpus
     interference = Interference(stack.slowdown(device), device.communication_slowdown)
     whole = every_rank or every_iteration or variation or question.others or question.scenario.faults.slow_gpus
-    if not whole and job.unequal and apart.pays(job):
+    if not whole and job.unequal and apart.too_long_to_run_whole(job):
         return apart.run_apart(question.cluster, stack.cost(costs, device, job.capture), mesh, job, interference)
     with no_collection():
         programs = tuple([write_program(scheme, job, role) for role in roles])

@@ -42,7 +42,7 @@ from ...parallel.lengths import OFFLOAD_FROM
 from ...parallel.pipeline import ORDERS, Pipeline
 from ...parallel.rank_groups import replica_axis
 from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
-from ...parallel.search_keys import left_alone, searched_keys, ways_of
+from ...parallel.search_keys import not_searched, searched_keys, ways_of
 from ...parallel.sought import Sought
 from ...program.instructions import Mesh
 from ...step.paths import CHECK_S, Division, Effort
@@ -243,7 +243,7 @@ class Space:
 
     def left(self) -> Mapping[str, tuple[str, ...]]:
         """Reasons why keys stay as stated, each with these keys, or values of theirs."""
-        return {reason: tuple(keys) for reason, keys in left_alone(self.model, self.work).items()}
+        return {reason: tuple(keys) for reason, keys in not_searched(self.model, self.work).items()}
 
     def within_stage(self, family: Job) -> Iterator[Candidate]:
         """Every schedule of a family's ranks within a stage: placement, regions, overlap; the pipeline is not chosen
