@@ -10,7 +10,7 @@ from ..model import Architecture
 from .balance import BALANCES, Balance, ExpertBalance
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch
 from .pipeline import NO_EXPERTS, ORDERS
-from .sought import SearchedJob, shares_tokens, spreads_experts
+from .search_rule import SearchedJob, shares_tokens, spreads_experts
 from .work import Work
 
 # --- balance of experts -----------------------------------------------------------------------------------------

@@ -35,11 +35,11 @@ from ..pipeline import Chunk, Refusal
 from ..plan import DRAFT_REPLICAS, Plan
 from ..registries import ContextShare, Option
 from ..scheme import scheme_of
-from ..sought import Sought
+from ..search_rule import SearchRule
 from ..state import served
 
 TURNS = "draft_turns"
-SEARCH = Sought(
+SEARCH = SearchRule(
     why_not="GPUs for the drafter alone are a machine of their own",
     of=lambda model, work: work.load.speculation is not None and work.load.speculation.model is not None,
 )

@@ -39,7 +39,7 @@ from ..plan import Plan
 from ..registries import Option
 from ..residual import STANDARD, residual_of
 from ..scheme import WholeTokens
-from ..sought import Sought
+from ..search_rule import SearchRule
 from .elsewhere import cache_bytes, parted
 from .layer import mlp, project, share_of, sum_rows
 
@@ -149,7 +149,7 @@ FEATURES.register(
                 Annotated[float, Field(gt=0, lt=1)],
                 None,
                 "share of the decoding sequences whose caches hosts keep and attend",
-                Sought(
+                SearchRule(
                     why_not="buys room for caches, not rate: state it to try",
                     of=lambda model, work: (
                         work.step.serves and bool(work.load.batch) and work.host_reads_bytes_per_s > 0.0

@@ -29,7 +29,7 @@ from ..ledger import Buffer, Lifetime
 from ..pipeline import Chunk, Refusal
 from ..plan import Plan
 from ..registries import ContextShare, Option
-from ..sought import Sought, decodes
+from ..search_rule import SearchRule, decodes
 from .elsewhere import cache_bytes, parted
 
 #: The key of a plan, and the stream of the copies.
@@ -152,7 +152,7 @@ FEATURES.register(
                 None,
                 "share of the decoding sequences whose caches lie in host memory or a memory pool, and arrive ahead of "
                 "attention",
-                Sought(
+                SearchRule(
                     why_not="slower than attention on the hosts, which is tried, of all but few sequences",
                     of=lambda model, work: (
                         decodes(model, work) and bool(work.load.batch) and work.host_bytes_per_s > 0.0

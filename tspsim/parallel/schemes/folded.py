@@ -36,7 +36,7 @@ from ..recompute import recomputed_kernels
 from ..registries import Option
 from ..residency import Residency
 from ..scheme import SCHEMES, Received, Scheme, WholeTokens
-from ..sought import Sought, decodes
+from ..search_rule import SearchRule, decodes
 from ..unpacked import unpacked
 from . import folded_choice, folded_tables, folded_weights
 from .folded_attention import attention_in_turn, attention_overlapped, attention_part_backward, group_of
@@ -175,7 +175,7 @@ def served_head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 #: Keys of decode steps.
 OPTIONS = (
-    Option("decode_form", DECODE_FORMS, None, "schedule of TSP's ranks in a decode step", Sought(of=decodes)),
+    Option("decode_form", DECODE_FORMS, None, "schedule of TSP's ranks in a decode step", SearchRule(of=decodes)),
     exchange.OPTION,
     index_exchange.OPTION,
 )

@@ -39,7 +39,7 @@ from ..registries import Option
 from ..residency import Residency
 from ..residual import residual_of
 from ..scheme import SCHEMES, Received, Scheme, WholeTokens
-from ..sought import Sought, of_lengths
+from ..search_rule import SearchRule, of_lengths
 from ..unequal_checks import ways_to_deal
 from .tensor_pieces import (
     SERVING_OPTIONS,
@@ -338,35 +338,35 @@ LENGTH_OPTIONS = (
         StrictBool,
         None,
         "sp: auto; long sequences are shared by 2, 4, 8, ... ranks of dp",
-        Sought(called="sp", of=of_lengths, values=lambda model, work: ["auto too"]),
+        SearchRule(called="sp", of=of_lengths, values=lambda model, work: ["auto too"]),
     ),
     Option(
         "padded",
         StrictBool,
         None,
         "sequences of unequal length are padded to the longest of the step",
-        Sought(why_not="is more work", of=of_lengths),
+        SearchRule(why_not="is more work", of=of_lengths),
     ),
     Option(
         "rank_tokens",
         PositiveCount,
         None,
         "tokens per rank and micro-batch; default: the longest sequence over all its ranks",
-        Sought(of=of_lengths, values=lambda model, work: ["one, two and four times the least"]),
+        SearchRule(of=of_lengths, values=lambda model, work: ["one, two and four times the least"]),
     ),
     Option(
         "deal",
         DEALS,
         None,
         "what is balanced between replicas; default: work",
-        Sought(of=of_lengths, values=lambda model, work: DEALS.names(), ways=ways_to_deal, kernels=True),
+        SearchRule(of=of_lengths, values=lambda model, work: DEALS.names(), ways=ways_to_deal, kernels=True),
     ),
     Option(
         OFFLOAD_FROM,
         PositiveCount,
         None,
         "shortest sequence, in tokens, whose offload_layers are offloaded; default: any",
-        Sought(of=of_lengths, values=lambda model, work: ["the longest that fits, beside offload_layers"]),
+        SearchRule(of=of_lengths, values=lambda model, work: ["the longest that fits, beside offload_layers"]),
     ),
 )
 OPTIONS = (
