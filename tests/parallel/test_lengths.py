@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.base.errors import InputError
-from tspsim.parallel.lengths import Assignment, Groups, assign
+from tspsim.parallel.lengths import Groups, SequenceAssignment, assign
 from tspsim.step.question import look_up
 from tspsim.step.result import PlanResult
 
@@ -46,7 +46,7 @@ def run(folder: Path, lengths: list[int], *plans: dict[str, Any], **more: Any) -
     return tspsim.simulate(asked(folder, lengths, *plans, **more)).plans
 
 
-def shares(lengths: list[int], *, count: int = 8, room: int | None = 1024) -> Assignment:
+def shares(lengths: list[int], *, count: int = 8, room: int | None = 1024) -> SequenceAssignment:
     groups = Groups(count, 1, room, True, lambda ranks: 2 * ranks if ranks > 1 else 1)
     return assign(MODEL, tuple(lengths), True, "work", groups)
 

@@ -17,7 +17,7 @@ from ..steps import Batch, Speculation, Step, Task
 from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import Balanced, balanced
 from .draft import DRAFTS
-from .lengths import OFFLOAD_FROM, Assignment, Groups, Pack, assign, group_axis
+from .lengths import OFFLOAD_FROM, Groups, Pack, SequenceAssignment, assign, group_axis
 from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, in_turns, stage_chunks
 from .plan import Plan
 from .recomputed import KEPT
@@ -153,7 +153,7 @@ class Job:
         return bool(self.work.unequal.tokens)
 
     @once
-    def assignment(self) -> Assignment:
+    def assignment(self) -> SequenceAssignment:
         """The assignment of unequal sequences to ranks; raises InputError if there is none."""
         work, plan, options = self.work, self.plan, self.plan.options
         halves, regions = (2 if plan.partition == "zigzag" else 1), plan.tp if plan.sequence_regions else 1

@@ -105,7 +105,7 @@ class Groups:
     padded: bool = False
 
 
-class Assignment(NamedTuple):
+class SequenceAssignment(NamedTuple):
     """The assignment: packs of every group in the order of work, and the groups' loads."""
 
     packs: tuple[tuple[Pack, ...], ...]
@@ -145,7 +145,9 @@ def sequence_groups(options: Mapping[str, Any], replicas: int) -> dict[str, dict
     return {group_axis(2**power): {"dp": 2**power} for power in range(1, replicas.bit_length())}
 
 
-def assign(model: Architecture, lengths: tuple[int, ...], causal: bool, deal: str, groups: Groups) -> Assignment:
+def assign(
+    model: Architecture, lengths: tuple[int, ...], causal: bool, deal: str, groups: Groups
+) -> SequenceAssignment:
     """Assign sequences to groups of ranks.
 
     Raises
@@ -168,7 +170,7 @@ def _assign(
     deal: str,
     facts: tuple[int, int, int | None, bool],
     multiples: tuple[int, ...],
-) -> Assignment:
+) -> SequenceAssignment:
     count, shards, stated, grows = facts
     cost, like = DEALS.get(deal).cost, DEALS.get(deal).like
     costs = {tokens: cost(model, tokens, causal) for tokens in set(lengths)}
@@ -199,10 +201,10 @@ def _assign(
     packs = tuple(
         tuple(_packs(group, taken[group], lengths, sizes, room * shards, shards, multiples)) for group in range(count)
     )
-    return Assignment(packs, tuple(loads), room)
+    return SequenceAssignment(packs, tuple(loads), room)
 
 
-def assignment_notes(assignment: Assignment, unequal: Unequal, shards: int) -> Iterator[str]:
+def assignment_notes(assignment: SequenceAssignment, unequal: Unequal, shards: int) -> Iterator[str]:
     """Notes on the assignment, for readers of an answer."""
     tokens, micro_batches = unequal.tokens, sorted(len(packs) for packs in assignment.packs)
     cut = f", {unequal.cut:,} tokens cut off longer ones" if unequal.cut else ""
