@@ -142,7 +142,7 @@ def test_a_mistake_is_one_line_and_its_exit_code(
 
 def test_an_overload_is_refused_with_the_rate_that_is_served(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--set", "traffic.arrivals={kind: poisson, rate: 200}", "--set", "traffic.prompt=4Ki"]
-    options += ["--set", "traffic.requests=300"]
+    options += ["--set", "traffic.requests=100"]
     assert main(["run", "served.yaml", "--json", "out.json", *options]) == 3
     assert "requests come at 200/s, and it serves about" in capsys.readouterr().err
 

@@ -48,8 +48,14 @@ def paced(paces: Sequence[Pace], but: Callable[[Operator], bool]) -> Callable[[O
     The first pace that applies counts; for operators that are ``but``, only its ``least_s``.
     """
 
+    firsts: dict[tuple[object, ...], Pace | None] = {}
+
     def seconds(operator: Operator, best_s: float) -> float:
-        first = next((pace for pace in paces if pace.holds(operator)), None)
+        # All that decides which pace holds.
+        key = operator.dtype, type(operator), getattr(operator, "op", ""), operator.role
+        if key not in firsts:
+            firsts[key] = next((pace for pace in paces if pace.holds(operator)), None)
+        first = firsts[key]
         if first is None:
             return best_s
         return max(first.least_s, best_s if but(operator) else first.factor * best_s)

@@ -33,6 +33,9 @@ def remade(job: Job) -> frozenset[str]:
 def recomputed_kernels(job: Job, *operators: Operator) -> tuple[Operator, ...]:
     """Kernels that run again before a backward needs their result: with ``cheap`` all of these, otherwise those that
     the stack recomputes."""
+    tensors = job.work.stack.norm_tensors
+    if tensors is not None:
+        operators = tuple(_norm_again(operator, tensors[1] / tensors[0]) for operator in operators)
     if job.work.stack.remakes_in_backward:
         operators = tuple(_beside_backward(job, operator) for operator in operators)
     if job.plan.recomputation == CHEAP or not job.work.stack.remakes:
@@ -47,6 +50,13 @@ def _beside_backward(job: Job, operator: Operator) -> Operator:
         return operator
     written = 1.0 / (3.0 if job.model.gated else 2.0)
     return replace(operator, size_bytes=written * operator.size_bytes)
+
+
+def _norm_again(operator: Operator, share: float) -> Operator:
+    """A norm recomputed from its kept sum: ``share`` of the bytes of its forward."""
+    if not isinstance(operator, MemoryBound) or operator.op != "add_rmsnorm":
+        return operator
+    return replace(operator, size_bytes=share * operator.size_bytes)
 
 
 def recomputed_heads(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:

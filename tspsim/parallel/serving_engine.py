@@ -33,6 +33,9 @@ Rows = Iterable[tuple[int, int, int]]
 class Captured(Enum):
     """The part of a pass that is launched as graphs."""
 
+    #: Members are single objects; Enum's own looks at their names, several times for every step that is priced.
+    __hash__ = object.__hash__
+
     NOTHING = "kernel by kernel"
     #: All kernels but attention, in graphs from one attention to the next.
     PIECES = "in pieces"

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from ..hardware.pricers import in_steps
-from ..operators import Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role
+from ..model.routed import CHOICE_BYTES
+from ..operators import ChoiceKernels, Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role, element_bytes
 from .paces import paced
 from .serving_engine import NO_ENGINE, Captured, Saving, ServingEngine
 
@@ -81,6 +82,17 @@ class Stack:
     gathered_copy_bytes, reduced_copy_bytes
         Bytes per element that compute kernels copy around exchanges between replicas: weights out of the gather's
         buffer, gradients into the reduction's (PyTorch's FSDP, ``_fsdp_collectives.py``).
+    norm_tensors
+        Tensors of the residual stream that its kernels read and write around a norm: forward, again, and backward; of
+        one kernel each four, of which made again it has two more than needed. None: one kernel.
+    casts_apart
+        Products in eight bits read what kernels of their own cast: behind norms too, gradients and inputs once more
+        across for the weights' gradient, and weights across for the inputs'.
+    choice_kernels
+        Kernels in which a library chooses a token's experts where no one kernel does: of a forward those over all
+        scores, those over few numbers, and searches of a token's best; of a backward the former two.
+    layout_token_s
+        Seconds a token of the kernel that counts which ranks the tokens go to, before a forward's exchange.
     expert_bias_bytes
         Bytes per output element of separate kernels that add routed experts' biases: of gate and up in a forward and in
         a backward, of the down projection in both.
@@ -131,6 +143,10 @@ class Stack:
     keeps_whole: tuple[str, ...] = ()
     gathered_copy_bytes: float = 0.0
     reduced_copy_bytes: float = 0.0
+    norm_tensors: tuple[float, float, float] | None = None
+    casts_apart: bool = False
+    choice_kernels: tuple[int, int, int, int, int] | None = None
+    layout_token_s: float = 0.0
     expert_bias_bytes: tuple[float, float, float, float] | None = None
     clip_passes: float = 0.0
     regathers_context: bool = False
@@ -146,7 +162,8 @@ class Stack:
     def fuses(self) -> bool:
         """Whether a schedule's operators are the kernels that run."""
         unfused = self.traffic_factor > 1.0 or self.loss_factor is not None or self.accumulation_bytes > 0.0
-        return self.flash_attention and not unfused and self.expert_bias_bytes is None
+        counted = (self.expert_bias_bytes, self.choice_kernels, self.norm_tensors)
+        return self.flash_attention and not unfused and not self.casts_apart and not any(counted)
 
     @property
     def products_accumulate(self) -> bool:
@@ -171,7 +188,7 @@ class Stack:
         launches = self.engine.launches
         return sum(
             [
-                self.kernel_s * launches(operator, experts) + self.expert_s * operator.local_experts
+                self.kernel_s * launches(operator, experts) * operator.kernels + self.expert_s * operator.local_experts
                 for operator in operators
             ]
         )
@@ -259,10 +276,70 @@ class Stack:
     def _kernels(self, operator: Operator) -> tuple[Operator, ...]:
         if not self.flash_attention and operator.role is Role.ATTENTION:
             return operator.without_flash()
+        if self.choice_kernels is not None and operator.role in _ROUTES:
+            return self._chosen(operator, self.choice_kernels)
+        if self.casts_apart and isinstance(operator, Gemm) and element_bytes(operator.dtype) < WIDE:
+            return _with_casts(operator)
+        if self.norm_tensors is not None and operator.role is Role.NORM and isinstance(operator, MemoryBound):
+            return (self._norm(operator, self.norm_tensors),)
         own_factor = self.loss_factor if operator.role is Role.LOSS else None
         return (operator.unfused(self.traffic_factor if own_factor is None else own_factor),)
 
+    @staticmethod
+    def _norm(operator: MemoryBound, tensors: tuple[float, float, float]) -> MemoryBound:
+        """The kernels around a norm of the residual stream; latents have theirs alone."""
+        if operator.op != "add_rmsnorm":
+            return operator
+        moved = tensors[0 if operator.computes is Computes.OUTPUT else 2]
+        return replace(operator, size_bytes=operator.size_bytes * moved / NORM_TENSORS)
 
+    def _chosen(self, operator: Operator, counts: tuple[int, int, int, int, int]) -> tuple[Operator, ...]:
+        """The kernels that choose, in the place of one; and their gradient, before that of the router's product."""
+        if isinstance(operator, MemoryBound):
+            experts = round(operator.size_bytes / (CHOICE_BYTES * operator.rows))
+            return (ChoiceKernels(operator.rows, experts, *counts[:3]),)
+        if isinstance(operator, Gemm) and operator.computes is Computes.INPUT_GRADIENT:
+            behind = ChoiceKernels(operator.m, operator.k, *counts[3:], computes=Computes.INPUT_GRADIENT)
+            return behind, operator
+        return (operator,)
+
+
+def _with_casts(product: Gemm) -> tuple[Operator, ...]:
+    """A product in eight bits, and the kernels that write what it reads.
+
+    The tensor cores of Hopper read eight bits along k alone (CUTLASS and DeepGEMM multiply "NT" there). So what waits
+    in eight bits for the weights' gradient is read, and written across with scales of its own (DeepSeek-V3, §3.5.2,
+    which asks for hardware that does not), and of the weights one orientation is made of the other. What attention
+    gives waits in a type of 12 bits instead (ibid., §3.3.3), cast there and back by kernels more.
+    """
+    element, rows = element_bytes(product.dtype), product.batch * product.m
+    waits = product.role is Role.OUTPUT
+
+    def moved(name: str, elements: float, size: float, rows: int) -> MemoryBound:
+        return MemoryBound("copy", elements * size, rows, name=name, computes=product.computes)
+
+    own = product.batch * product.m * product.k
+    alone = replace(product, cast_apart=True)
+    if product.computes is Computes.WEIGHT_GRADIENT:
+        if waits:
+            back = moved("cast back", own, E5M6 + WIDE, rows)
+            return back, moved("inputs across", own, WIDE + element, rows), alone
+        return moved("inputs across", own, 2.0 * element, rows), alone
+    casts = () if product.quantised else (moved("cast", own, WIDE + element, rows),)
+    if product.computes is Computes.OUTPUT:
+        return *((moved("cast for backward", own, WIDE + E5M6, rows),) if waits else ()), *casts, alone
+    weights = product.batch * product.n * product.k
+    turned = moved("weights across", weights, 2.0 * element, product.batch * product.k)
+    read = element if product.quantised else WIDE
+    return turned, *casts, alone, moved("gradients across", own, read + element, rows)
+
+
+#: Bytes of an element that no kernel has cast; and of one of 12 bits, with a scale for 128 of them.
+WIDE, E5M6 = element_bytes("bf16"), 1.5 + 4.0 / 128.0
+#: Tensors of the residual stream that one kernel of a sum and its norm moves, forward and backward.
+NORM_TENSORS = 4.0
+#: What decides which experts a token goes to.
+_ROUTES = frozenset({Role.ROUTER, Role.EXPERT_CHOICE})
 #: Bytes per weight of a product that adds in fp32: 4 read and 4 written instead of 2 written.
 ADDED_BY_PRODUCT = 6.0
 #: Name of the kernels that add a product's gradient to the kept one.

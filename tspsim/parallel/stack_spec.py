@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, StrictBool, model_validator
 from tspsim.base import catalog
 from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.base.provenance import Provenance
-from tspsim.base.units import FlopsPerSecond, PositiveCount, Seconds, duration, flops
+from tspsim.base.units import Count, FlopsPerSecond, PositiveCount, Seconds, duration, flops
 from tspsim.steps import Step
 
 from .activation_store import ACTIVATION_STORES
@@ -23,6 +23,7 @@ Upper = Annotated[float, Field(ge=1.0, le=20.0)]
 #: A registered store of activations; the error for an unknown name offers the nearest.
 StoreName = Annotated[str, AfterValidator(lambda name: ACTIVATION_STORES.get(name).name)]
 BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
+Tensors = Annotated[float, Field(ge=2.0, le=20.0, allow_inf_nan=False)]
 BytesPerLogit = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
 
 #: Key with a unit → field of :class:`Stack`; all are seconds but ``attention``.
@@ -33,6 +34,7 @@ WITH_UNITS = {
     "expert": "expert_s",
     "collective_per_rank": "collective_s_per_rank",
     "step": "step_s",
+    "layout_token": "layout_token_s",
     "attention": "attention_flops_per_s",
 }
 #: Keys that are no single value.
@@ -109,6 +111,21 @@ class StackSpec(StackSection):
     )
     gathered_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="per weight, out of gather's buffer")
     reduced_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="per gradient, into the sum's buffer")
+    norm_tensors: Stated[tuple[Tensors, Tensors, Tensors]] | None = Field(
+        None,
+        description="of the residual stream read and written around a norm: forward, again, backward; 4 in one kernel",
+    )
+    casts_apart: Stated[StrictBool] | None = Field(
+        None, description="what products in eight bits read is cast, and turned, by kernels of its own"
+    )
+    choice_kernels: Stated[tuple[Count, Count, Count, Count, Count]] | None = Field(
+        None,
+        description="in which a token's experts are chosen where no one kernel does it: over all scores, over few"
+        " numbers, and searches of the best; in a backward over all scores, over few numbers",
+    )
+    layout_token: Stated[Seconds] | None = Field(
+        None, description="a token of the kernel that counts the tokens for every rank before an exchange"
+    )
     expert_bias_bytes: Stated[tuple[BytesPerWeight, BytesPerWeight, BytesPerWeight, BytesPerWeight]] | None = Field(
         None,
         description="bytes per output element of separate kernels that add experts' biases: of gate and up in a forward"

@@ -19,7 +19,7 @@ from math import ceil
 
 from ...model.layer import LayerShard, gradients
 from ...model.routed import RoutedShard
-from ...operators import Computes, Gemm, Operator
+from ...operators import ChoiceKernels, Computes, Gemm, Operator, element_bytes
 from ...program import Tokens
 from .. import expert_shards
 from ..builder import ProgramBuilder
@@ -93,7 +93,12 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
     routed, tokens = routed_shard(job, position=position), own_tokens(job)
     here = expert_shards.gather(builder, job)
     chosen = builder.compute(
-        "norm, router", layer.norm(tokens), routed.router(tokens), routed.choose(tokens), after=after
+        "norm, router",
+        layer.norm(tokens),
+        routed.router(tokens),
+        routed.choose(tokens),
+        *_layout(job, tokens),
+        after=after,
     )
     beside = job.plan.hiding.shared_beside
     planned = plan_moves(builder, job, chosen)
@@ -140,6 +145,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
             done = shared([])
     piece = piece_of(job, routed)
     down, gate_up = (builder.gradients(product) for product in (piece.down(), piece.gate_up()))
+    down = _arrived(job, down[0]), *down[1:]
     # Interleaved with another micro-batch, the exchange is the critical path, so weight gradients follow it (DeepSeek's
     # published profile of DualPipe: dispatch(B), then mlp(W)). A framework's own backward computes both at once.
     behind = (*down[1:], *gate_up[1:]) if job.plan.hiding.micro_batches else ()
@@ -198,6 +204,14 @@ def dispatch(
     else:
         after = [builder.compute(f"pack rows for {name}", routed.copy(own_rows(job), "pack rows"), after=after)]
     return [exchange(builder, job, name, 0, after) for _ in range(job.plan.expert_pieces)]
+
+
+def _layout(job: Job, tokens: int) -> tuple[Operator, ...]:
+    """The kernel that counts the tokens for every rank: of a library's exchange that takes them where they stand."""
+    token_s = job.work.stack.layout_token_s
+    if not token_s or not expert_shards.tokens_travel(job) or not _sends_tokens(job):
+        return ()
+    return (ChoiceKernels(tokens, 1, 0, token_s=token_s, name="layout of dispatch"),)
 
 
 def _sends_tokens(job: Job) -> bool:
@@ -279,10 +293,16 @@ def _ordered(job: Job, routed: RoutedShard, name: str, computes: Computes = Comp
     return routed.copy(routed.all_rows, name, computes, element)
 
 
+def _arrived(job: Job, product: Gemm) -> Gemm:
+    """A product of rows that came in eight bits: one in eight bits takes them as they are."""
+    eight = _combines(job) and element_bytes(product.dtype) == 1.0
+    return replace(product, quantised=True) if eight else product
+
+
 def _multiply(job: Job, routed: RoutedShard) -> tuple[Operator, ...]:
     """Order rows by their experts, then both products."""
     ordered = _ordered(job, routed, "rows to experts")
-    return ordered, routed.gate_up(), routed.activation(), routed.down()
+    return ordered, _arrived(job, routed.gate_up()), routed.activation(), routed.down()
 
 
 def _gather_sums(job: Job, routed: RoutedShard, position: int | None) -> tuple[Operator, ...]:
