@@ -12,7 +12,7 @@ import yaml
 import tspsim
 from tspsim.base.errors import InfeasibleError, InputError, UnknownNameError
 from tspsim.cli import main
-from tspsim.parallel import SOUGHT
+from tspsim.parallel import SEARCH_RULES
 from tspsim.report import traffic_plan
 from tspsim.scenario import Scenario, load
 from tspsim.scenario.plan import SERVING
@@ -110,7 +110,7 @@ def test_the_obvious_services_are_tried_before_any_search():
     counts = {(pool["prefill"]["replicas"], pool["decode"]["replicas"]) for pool in pools}
     assert counts >= {(1, 3), (2, 2), (3, 1), (1, 1)}
     assert {"router", "pools", "engine", "speculation"} <= set(TrafficPlanner(load(asked())).searched)
-    declared = {key for key in SOUGHT if SOUGHT.get(key).of_requests}
+    declared = {key for key in SEARCH_RULES if SEARCH_RULES.get(key).of_requests}
     assert declared | {"tiers"} == set(SERVING)
 
 

@@ -19,7 +19,7 @@ from .interleave import EXCHANGE
 from .job import Job
 from .rank_groups import ranks_along
 from .serving_engine import Captured
-from .whole import adds_up
+from .whole import accumulates_gradients
 from .written_layers import MOST_BEFORE, Buffers, WrittenLayer, numbered
 
 
@@ -48,7 +48,7 @@ def lowering_of(job: Job) -> Lowering:
     if job.training and store.columns_bytes is not None:
         steps.append(lambda operators: tuple(store.cast(operators)))
     if not stack.fuses:
-        accumulates = adds_up(job)
+        accumulates = accumulates_gradients(job)
         biased = job.training and job.model.experts is not None and job.model.experts.expert_bias
         steps.append(lambda operators: tuple(stack.run(operators, accumulates=accumulates, biased=biased)))
 

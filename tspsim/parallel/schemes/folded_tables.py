@@ -59,7 +59,7 @@ def circulate_head(builder: ProgramBuilder, job: Job, layer: LayerShard, name: s
     waits: list[int] = []
     for piece in range(shards):
         if overlap:
-            arrivals.set_out(piece)
+            arrivals.start_transfers(piece)
         else:
             arrivals.bring(piece, waits)
         waits = [builder.compute(f"{name} {piece + 1}/{shards}", *operators, after=arrivals.of(piece))]

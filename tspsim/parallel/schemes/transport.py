@@ -253,7 +253,7 @@ class PieceArrivals:
         self._arrived: dict[int, int] = {}
         self._used: dict[int, int] = {}
 
-    def set_out(self, number: int) -> None:
+    def start_transfers(self, number: int) -> None:
         """Write the transfers that begin before piece ``number`` is multiplied."""
         for piece in range(self.pieces):
             lead = self.transport.lead(self.job, piece)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...base.display import Progress
 from ...base.errors import UnknownNameError
-from ...parallel import SOUGHT, scheme_axes
+from ...parallel import SEARCH_RULES, scheme_axes
 from ...parallel.draft import DRAFTS
 from ...scenario import Scenario
 from ...serving.deployment import Deployment
@@ -86,7 +86,7 @@ class TrafficPlanner:
         self.library = Library()
         self.demand = demand_of(self.traffic, bounds)
         self.stated = scenario.plans if stated else ()
-        keys = tuple(key for key in SOUGHT if SOUGHT.get(key).of_requests)
+        keys = tuple(key for key in SEARCH_RULES if SEARCH_RULES.get(key).of_requests)
         self.searched = ("tp", "pp", "dp", "ep", *keys, self.load_name)
         self.effort = SearchEffort(math.inf if budget_s is None else budget_s)
         self.trials = ServiceTrials(
