@@ -34,7 +34,7 @@ def attentions() -> dict[tuple[Any, ...], Architecture]:
         model = load_model(name)
         if not model.attention_kind.whole:
             continue
-        layers = model.steady(2)
+        layers = model.repeating_layers(2)
         attention = tuple(sorted({(block.attention, block.window, block.chunk) for block in layers.blocks}))
         found.setdefault(attention, layers)
     return found

@@ -30,7 +30,7 @@ from . import step
 from .facts import DeviceFacts
 from .families import FAMILIES, read_shape
 from .isolated import IsolatedKernels
-from .kernels import Kernel, find, limits_of
+from .kernels import Kernel, find_kernel, limits_of
 from .libraries import maker_of, version_of
 from .limits import DeviceLimits, Estimate, minimum
 from .pricers import price
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .specification import DeviceSpec, KernelFit
 
 #: Instead of a library: products without the cast that its tables time with them.
-ALONE = "alone"
+WITHOUT_CAST = "alone"
 #: What a library is told by that is the device's own for another type of cache.
 READ_AS = "as "
 
@@ -69,35 +69,35 @@ class Device(IsolatedKernels, DeviceFacts):
     relatives: tuple[DeviceSpec, ...] = ()
     clocks: Literal["sustained", "burst"] = "sustained"
     engine: str = ""
-    instead: tuple[tuple[str, str], ...] = ()
+    overrides: tuple[tuple[str, str], ...] = ()
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
-    _limited: dict[float, Device] = field(default_factory=dict, repr=False)
-    _clocked: dict[str, Device] = field(default_factory=dict, repr=False)
-    _preferring: dict[tuple[str, tuple[tuple[str, str], ...]], Device] = field(default_factory=dict, repr=False)
+    _power_limited: dict[float, Device] = field(default_factory=dict, repr=False)
+    _with_clocks: dict[str, Device] = field(default_factory=dict, repr=False)
+    _with_engine: dict[tuple[str, tuple[tuple[str, str], ...]], Device] = field(default_factory=dict, repr=False)
 
-    def preferring(self, engine: str, instead: Mapping[str, str] = MappingProxyType({})) -> Device:
+    def with_engine(self, engine: str, overrides: Mapping[str, str] = MappingProxyType({})) -> Device:
         """The same device where a serving engine's kernels run, as far as they were measured on it; ``instead``: by
         family and type, another's library that it runs."""
-        key = engine, tuple(sorted(instead.items()))
-        if key == (self.engine, self.instead):
+        key = engine, tuple(sorted(overrides.items()))
+        if key == (self.engine, self.overrides):
             return self
-        if key not in self._preferring:
-            self._preferring[key] = Device(self.spec, self.relatives, self.clocks, *key)
-        return self._preferring[key]
+        if key not in self._with_engine:
+            self._with_engine[key] = Device(self.spec, self.relatives, self.clocks, *key)
+        return self._with_engine[key]
 
-    def clocked(self, clocks: Literal["sustained", "burst"]) -> Device:
+    def with_clocks(self, clocks: Literal["sustained", "burst"]) -> Device:
         """The same device at another of its two ``clocks``."""
         if clocks == self.clocks:
             return self
-        if clocks not in self._clocked:
-            self._clocked[clocks] = Device(self.spec, self.relatives, clocks, self.engine, self.instead)
-        return self._clocked[clocks]
+        if clocks not in self._with_clocks:
+            self._with_clocks[clocks] = Device(self.spec, self.relatives, clocks, self.engine, self.overrides)
+        return self._with_clocks[clocks]
 
-    def limited_to(self, watts: float) -> Device:
+    def power_limited(self, watts: float) -> Device:
         """The same device where a GPU may draw so many watts; raises InputError for more than its own, or too few."""
-        if watts not in self._limited:
+        if watts not in self._power_limited:
             # Here, so that importing this room does not load pydantic.
             from .specification import IDLE_WATTS, Sourced
 
@@ -106,8 +106,8 @@ class Device(IsolatedKernels, DeviceFacts):
                 raise InputError(problem)
             limit = Sourced[float](value=watts, source="the scenario's cluster.power_limit")
             spec = self.spec.model_copy(update={"power_limit": limit})
-            self._limited[watts] = Device(spec, self.relatives, self.clocks, self.engine, self.instead)
-        return self._limited[watts]
+            self._power_limited[watts] = Device(spec, self.relatives, self.clocks, self.engine, self.overrides)
+        return self._power_limited[watts]
 
     def __repr__(self) -> str:
         return f"<Device {self.name}: {self.visible_memory_bytes / 1e9:.0f} GB, {', '.join(self.peak_flops_per_s)}>"
@@ -115,7 +115,7 @@ class Device(IsolatedKernels, DeviceFacts):
     @property
     def parts(self) -> tuple[Hashable, ...]:
         """Equal for devices made of the same parts."""
-        return Itself(self.spec), *map(Itself, self.relatives), self.clocks, self.engine, self.instead
+        return Itself(self.spec), *map(Itself, self.relatives), self.clocks, self.engine, self.overrides
 
     # --- isolated kernels -----------------------------------------------------------------------------------
 
@@ -165,23 +165,23 @@ class Device(IsolatedKernels, DeviceFacts):
         if estimate is None:
             estimate = price(self, operator)
             if self.spec.announced:
-                estimate = self._possible(operator, estimate)
+                estimate = self._within_peak(operator, estimate)
             self._times[operator] = estimate
         return estimate
 
-    def _possible(self, operator: Operator, guessed: Estimate) -> Estimate:
+    def _within_peak(self, operator: Operator, guessed: Estimate) -> Estimate:
         """Of a device that was not measured, a range no faster than its peak allows."""
         least = operator.flops / self.peak_of(operator.dtype) if operator.dtype and operator.flops else 0.0
         return guessed._replace(low=min(guessed.seconds, max(guessed.low, least)))
 
     def at_clock(self, isolated: Estimate, operator: Operator, kernel: Kernel) -> Estimate:
         """An isolated kernel of ``operator`` where the matrix units run as in a step at this device's ``clocks``."""
-        return self.shared_at_clock(isolated, self.matrix_share(operator), kernel)
+        return self.shares_at_clock(isolated, self.matrix_share(operator), kernel)
 
-    def shared_at_clock(self, isolated: Estimate, matrix_share: Any, kernel: Kernel) -> Estimate:
+    def shares_at_clock(self, isolated: Estimate, matrix_share: Any, kernel: Kernel) -> Estimate:
         """The same of calls of which the matrix units decide a share each; numbers or arrays (rows,)."""
         rate = step.rate(self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained)
-        picked = self.spec.sustained.picks(kernel.library, self.engine)
+        picked = self.spec.sustained.untuned_share(kernel.library, self.engine)
         return step.at_clock(isolated, matrix_share, rate * picked * self.spec.clock_at_limit)
 
     def matrix_share(self, operator: Operator) -> float:
@@ -234,16 +234,16 @@ class Device(IsolatedKernels, DeviceFacts):
             if dtype not in DTYPES:
                 raise UnknownNameError("type", dtype, DTYPES)
             library = library or self._engine_library(family, dtype, kv_dtype)
-            kernel = self._kernels[key] = find(self.spec, self.relatives, family, dtype, library, kv_dtype)
+            kernel = self._kernels[key] = find_kernel(self.spec, self.relatives, family, dtype, library, kv_dtype)
         return kernel
 
-    def product_alone(self, family: str, dtype: str) -> Kernel:
+    def product_without_cast(self, family: str, dtype: str) -> Kernel:
         """The model of products of a type without the quantising that some tables time with them.
 
         Where A's cast to the type is part of the measured call, its bytes are left out, and the product starts as the
         same library's in bf16 does, which casts nothing: what is left of the measured start is the cast's.
         """
-        key = (family, dtype, ALONE, None)
+        key = (family, dtype, WITHOUT_CAST, None)
         kernel = self._kernels.get(key)
         if kernel is None:
             kernel = self.kernel(family, dtype)
@@ -266,26 +266,26 @@ class Device(IsolatedKernels, DeviceFacts):
             for dtype in self.peak_flops_per_s
             if element_bytes(dtype) < element_bytes("bf16") and self.includes_quantising(dtype)
         ]
-        both = [(self.kernel("gemm", dtype), self.product_alone("gemm", dtype)) for dtype in narrow]
+        both = [(self.kernel("gemm", dtype), self.product_without_cast("gemm", dtype)) for dtype in narrow]
         starts = [with_cast.parameters["launch_us"] - alone.parameters["launch_us"] for with_cast, alone in both]
         copy_us = self.kernel("memory_bound", "bf16", "copy").parameters["launch_us"]
         return 1e-6 * max(0.0, min(starts, default=0.0) - copy_us)
 
-    def instead_of(self, *words: str) -> str | None:
+    def override_of(self, *words: str) -> str | None:
         """The library that the engine runs of a family and types instead of its own: where several entries say no
         other words, the one with most."""
-        said = [(len(key.split()), library) for key, library in self.instead if set(key.split()) <= set(words)]
+        said = [(len(key.split()), library) for key, library in self.overrides if set(key.split()) <= set(words)]
         return max(said)[1] if said else None
 
     def read_as(self, family: str, kv_dtype: str | None) -> str | None:
         """The type of cache whose kernel stands for the one that reads this type (``as bf16``)."""
-        stated = self.instead_of(family, kv_dtype or "")
+        stated = self.override_of(family, kv_dtype or "")
         return stated.removeprefix(READ_AS) if stated is not None and stated.startswith(READ_AS) else kv_dtype
 
     def _engine_library(self, family: str, dtype: str, kv_dtype: str | None) -> str | None:
         """The engine's library that this device has of these types: of its newest version the one with most rows; None
         where it has none, or where the default is the engine's."""
-        stated = self.instead_of(family, dtype, kv_dtype or dtype)
+        stated = self.override_of(family, dtype, kv_dtype or dtype)
         if stated is not None and not stated.startswith(READ_AS):
             return stated
         if not self.engine or maker_of(self.spec.defaults.get(family, "")) == maker_of(self.engine):
@@ -297,10 +297,10 @@ class Device(IsolatedKernels, DeviceFacts):
         ]  # fmt: skip
         return max(own, key=lambda fit: (version_of(fit.library), fit.rows_used)).library if own else None
 
-    def set_aside(self, family: str, dtype: str, kv_dtype: str | None = None) -> KernelFit | None:
+    def untuned_fit(self, family: str, dtype: str, kv_dtype: str | None = None) -> KernelFit | None:
         """What the engine was measured with of these types and does not run so, as its rows are untuned; None: nothing,
         or it has others."""
-        if not self.engine or self.instead_of(family, dtype, kv_dtype or dtype):
+        if not self.engine or self.override_of(family, dtype, kv_dtype or dtype):
             return None
         own = [
             fit for fit in self.spec.kernels

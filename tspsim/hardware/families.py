@@ -40,7 +40,7 @@ class Family:
     #: Columns that a call may state besides → their value in every row that was measured.
     further: Mapping[str, float] = field(default_factory=dict)
     #: Whether its matrix units run at the clock of attention.
-    attends: bool = False
+    is_attention: bool = False
     #: The columns that rows of one curve share: a fit leaves out whole curves. None: single shapes.
     curve: tuple[str, ...] | None = None
     #: Whether the second type is converted to the first on the way: a kernel of another one is another kernel.
@@ -95,35 +95,35 @@ FAMILIES: dict[str, Family] = {
     "grouped_gemm": Family(gemm.seconds, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
     "grouped_gemm_backward": Family(gemm.both_gradients, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
     "attention_forward": Family(
-        prefill.seconds, _ATTENTION_SHAPE, prefill.PARAMETERS, _ATTENTION_SWITCHES, attends=True
+        prefill.seconds, _ATTENTION_SHAPE, prefill.PARAMETERS, _ATTENTION_SWITCHES, is_attention=True
     ),
     "attention_backward": Family(
         partial(prefill.seconds, backward=True),
         _ATTENTION_SHAPE,
         prefill.BACKWARD_PARAMETERS,
         _BACKWARD_SWITCHES,
-        attends=True,
+        is_attention=True,
     ),
     "attention_decode": Family(
         decode.seconds,
         ("batch", "context", "heads", "kv_heads", "head_dim"),
         decode.PARAMETERS,
         further={"queries": 1.0},
-        attends=True,
+        is_attention=True,
     ),
     "latent_prefill": Family(
         latent.prefill_seconds,
         ("batch", "q_len", "kv_len", "heads", "key_dim", "value_dim"),
         latent.PREFILL_PARAMETERS,
         _LATENT_SWITCHES,
-        attends=True,
+        is_attention=True,
     ),
     "latent_decode": Family(
         latent.decode_seconds,
         ("batch", "context", "heads", "latent_dim", "rope_dim", "queries"),
         latent.DECODE_PARAMETERS,
         {"block_rows": (64, 128, 16)},
-        attends=True,
+        is_attention=True,
     ),
     "absorb": Family(latent.absorb_seconds, ("tokens", "heads", "n", "k"), gemm.PARAMETERS, _GEMM_SWITCHES),
     "memory_bound": Family(memory_bound.seconds, ("size_bytes", "rows", "columns"), memory_bound.PARAMETERS),
@@ -143,7 +143,7 @@ FAMILIES: dict[str, Family] = {
     "compressed_attention": Family(sparse.attention, _SPARSE_SHAPE, sparse.PARAMETERS),
     # Linear attention by variant: a prompt in chunks, and one token after the other.
     **{
-        f"{variant}_{name}": Family(form, _SCAN_SHAPE, linear.SCAN_PARAMETERS, further={"besides": 0.0})
+        f"{variant}_{name}": Family(form, _SCAN_SHAPE, linear.SCAN_PARAMETERS, further={"extra_states": 0.0})
         for variant in ("gdn", "kda")
         for name, form in (("scan", linear.scan), ("step", partial(linear.scan, chunk=1.0)))
     },

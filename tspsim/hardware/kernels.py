@@ -59,12 +59,12 @@ OTHER_TYPE = 0.70
 LENDER_ROWS = 40
 FEW_ROWS = 0.55
 #: Families of the same form as another's, whose kernels stand in where nobody measured theirs.
-PLAIN_OF: dict[str, str] = {"grouped_gemm": "gemm", "grouped_gemm_backward": "gemm"}
+FALLBACK_FAMILY: dict[str, str] = {"grouped_gemm": "gemm", "grouped_gemm_backward": "gemm"}
 #: Fewer rows than this cannot carry a family's parameters: they move those of another kernel, and are not lent while
 #: a relative has a kindred one that stands by itself.
-CARRYING_ROWS = 5
+SUFFICIENT_ROWS = 5
 #: The same of products, whose three sizes vary apart: a row a parameter.
-CARRYING_PRODUCTS = 14
+SUFFICIENT_GEMM_ROWS = 14
 #: Beyond the shapes that were measured.
 EXTRAPOLATED_WIDENING = 1.6
 
@@ -107,7 +107,7 @@ class Kernel:
 REGIMES = 3
 
 
-def find(
+def find_kernel(
     spec: DeviceSpec,
     relatives: Sequence[DeviceSpec],
     family: str,
@@ -124,13 +124,13 @@ def find(
         for owner in (spec, *relatives):
             for kindred in (dtype, *kindred_of(dtype)):
                 fit = _pick(owner, family, kindred, wanted, kv_dtype, by_default)
-                if fit is not None and (owner is spec or leaning or carries(family, fit.rows_used)):
+                if fit is not None and (owner is spec or leaning or sufficient_rows(family, fit.rows_used)):
                     same = kindred == dtype and not _converts_another(fit, kv_dtype)
                     if owner is spec and same:
                         return _own(spec, fit)
                     return _borrowed(spec, owner, relatives, fit, dtype, library, same_type=same)
-    if family in PLAIN_OF:
-        return _grouped(family, find(spec, relatives, PLAIN_OF[family], dtype, None, kv_dtype))
+    if family in FALLBACK_FAMILY:
+        return _grouped(family, find_kernel(spec, relatives, FALLBACK_FAMILY[family], dtype, None, kv_dtype))
     dtypes = sorted({fit.dtype for owner in (spec, *relatives) for fit in owner.kernels if fit.family == family})
     raise InputError(
         f"{spec.name} has no {family} model for {dtype}, nor has a relative of it; "
@@ -146,12 +146,12 @@ def _announced(
     like, others = relatives[0], relatives[1:]
     peak_of(spec, dtype)  # a type that the device does not have is refused
     lent_dtype = next((kin for kin in (dtype, *kindred_of(dtype)) if has_peak(like, kin)), dtype)
-    lent = find(like, others, family, lent_dtype, library, kv_dtype)
+    lent = find_kernel(like, others, family, lent_dtype, library, kv_dtype)
     widths = [OTHER_DEVICE, OTHER_GENERATION[family], *([OTHER_TYPE] if lent_dtype != dtype else [])]
     return replace(
         lent,
         dtype=dtype,
-        parameters={**lent.parameters, **_at_own_pace(spec, like, lent, lent_dtype, dtype)},
+        parameters={**lent.parameters, **_scaled_rates(spec, like, lent, lent_dtype, dtype)},
         basis=f"{'a data sheet, nothing fitted' if spec.sold else 'announced, never measured'}: shares of peak and "
         f"bandwidth as {like.name} reaches them ({lent.basis}); wider range",
         low=tuple(math.exp(-math.hypot(math.log(value), *widths)) for value in lent.low),
@@ -159,7 +159,7 @@ def _announced(
     )
 
 
-def _at_own_pace(spec: DeviceSpec, like: DeviceSpec, lent: Kernel, lent_dtype: str, dtype: str) -> dict[str, float]:
+def _scaled_rates(spec: DeviceSpec, like: DeviceSpec, lent: Kernel, lent_dtype: str, dtype: str) -> dict[str, float]:
     """Parameters of a kernel whose units do more a second than those it was measured on, and are fed as much more.
 
     Shares of peak and bandwidth, and what a launch takes, stay. The rate that a unit pulls grows with its share of the
@@ -178,9 +178,9 @@ def _at_own_pace(spec: DeviceSpec, like: DeviceSpec, lent: Kernel, lent_dtype: s
     return {name: own[name] * factor for name, factor in factors.items() if name in own}
 
 
-def carries(family: str, rows: int) -> bool:
+def sufficient_rows(family: str, rows: int) -> bool:
     """Whether so many rows to fit carry a family's parameters by themselves."""
-    return rows >= (CARRYING_PRODUCTS if "gemm" in family else CARRYING_ROWS)
+    return rows >= (SUFFICIENT_GEMM_ROWS if "gemm" in family else SUFFICIENT_ROWS)
 
 
 def _pick(
@@ -231,13 +231,13 @@ def _borrowed(
     anchor = ""
     best = _best_measured(spec, fit.family, dtype)
     if best is None and owner.family != spec.family:
-        best = _best_of_its_generation(spec, relatives, fit.family, dtype)
+        best = _best_of_generation(spec, relatives, fit.family, dtype)
     sustained = owner.sustained.includes(fit.library)
     if best is not None:
         reached = best.value * (spec.sustained.rate_of(fit.family) if sustained else 1.0)
-        if library is not None and FAMILIES[fit.family].attends:  # products of libraries reach nearly the same
-            reached *= _of_the_usual(owner, fit)
-        parameters |= _speed_that_reaches(reached, spec, fit, dtype)
+        if library is not None and FAMILIES[fit.family].is_attention:  # products of libraries reach nearly the same
+            reached *= _rate_over_default(owner, fit)
+        parameters |= _efficiency_reaching(reached, spec, fit, dtype)
         clock = " at the clock of a step" if sustained else ""
         anchor = f", anchored on {reached / 1e12:.0f} TFLOP/s of a large call{clock} ({best.source})"
     if fit.family == "memory_bound" and spec.achieved.hbm is not None and owner.achieved.hbm is not None:
@@ -251,11 +251,11 @@ def _borrowed(
     second = f"/{fit.kv_dtype}" if FAMILIES[fit.family].converts else ""
     kind = "" if same_type else f" of {fit.dtype}{second}"
     basis = f"inherited{what}{kind}{anchor}; wider range"
-    widths = _differences(spec, owner, fit, library, anchored=bool(anchor), same_type=same_type)
+    widths = _range_widths(spec, owner, fit, library, anchored=bool(anchor), same_type=same_type)
     return _kernel(fit, dtype, parameters, basis, widths, sustained=sustained)
 
 
-def _of_the_usual(owner: DeviceSpec, fit: KernelFit) -> float:
+def _rate_over_default(owner: DeviceSpec, fit: KernelFit) -> float:
     """Rate of a library's large call over that of the library which the lender runs by default: a device's best is not
     what a slower library reaches on it."""
     usual = _pick(owner, fit.family, fit.dtype, None, fit.kv_dtype, by_default=True)
@@ -269,7 +269,7 @@ def _of_the_usual(owner: DeviceSpec, fit: KernelFit) -> float:
     return float(times[0] / times[1])
 
 
-def _differences(
+def _range_widths(
     spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, library: str | None, *, anchored: bool, same_type: bool
 ) -> list[float]:
     """Half widths, in log time, of every way in which a borrowed fit differs from what is asked."""
@@ -337,7 +337,7 @@ def _best_measured(spec: DeviceSpec, family: str, dtype: str) -> Sourced[float] 
     }.get(family)
 
 
-def _best_of_its_generation(
+def _best_of_generation(
     spec: DeviceSpec, relatives: Sequence[DeviceSpec], family: str, dtype: str
 ) -> Sourced[float] | None:
     """The same share of its peak as the nearest relative of its generation was measured at."""
@@ -351,7 +351,7 @@ def _best_of_its_generation(
     return None
 
 
-def _speed_that_reaches(flops_per_s: float, spec: DeviceSpec, fit: KernelFit, dtype: str) -> dict[str, float]:
+def _efficiency_reaching(flops_per_s: float, spec: DeviceSpec, fit: KernelFit, dtype: str) -> dict[str, float]:
     """Parameters of the inner loop with which a large call runs at the given rate.
 
     Both what the matrix units do (``efficiency``) and what feeds them (``load_gb_per_s``, where there is one) are

@@ -76,13 +76,13 @@ def scan(
     bytes_token: float,
     bytes_state: float,
     *,
-    besides: Any = 0.0,
+    extra_states: Any = 0.0,
     chunk: float = 64.0,
 ) -> Any:
     """Seconds of one call, before any range: floats, or arrays of shape (rows,); ``besides``: states that are written
     beyond one a sequence."""
     p = parameters
-    states = (2.0 * sequences + besides) * v_heads * k_dim * v_dim * bytes_state
+    states = (2.0 * sequences + extra_states) * v_heads * k_dim * v_dim * bytes_state
     waves = maximum(sequences, tokens / chunk) * v_heads / limits.compute_units
     chain = p["chunk_us"] * 1e-6 * maximum(ceil(longest / chunk), waves)
     passes = large(2.0 * tokens * v_heads * (k_dim + v_dim) * bytes_token, p)
@@ -125,7 +125,7 @@ def scan_calls(scan: DeltaScan) -> list[list[Call]]:
     heads = {"k_heads": scan.k_heads, "k_dim": scan.k_dim, "v_heads": scan.v_heads, "v_dim": scan.v_dim}
     if scan.verifies:  # in chunks no state behind a token is written
         sizes = {"sequences": scan.sequences, "tokens": scan.tokens, "longest": max(q for q, _ in scan.rows)}
-        return [[(f"{scan.variant}_step", {**sizes, **heads, "besides": scan.written - scan.sequences})]]
+        return [[(f"{scan.variant}_step", {**sizes, **heads, "extra_states": scan.written - scan.sequences})]]
     return _calls(scan.rows, f"{scan.variant}_scan", f"{scan.variant}_step", heads)
 
 

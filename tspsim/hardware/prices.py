@@ -11,7 +11,6 @@ import numpy as np
 from tspsim.operators import (
     AbsorbProduct,
     Attention,
-    BestOf,
     Computes,
     DecodeAttention,
     DeltaScan,
@@ -25,6 +24,7 @@ from tspsim.operators import (
     Part,
     ShortConvolution,
     SparseAttention,
+    TopK,
     element_bytes,
     widened_to,
 )
@@ -35,9 +35,9 @@ from .kernels import OTHER_TYPE, Kernel
 from .limits import Estimate, FloatArray
 from .pricers import bound_of, price, pricer
 
-NOTHING = Estimate(0.0, 0.0, 0.0)
+FREE = Estimate(0.0, 0.0, 0.0)
 #: Rope and the cache write that serving libraries time with attention are operators of their own inside a step.
-ALONE = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
+NOT_IN_STEP = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
 
 
 @pricer(Gemm, GroupedGemm)
@@ -45,13 +45,13 @@ def products(device: Device, product: Gemm) -> Estimate:
     """At the clock of a step, with quantising A exactly where the operator asks for it, by a kernel of its own.
 
     The product and the cast are priced apart on every device, whatever its tables time together
-    (:meth:`.device.Device.product_alone`). A narrower type is never slower than a wider one: a kernel of wider
+    (:meth:`.device.Device.product_without_cast`). A narrower type is never slower than a wider one: a kernel of wider
     operands that reads these weights is there for every shape.
     """
     element = element_bytes(product.dtype)
     wider = widened_to(product.dtype) if product.weight_dtype is None else ()
     candidates = (product, *(replace(product, dtype=dtype) for dtype in wider if dtype in device.peak_flops_per_s))
-    alone = min(_product_alone(device, candidate) for candidate in candidates)
+    alone = min(_product_without_cast(device, candidate) for candidate in candidates)
     if element < element_bytes("bf16"):
         alone = Estimate(*(a + b for a, b in zip(alone, _cast(device, product, element), strict=True)))
     return alone
@@ -74,18 +74,18 @@ def _cast(device: Device, product: Gemm, element: float) -> Estimate:
     if product.computes is Computes.WEIGHT_GRADIENT and product.quantised:
         return Estimate(*(max(0.0, a - b) for a, b in zip(moved(across), moved(wide), strict=True)))
     if product.quantised:
-        return NOTHING
+        return FREE
     return moved(across if product.computes is Computes.INPUT_GRADIENT else wide)
 
 
-def _product_alone(device: Device, product: Gemm) -> Estimate:
+def _product_without_cast(device: Device, product: Gemm) -> Estimate:
     """A product that finds A in its type.
 
     Several products of one call are the grouped kernel's where it was measured on this device in their type.
     """
     spec = device.spec
     measured = any(fit.family == "grouped_gemm" and fit.dtype == product.dtype for fit in spec.kernels)
-    kernel = device.product_alone("grouped_gemm" if product.batch > 1 and measured else "gemm", product.dtype)
+    kernel = device.product_without_cast("grouped_gemm" if product.batch > 1 and measured else "gemm", product.dtype)
     shape = {"m": product.m, "n": product.n, "k": product.k, "batch": product.batch}
     alone = device.isolated(kernel, product.weight_dtype, **shape)
     if product.weight_dtype is not None:
@@ -95,7 +95,7 @@ def _product_alone(device: Device, product: Gemm) -> Estimate:
     if conflict is None or bound_of(device, product) != "bytes":
         return alone
     row_bytes = product.k * element_bytes(product.weight_dtype or product.dtype)
-    if not conflict.spares(row_bytes):
+    if not conflict.spreads(row_bytes):
         return alone
     return Estimate(*(time_s / conflict.value for time_s in alone))
 
@@ -114,9 +114,7 @@ def _segments(device: Device, kernel: Kernel, attention: Attention | LatentPrefi
     return device.at_clock(isolated, attention, kernel)
 
 
-def _behind_caches(
-    device: Device, family: str, attention: DecodeAttention | LatentDecode, **widths: object
-) -> Estimate:
+def _over_caches(device: Device, family: str, attention: DecodeAttention | LatentDecode, **widths: object) -> Estimate:
     """At the clock of a step. Sequences of unequal contexts cost what as many of their mean do, for bytes decide; but
     never less than the longest of them would alone, so that one sequence more, which lowers the mean, is not faster.
 
@@ -137,15 +135,15 @@ def _behind_caches(
     counts = [held[context] for context in lengths]
     alone = [replace(attention, rows=((context, 1),)) for context in lengths]
 
-    def of_the_longest(values: Iterable[float]) -> FloatArray:
+    def prefix_sums(values: Iterable[float]) -> FloatArray:
         """Sums over the one longest sequence, the two longest, and so on."""
         return np.cumsum(np.repeat(np.array(list(values), dtype=float), counts))
 
     batches = np.arange(1.0, attention.batch + 1.0)
-    times = device.shared_at_clock(
-        isolated(batches, of_the_longest(lengths) / batches),
+    times = device.shares_at_clock(
+        isolated(batches, prefix_sums(lengths) / batches),
         device.matrix_shares(
-            attention.dtype, of_the_longest(one.flops for one in alone), of_the_longest(one.hbm_bytes for one in alone)
+            attention.dtype, prefix_sums(one.flops for one in alone), prefix_sums(one.hbm_bytes for one in alone)
         ),
         kernel,
     )
@@ -164,7 +162,7 @@ def part(device: Device, part: Part) -> Estimate:
 def attention(device: Device, attention: Attention) -> Estimate:
     """Without what a step has operators of its own for."""
     kernel = device.kernel(f"attention_{attention.direction}", attention.dtype, kv_dtype=attention.kv_dtype)
-    alone = replace(kernel, parameters={**kernel.parameters, **ALONE})
+    alone = replace(kernel, parameters={**kernel.parameters, **NOT_IN_STEP})
     return _segments(
         device, alone, attention, kv_heads=attention.kv_heads, head_dim=attention.head_dim, causal=attention.causal
     )
@@ -181,14 +179,14 @@ def latent_prefill(device: Device, attention: LatentPrefill) -> Estimate:
 def decode_attention(device: Device, attention: DecodeAttention) -> Estimate:
     """Over keys and values of every head."""
     widths = {"kv_heads": attention.kv_heads, "head_dim": attention.head_dim}
-    return _behind_caches(device, "attention_decode", attention, **widths)
+    return _over_caches(device, "attention_decode", attention, **widths)
 
 
 @pricer(LatentDecode)
 def latent_decode(device: Device, attention: LatentDecode) -> Estimate:
     """Over one latent of a token that all heads share."""
     widths = {"latent_dim": attention.latent_dim, "rope_dim": attention.rope_dim}
-    return _behind_caches(device, "latent_decode", attention, **widths)
+    return _over_caches(device, "latent_decode", attention, **widths)
 
 
 @pricer(AbsorbProduct)
@@ -204,7 +202,7 @@ def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
     """At the clock of a step."""
     kept = fused.weight_dtype or fused.dtype
     choices_elsewhere = fused.sent or fused.rows < 0.999 * fused.tokens * fused.topk
-    library = device.instead_of("fused_moe", fused.dtype, kept, "whole" if choices_elsewhere else "divided")
+    library = device.override_of("fused_moe", fused.dtype, kept, "whole" if choices_elsewhere else "divided")
     kernel = device.kernel("fused_moe", fused.dtype, library, kept)
     isolated = device.isolated(
         kernel,
@@ -243,8 +241,8 @@ def indexer(device: Device, scores: Indexer) -> Estimate:
     return device.isolated(kernel, None, **shape)
 
 
-@pricer(BestOf)
-def best_of(device: Device, best: BestOf) -> Estimate:
+@pricer(TopK)
+def best_of(device: Device, best: TopK) -> Estimate:
     """What an indexer's kernel takes to choose among as many scores, and never less than a copy of the candidates."""
     family, shape = sparse.choice_call(best)
     kernel = device.kernel(family, best.dtype)
@@ -264,18 +262,16 @@ def sparse_attention(device: Device, attention: SparseAttention) -> Estimate:
 @pricer(DeltaScan)
 def delta_scan(device: Device, scan: DeltaScan) -> Estimate:
     """As isolated: the chain of chunks and bytes decide. Prompts in chunks and short queries are a call each."""
-    return _one_after_another(device, linear.scan_calls(scan), scan.dtype, scan.state_dtype)
+    return _in_sequence(device, linear.scan_calls(scan), scan.dtype, scan.state_dtype)
 
 
 @pricer(ShortConvolution)
 def short_convolution(device: Device, convolution: ShortConvolution) -> Estimate:
     """As isolated: no matrix unit works."""
-    return _one_after_another(device, linear.convolution_calls(convolution), convolution.dtype, None)
+    return _in_sequence(device, linear.convolution_calls(convolution), convolution.dtype, None)
 
 
-def _one_after_another(
-    device: Device, calls: list[list[linear.Call]], dtype: str, second_dtype: str | None
-) -> Estimate:
+def _in_sequence(device: Device, calls: list[list[linear.Call]], dtype: str, second_dtype: str | None) -> Estimate:
     """Calls of linear attention, none of which waits for a matrix unit at its clock; each the fastest way there is."""
     parts = [
         min(

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tspsim.operators import BestOf, Indexer, SparseAttention
+from tspsim.operators import Indexer, SparseAttention, TopK
 
 from .limits import DeviceLimits, Parameter, cost_of_p_norm, maximum, minimum
 
@@ -121,7 +121,7 @@ def indexer_call(scores: Indexer) -> tuple[str, dict[str, float]]:
     return family, {name: float(getattr(scores, name)) for name in names}
 
 
-def choice_call(best: BestOf) -> tuple[str, dict[str, float]]:
+def choice_call(best: TopK) -> tuple[str, dict[str, float]]:
     """The family of the kernel that chooses, with one score of one key: nobody measured choosing among candidates."""
     shape = dict.fromkeys(("queries", "pairs", "entries", "choice", "longest", "heads", "head_dim"), 1.0)
     return "indexer", {**shape, "choice": float(best.queries * best.candidates), "longest": float(best.candidates)}

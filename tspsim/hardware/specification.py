@@ -75,7 +75,7 @@ class Sustained(Strict):
     lie from ``gemm`` each way, at 90 %, where that was measured. ``libraries`` are those whose rows were measured at
     the clock of a long step already (eager repeats, thousands of warm-ups), so that it is not counted twice.
     ``tuned`` is the share of the rate of a tuned table, the best kernel a shape of a search, that is left where a
-    library picks by itself: in every step but those of the engines that ship such tables.
+    library untuned_share by itself: in every step but those of the engines that ship such tables.
     """
 
     gemm: Sourced[Fraction]
@@ -87,7 +87,7 @@ class Sustained(Strict):
     libraries: Sourced[tuple[str, ...]] | None = None
     tuned: Sourced[Fraction] | None = None
 
-    def picks(self, library: str, engine: str) -> float:
+    def untuned_share(self, library: str, engine: str) -> float:
         """Share of a library's measured rate that is left where no engine chose its kernels by the table."""
         best = self.tuned is not None and not engine and library.endswith(TUNED)
         return self.tuned.value if best and self.tuned is not None else 1.0
@@ -98,7 +98,7 @@ class Sustained(Strict):
 
     def rate_of(self, family: str) -> float:
         """Rate of a long step over a burst: of attention, or of all other matrix kernels."""
-        return (self.attention if FAMILIES[family].attends else self.gemm).value
+        return (self.attention if FAMILIES[family].is_attention else self.gemm).value
 
 
 class OverlapSlowdown(Strict):
@@ -202,7 +202,7 @@ class ChannelConflict(Strict):
     value: float = Field(ge=1.0, le=2.0)
     source: str
 
-    def spares(self, row_bytes: float) -> bool:
+    def spreads(self, row_bytes: float) -> bool:
         """Whether rows of so many bytes spread over the channels."""
         return row_bytes % self.stride != 0.0
 

@@ -145,9 +145,9 @@ class Architecture(Dimensions):
         return ATTENTION_KINDS.get(block.attention)
 
     @property
-    def whole_pass(self) -> Architecture:
+    def for_full_sequences(self) -> Architecture:
         """The model as training and forward steps run it; raises InputError where only serving steps do."""
-        return self.attention_kind.whole_pass(self)
+        return self.attention_kind.for_full_sequences(self)
 
     # --- parameters -----------------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class Architecture(Dimensions):
         mlp = self.shared_matrix_parameters_per_layer if block.experts else self.mlp_matrix_parameters_per_layer
         return self.attention_matrix_parameters(block) + mlp
 
-    def steady(self, layers: int) -> Architecture:
+    def repeating_layers(self, layers: int) -> Architecture:
         """The repeating blocks alone: ``layers`` or a few more, so that those behind the first are whole periods
         of its pattern; no dense layers at the start, no full attention at the end, no vocabulary."""
         period = lcm(self.attention_kind.period(self), self.experts.every if self.experts else 1)

@@ -16,9 +16,9 @@ from tspsim.base.units import parse
 
 from . import zaya
 from .architecture import Architecture
-from .attention import CHOSEN, COMPRESSED, GATED_DELTA, KIMI_DELTA
+from .attention import COMPRESSED, GATED_DELTA, KIMI_DELTA, SPARSE_LATENT
 from .checkpoints import checkpoint_of
-from .parts import CompressedAttention, Experts, Indexing, LatentAttention, LinearAttention
+from .parts import CompressedAttention, Experts, IndexerSpec, LatentAttention, LinearAttention
 from .spec import MOST_LAYERS
 
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -220,7 +220,7 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
 
 def _kind(
     latent: LatentAttention | None,
-    indexing: Indexing | None,
+    indexing: IndexerSpec | None,
     linear: LinearAttention | None,
     compressed: CompressedAttention | None,
 ) -> str:
@@ -229,7 +229,7 @@ def _kind(
         return COMPRESSED.name
     if linear:
         return KIMI_DELTA.name if latent else GATED_DELTA.name
-    return CHOSEN.name if latent and indexing else ""
+    return SPARSE_LATENT.name if latent and indexing else ""
 
 
 def _experts(data: Mapping[str, Any], family: str, layers: int) -> Experts | None:
@@ -268,13 +268,13 @@ def _latent(data: Mapping[str, Any]) -> LatentAttention | None:
     return LatentAttention(_plain_size(data, "q_lora_rank") if data.get("q_lora_rank") else 0, *sizes)
 
 
-def _indexing(data: Mapping[str, Any], layers: int, *, needed: bool) -> Indexing | None:
+def _indexing(data: Mapping[str, Any], layers: int, *, needed: bool) -> IndexerSpec | None:
     """An indexer in every layer, or in those of a regular order that ``indexer_types`` must agree with."""
     if not data.get("index_topk") and not needed:
         return None
     heads, width, topk = (_plain_size(data, key) for key in ("index_n_heads", "index_head_dim", "index_topk"))
     every = _plain_size(data, "index_topk_freq") if data.get("index_topk_freq") else 1
-    indexing = Indexing(heads, width, topk, every, _plain_size(data, _OFFSET) if data.get(_OFFSET) else 0)
+    indexing = IndexerSpec(heads, width, topk, every, _plain_size(data, _OFFSET) if data.get(_OFFSET) else 0)
     kinds = _list(data, "indexer_types")[:layers]
     regular = ["full" if indexing.owned(layer) else "shared" for layer in range(len(kinds))]
     if kinds != regular or data.get("index_topk_pattern"):

@@ -75,7 +75,7 @@ class ServingLayer(ServingShard, LayerShard):
         if latent is None or not causal:
             return super().attention(segments, causal=causal, buckets=buckets, direction=direction)
         heads = self.heads // buckets
-        return LatentPrefill(segments, heads, latent.query_dim, latent.value_dim, self.wide, Latent.element(self))
+        return LatentPrefill(segments, heads, latent.query_dim, latent.value_dim, self.wide_dtype, Latent.element(self))
 
     @once
     def own_operators(self) -> bool:

@@ -64,7 +64,7 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
-class Indexing:
+class IndexerSpec:
     """An indexer that chooses the tokens a query attends (DeepSeek-AI 2025, DeepSeek-V3.2, §2.1)."""
 
     #: Of the indexer; its key of a token is one of ``head_dim``.
@@ -80,7 +80,7 @@ class Indexing:
     def owned(self, layer: int) -> bool:
         """Whether layer number ``layer`` (from 0) has an indexer of its own.
 
-        >>> sum(Indexing(32, 128, 2048, every=4, shared_from=3).owned(layer) for layer in range(78))
+        >>> sum(IndexerSpec(32, 128, 2048, every=4, shared_from=3).owned(layer) for layer in range(78))
         21
         """
         return max(0, layer - self.shared_from + 1) % self.every == 0
@@ -311,7 +311,7 @@ class Dimensions(StatedFacts, ABC):
     full_every: int = 1
     attention: str = ""
     output_gate: bool = False
-    indexing: Indexing | None = None
+    indexing: IndexerSpec | None = None
     linear: LinearAttention | None = None
     compressed: CompressedAttention | None = None
     checkpoint: Formats = BF16

@@ -57,7 +57,7 @@ class Shard:
         return self.model.block(0) if self.block is None else self.block
 
     @once
-    def wide(self) -> str:
+    def wide_dtype(self) -> str:
         """The precision of what narrow recipes leave alone: attention, and the language-model head."""
         return self.dtype if element_bytes(self.dtype) >= element_bytes("bf16") else "bf16"
 
@@ -184,7 +184,7 @@ class Shard:
             max(1, self.kv_heads // buckets),
             self.model.head_dim,
             causal,
-            self.wide,
+            self.wide_dtype,
             direction,
             name="attention" if direction == "forward" else "attention backward",
         )
@@ -268,7 +268,7 @@ class Shard:
 
     def head(self, tokens: int) -> Gemm:
         """Logits of this shard's vocabulary rows (padded to a multiple of ``shards``)."""
-        return Gemm(tokens, self.vocab, self.model.hidden, self.wide, name="language-model head", role=Role.HEAD)
+        return Gemm(tokens, self.vocab, self.model.hidden, self.wide_dtype, name="language-model head", role=Role.HEAD)
 
     @once
     def vocab(self) -> int:

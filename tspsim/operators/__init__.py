@@ -15,14 +15,13 @@ from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
 from .part import Part
 from .products import FusedMoE, Gemm, GroupedGemm
-from .sparse import BestOf, Indexer, SparseAttention
+from .sparse import Indexer, SparseAttention, TopK
 
 __all__ = [
     "DTYPES",
     "MEMORY_BOUND_OPS",
     "AbsorbProduct",
     "Attention",
-    "BestOf",
     "Computes",
     "DataType",
     "DecodeAttention",
@@ -40,6 +39,7 @@ __all__ = [
     "Sharding",
     "ShortConvolution",
     "SparseAttention",
+    "TopK",
     "element_bytes",
     "kindred_of",
     "multiplied_as",

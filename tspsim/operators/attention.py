@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.quick import quick
-from .base import BehindCache, Computes, MemoryBound, Operator, Role, first_of
+from .base import CachedContext, Computes, MemoryBound, Operator, Role, first_three
 from .dtypes import element_bytes
 from .products import Gemm
 
@@ -67,11 +67,11 @@ class Attention(Operator):
 
     @property
     def shape(self) -> str:
-        pieces, mask = first_of([f"{q}×{kv}" for q, kv in self.segments]), "causal" if self.causal else "full"
+        pieces, mask = first_three([f"{q}×{kv}" for q, kv in self.segments]), "causal" if self.causal else "full"
         return f"{pieces} {mask}, {self.heads}/{self.kv_heads} heads of {self.head_dim} {self.dtype}"
 
     @property
-    def at_best(self) -> tuple[Operator, ...]:
+    def peak_calls(self) -> tuple[Operator, ...]:
         """Long contexts, so many that every unit always has a block: with and without a mask, heads grouped and not."""
         return tuple(
             Attention(((LONG, LONG),) * MANY, MANY, kv_heads, self.head_dim, causal, self.dtype, self.direction)
@@ -95,7 +95,7 @@ class Attention(Operator):
 
 @quick
 @dataclass(frozen=True, slots=True)
-class DecodeAttention(BehindCache, Operator):
+class DecodeAttention(CachedContext, Operator):
     """Attention of ``queries`` tokens a sequence over its context, in one kernel call."""
 
     #: ``(context tokens, sequences)``: how many sequences of the batch have a context of so many tokens.

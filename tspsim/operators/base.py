@@ -123,7 +123,7 @@ class Operator(ABC):
         return 0
 
     @property
-    def at_best(self) -> tuple[Operator, ...]:
+    def peak_calls(self) -> tuple[Operator, ...]:
         """Calls of which one does as many FLOPs a second as any call that does the same work for other queries: how
         fast it can be, however tokens and heads are cut. None where nobody knows."""
         return ()
@@ -137,12 +137,12 @@ class Operator(ABC):
         return self
 
 
-def first_of(pieces: Sequence[str]) -> str:
+def first_three(pieces: Sequence[str]) -> str:
     """The first three, and how many more."""
     return " + ".join(pieces[:3]) + (f" + {len(pieces) - 3} more" if len(pieces) > 3 else "")
 
 
-class BehindCache:
+class CachedContext:
     """What attention of a few queries a sequence over a cache has: ``rows`` of (context tokens, sequences)."""
 
     __slots__ = ()
@@ -161,7 +161,7 @@ class BehindCache:
 
     @property
     def rows_in_words(self) -> str:
-        return first_of([f"{sequences}×{self.queries}×{tokens}" for tokens, sequences in self.rows])
+        return first_three([f"{sequences}×{self.queries}×{tokens}" for tokens, sequences in self.rows])
 
 
 # --- kernels that mostly move bytes ---------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.quick import quick
-from .base import BehindCache, Operator, Role, first_of
+from .base import CachedContext, Operator, Role, first_three
 from .dtypes import element_bytes
 
 
@@ -52,13 +52,13 @@ class LatentPrefill(Operator):
 
     @property
     def shape(self) -> str:
-        pieces = first_of([f"{q}×{kv}" for q, kv in self.segments])
+        pieces = first_three([f"{q}×{kv}" for q, kv in self.segments])
         return f"{pieces} causal, {self.heads} heads of {self.key_dim}/{self.value_dim} {self.dtype}"
 
 
 @quick
 @dataclass(frozen=True, slots=True)
-class LatentDecode(BehindCache, Operator):
+class LatentDecode(CachedContext, Operator):
     """Attention of ``queries`` tokens a sequence over the latents in its cache: one shared head of keys (latent and
     rotary part) and values (the latent), for all query heads of the rank.
     """

@@ -18,7 +18,7 @@ CHUNK = 64
 TokenRows = tuple[tuple[int, int], ...]
 
 
-class OfTokens:
+class QueryRows:
     """``rows`` of (query tokens, sequences)."""
 
     __slots__ = ()
@@ -35,7 +35,7 @@ class OfTokens:
 
 @quick
 @dataclass(frozen=True, slots=True)
-class DeltaScan(OfTokens, Operator):
+class DeltaScan(QueryRows, Operator):
     """The recurrence of one layer: chunked where a sequence has many tokens, one step where it has one."""
 
     #: ``(query tokens, sequences)``.
@@ -96,7 +96,7 @@ class DeltaScan(OfTokens, Operator):
 
 @quick
 @dataclass(frozen=True, slots=True)
-class ShortConvolution(OfTokens, Operator):
+class ShortConvolution(QueryRows, Operator):
     """A causal convolution of ``width`` over ``channels`` channels of q, k and v."""
 
     rows: TokenRows

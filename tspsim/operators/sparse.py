@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.quick import quick
-from .base import Operator, Role, first_of
+from .base import Operator, Role, first_three
 from .dtypes import element_bytes
 
 #: (query tokens a sequence, tokens in its cache before them, sequences).
@@ -202,7 +202,7 @@ class SparseAttention(Operator):
 
 @quick
 @dataclass(frozen=True, slots=True)
-class BestOf(Operator):
+class TopK(Operator):
     """The best ``topk`` of ``candidates`` a query: what ranks chose among their parts of a context, chosen among."""
 
     queries: int
@@ -232,7 +232,7 @@ class BestOf(Operator):
 
 
 def rows_in_words(rows: Rows) -> str:
-    return first_of([f"{n}×{q}×{c + q}" for q, c, n in rows])
+    return first_three([f"{n}×{q}×{c + q}" for q, c, n in rows])
 
 
 def part_in_words(shards: int) -> str:

@@ -67,7 +67,7 @@ class Stack:
         One kernel; otherwise scores are written out: two batched products and a softmax with mask and dropout.
     libraries
         Kernel family, or family and type → the library that runs it where the device's default is another
-        (:meth:`tspsim.hardware.Device.preferring`).
+        (:meth:`tspsim.hardware.Device.with_engine`).
     clocks
         At which clock of the device its steps run (:class:`tspsim.hardware.Device`): ``burst`` where so much other work
         stands between products that a long step never reaches the power limit.

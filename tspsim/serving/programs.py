@@ -230,7 +230,7 @@ class StepPrograms:
         breakpoints = {
             length
             for architecture, block in kinds
-            for length in architecture.attention_of(block).bends(architecture, block)
+            for length in architecture.attention_of(block).breakpoints(architecture, block)
         }
         return ProgramTemplates(self._written_out, sorted(breakpoints))
 

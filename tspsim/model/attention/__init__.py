@@ -20,15 +20,14 @@ from .base import (
     decoded,
     prefilled,
 )
-from .chosen import CHOSEN
 from .compressed import COMPRESSED
 from .grouped import GROUPED
 from .latent import LATENT
 from .linear import GATED_DELTA, KIMI_DELTA
+from .sparse_latent import SPARSE_LATENT
 
 __all__ = [
     "ATTENTION_KINDS",
-    "CHOSEN",
     "COMPRESSED",
     "GATED_DELTA",
     "GROUPED",
@@ -36,6 +35,7 @@ __all__ = [
     "LATENT",
     "MOST_DECODED",
     "NO_CONTEXT",
+    "SPARSE_LATENT",
     "AttentionKind",
     "CacheUse",
     "cache_names",

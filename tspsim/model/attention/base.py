@@ -112,7 +112,7 @@ class AttentionKind(ABC):
     #: of a cached element, scales included.
     cache_layouts: ClassVar[Mapping[str, float]] = {}
     #: Training and forward steps, where whole sequences pass, run models of this kind.
-    whole: ClassVar[bool] = True
+    full_sequences: ClassVar[bool] = True
     #: Ranks that hold parts of a context can each attend theirs: what they found is merged by log-sum-exp.
     divides_context: ClassVar[bool] = False
     #: Ranks can hold parts of a prompt's tokens while they are read.
@@ -143,7 +143,7 @@ class AttentionKind(ABC):
         """Layers after which the pattern repeats."""
         return 1
 
-    def whole_pass(self, model: Model) -> Model:
+    def for_full_sequences(self, model: Model) -> Model:
         """The model as training and forward steps run it, where whole sequences pass.
 
         Raises
@@ -151,8 +151,8 @@ class AttentionKind(ABC):
         InputError
             Only serving steps run this kind.
         """
-        if not self.whole:
-            whole = ", ".join(sorted(kind.name for kind in ATTENTION_KINDS.values() if kind.whole))
+        if not self.full_sequences:
+            whole = ", ".join(sorted(kind.name for kind in ATTENTION_KINDS.values() if kind.full_sequences))
             raise InputError(
                 f"attention of kind '{self.name}' runs in serving steps alone (prefill, decode, mixed, verify); "
                 f"training and forward steps run models of the kinds {whole}"
@@ -204,15 +204,15 @@ class AttentionKind(ABC):
         """The rest of :meth:`attend`."""
         return self.attend(layer, rows)
 
-    def choices(self, model: Dimensions, block: Block) -> int:
+    def index_topk(self, model: Dimensions, block: Block) -> int:
         """Entries that an indexer of the layer chooses a query; 0 where it owns none."""
         return 0
 
-    def scored_elements(self, model: Dimensions, block: Block) -> float:
+    def index_key_elements(self, model: Dimensions, block: Block) -> float:
         """Elements of a token that its indexer scores, as they are made; 0 where a layer owns none."""
         return 0.0
 
-    def border_elements(self, model: Dimensions, block: Block) -> float:
+    def boundary_elements(self, model: Dimensions, block: Block) -> float:
         """Elements that whoever goes on with a prompt needs of the tokens before, besides what is cached of all."""
         return 0.0
 
@@ -224,7 +224,7 @@ class AttentionKind(ABC):
         """What makes keys and values of cached tokens for the kernels of prompts: nothing where those are cached."""
         return ()
 
-    def unpacked_width(self, layer: ServingShard) -> int:
+    def kv_up_proj_width(self, layer: ServingShard) -> int:
         """Elements of a cached token that the kernels of prompts need made, of a shard's heads: what :meth:`expand`
         leaves."""
         return 0
@@ -235,7 +235,7 @@ class AttentionKind(ABC):
 
     # --- work and cache -------------------------------------------------------------------------------------
 
-    def bends(self, model: Dimensions, block: Block) -> tuple[int, ...]:
+    def breakpoints(self, model: Dimensions, block: Block) -> tuple[int, ...]:
         """Lengths of a context beyond which a query reads less of what is added, or chooses."""
         most = block.window or block.chunk
         return (most,) if most else ()

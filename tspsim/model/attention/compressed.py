@@ -15,7 +15,7 @@ from ...operators import Gemm, Indexer, MemoryBound, Operator, Role, SparseAtten
 from ..parts import Block, CompressedAttention, Dimensions, WeightClass
 from ..shard import ServingShard
 from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, attended, product, tokens_of
-from .chosen import index_entry, indexing_of, key_bytes
+from .sparse_latent import index_entry, indexer_of, key_bytes
 
 if TYPE_CHECKING:
     from .sections import AttentionSection
@@ -28,7 +28,7 @@ class Compressed(AttentionKind):
     """One latent for several tokens, and a window."""
 
     name = "csa"
-    whole = False
+    full_sequences = False
     divides_context = True
     divides_prompts = True
     chooses = True
@@ -41,7 +41,7 @@ class Compressed(AttentionKind):
         return CompressedSection
 
     def describe(self, model: Dimensions) -> dict[str, Any]:
-        facts, indexing = facts_of(model), indexing_of(model)
+        facts, indexing = facts_of(model), indexer_of(model)
         return {
             "kind": self.name, "heads": model.heads, "head_dim": model.head_dim, "rope_dim": facts.rope_dim,
             "q_rank": facts.q_rank, "output_groups": facts.output_groups, "output_rank": facts.output_rank,
@@ -70,7 +70,7 @@ class Compressed(AttentionKind):
 
     def matrix_parameters(self, model: Dimensions, block: Block) -> int:
         """Latents, queries, the grouped output projection, the compressor and the indexer with its own."""
-        facts, indexing = facts_of(model), indexing_of(model)
+        facts, indexing = facts_of(model), indexer_of(model)
         entering = facts.q_rank + model.head_dim + self.compressor_columns(model, block)
         ranks = facts.output_groups * facts.output_rank
         output = model.attention_width * facts.output_rank + ranks * model.hidden
@@ -90,14 +90,14 @@ class Compressed(AttentionKind):
     def other_parameters(self, model: Dimensions, block: Block) -> int:
         """A sink a head, and the positions inside an entry that compressors add."""
         width = model.head_dim if block.compression else 0
-        width += indexing_of(model).head_dim if block.indexer else 0
+        width += indexer_of(model).head_dim if block.indexer else 0
         return model.heads + block.compression * self.overlap(block) * width
 
     def norm_parameters(self, model: Dimensions, block: Block) -> int:
         """Of both latents and of compressed entries."""
         compressed = model.head_dim if block.compression else 0
         return (
-            facts_of(model).q_rank + model.head_dim + compressed + (indexing_of(model).head_dim if block.indexer else 0)
+            facts_of(model).q_rank + model.head_dim + compressed + (indexer_of(model).head_dim if block.indexer else 0)
         )
 
     @staticmethod
@@ -113,7 +113,7 @@ class Compressed(AttentionKind):
 
     def enter(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         model, block, tokens = layer.model, layer.kind, tokens_of(rows)
-        facts, indexing, entry = facts_of(model), indexing_of(model), self.entry_bytes(model, layer.formats.cache)
+        facts, indexing, entry = facts_of(model), indexer_of(model), self.entry_bytes(model, layer.formats.cache)
         width, columns = facts.q_rank + model.head_dim, self.compressor_columns(model, block)
         name = "norms of latents + cache write"
         size = tokens * (2.0 * width * layer.activation_bytes + entry)
@@ -147,14 +147,14 @@ class Compressed(AttentionKind):
         """Scores of the entries that this rank has, and the best of those."""
         if not layer.kind.indexer:
             return ()
-        indexing = indexing_of(layer.model)
+        indexing = indexer_of(layer.model)
         shape = indexing.heads, indexing.head_dim, indexing.topk
         stride = layer.kind.compression
         return (Indexer(attended(rows), *shape, stride, key_bytes(indexing), shards=layer.index_shards),)
 
     def attend_chosen(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         model, block = layer.model, layer.kind
-        facts, indexing = facts_of(model), indexing_of(model)
+        facts, indexing = facts_of(model), indexer_of(model)
         widths = layer.heads, model.head_dim, model.head_dim
         entry, kept = self.entry_bytes(model, layer.formats.cache), self.element(layer)
         of_window = SparseAttention(
@@ -162,7 +162,7 @@ class Compressed(AttentionKind):
             *widths,
             facts.window,
             entry_bytes=entry,
-            dtype=layer.wide,
+            dtype=layer.wide_dtype,
             kv_dtype=kept,
             shards=layer.context_shards,
         )
@@ -172,18 +172,18 @@ class Compressed(AttentionKind):
         stride = block.compression
         return (replace(of_window, topk=topk, compression=stride, window=facts.window, apart=apart),)
 
-    def choices(self, model: Dimensions, block: Block) -> int:
-        return indexing_of(model).topk if block.indexer else 0
+    def index_topk(self, model: Dimensions, block: Block) -> int:
+        return indexer_of(model).topk if block.indexer else 0
 
-    def scored_elements(self, model: Dimensions, block: Block) -> float:
-        return indexing_of(model).head_dim / block.compression if block.indexer else 0.0
+    def index_key_elements(self, model: Dimensions, block: Block) -> float:
+        return indexer_of(model).head_dim / block.compression if block.indexer else 0.0
 
-    def border_elements(self, model: Dimensions, block: Block) -> float:
+    def boundary_elements(self, model: Dimensions, block: Block) -> float:
         """Latents of a window, and where entries overlap the columns of one more of them, its indexer's too."""
         latest = facts_of(model).window * model.head_dim
         if self.overlap(block) == 1:
             return latest
-        columns = self.compressor_columns(model, block) + 2 * self.overlap(block) * indexing_of(model).head_dim
+        columns = self.compressor_columns(model, block) + 2 * self.overlap(block) * indexer_of(model).head_dim
         return latest + block.compression * columns
 
     def leave(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
@@ -215,8 +215,8 @@ class Compressed(AttentionKind):
         """Bytes of a cached entry, of one token or of several."""
         return model.head_dim * self.element_bytes(cache_type)
 
-    def bends(self, model: Dimensions, block: Block) -> tuple[int, ...]:
-        chosen = (indexing_of(model).topk * block.compression,) if block.indexer else ()
+    def breakpoints(self, model: Dimensions, block: Block) -> tuple[int, ...]:
+        chosen = (indexer_of(model).topk * block.compression,) if block.indexer else ()
         return facts_of(model).window, *chosen
 
     def cache(self, model: Dimensions, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
@@ -225,7 +225,7 @@ class Compressed(AttentionKind):
         facts, entry = facts_of(model), self.entry_bytes(model, cache_type)
         if not block.compression:
             return CacheUse(entry, window=facts.window)
-        shared = key_bytes(indexing_of(model)) / block.compression if block.indexer else 0.0
+        shared = key_bytes(indexer_of(model)) / block.compression if block.indexer else 0.0
         return CacheUse(
             entry / block.compression, shared_token_bytes=shared, latest=facts.window, latest_token_bytes=entry
         )
@@ -235,7 +235,7 @@ class Compressed(AttentionKind):
 
     def pair_flops(self, model: Dimensions, block: Block, pairs: float) -> float:
         """4·a a latent of the window and a chosen entry, and the indexer's of all entries."""
-        facts, indexing = facts_of(model), indexing_of(model)
+        facts, indexing = facts_of(model), indexer_of(model)
         attended, scored = min(pairs, facts.window), 0.0
         if block.compression:
             entries = pairs / block.compression

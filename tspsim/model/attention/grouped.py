@@ -79,13 +79,13 @@ class Grouped(AttentionKind):
             pieces = tuple(piece for q, c, n in prompts for piece in self._pieces(layer, q, c) * n)
             segments, causal = layer.windowed(pieces, True)
             heads = layer.heads, layer.kv_heads, layer.model.head_dim
-            kept = None if cache == layer.wide else cache
-            operators.append(Attention(segments, *heads, causal, layer.wide, kv_dtype=kept))
+            kept = None if cache == layer.wide_dtype else cache
+            operators.append(Attention(segments, *heads, causal, layer.wide_dtype, kv_dtype=kept))
         for queries in sorted({q for q, _, _ in decodes}):
             seen = tuple((self._seen(layer, c + q), n) for q, c, n in decodes if q == queries)
             operators.append(
                 DecodeAttention(
-                    seen, layer.heads, layer.kv_heads, layer.model.head_dim, layer.wide, cache, queries=queries
+                    seen, layer.heads, layer.kv_heads, layer.model.head_dim, layer.wide_dtype, cache, queries=queries
                 )
             )
         return tuple(operators)

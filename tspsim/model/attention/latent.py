@@ -92,14 +92,13 @@ class Latent(AttentionKind):
         prompts, decodes = prefilled(rows), decoded(rows)
         if prompts:
             pieces = tuple([(q, c + q) for q, c, n in prompts for _ in range(n)])
-            operators.append(
-                LatentPrefill(pieces, layer.heads, latent.query_dim, latent.value_dim, layer.wide, self.element(layer))
-            )
+            widths = layer.heads, latent.query_dim, latent.value_dim
+            operators.append(LatentPrefill(pieces, *widths, layer.wide_dtype, self.element(layer)))
         for queries in sorted({q for q, _, _ in decodes}):
             seen = tuple([(layer.held(c + q), n) for q, c, n in decodes if q == queries])
             kept = self.element(layer)
             operators.append(
-                LatentDecode(seen, layer.heads, latent.kv_rank, latent.rope_dim, layer.wide, kept, queries)
+                LatentDecode(seen, layer.heads, latent.kv_rank, latent.rope_dim, layer.wide_dtype, kept, queries)
             )
         return tuple(operators)
 
@@ -115,7 +114,7 @@ class Latent(AttentionKind):
         _, keys_and_values = layer.projections(tokens)
         return (keys_and_values,) if tokens else ()
 
-    def unpacked_width(self, layer: ServingShard) -> int:
+    def kv_up_proj_width(self, layer: ServingShard) -> int:
         """A key, its rotary part with it, and a value a head."""
         latent = self.facts(layer.model)
         return layer.heads * (latent.query_dim + latent.value_dim)
@@ -144,7 +143,7 @@ class Latent(AttentionKind):
 
     @staticmethod
     def _absorb(layer: ServingShard, tokens: int, n: int, k: int, name: str) -> AbsorbProduct:
-        return AbsorbProduct(tokens, layer.heads, n, k, layer.wide, name=name)
+        return AbsorbProduct(tokens, layer.heads, n, k, layer.wide_dtype, name=name)
 
 
 LATENT = ATTENTION_KINDS.register(Latent())

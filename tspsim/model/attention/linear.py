@@ -27,7 +27,7 @@ class Linear(AttentionKind):
     """What both have in common; ``full`` is the kind of the other layers."""
 
     full: ClassVar[AttentionKind]
-    whole = False
+    full_sequences = False
     divides_prompts = True
 
     @property
@@ -67,7 +67,7 @@ class Linear(AttentionKind):
                 self.share(layer, linear.v_heads),
                 linear.v_dim,
                 layer.formats.state,
-                layer.wide,
+                layer.wide_dtype,
                 verifies=part[0][0] == layer.verified > 1,
             )
             for part in _kernels(rows)
@@ -86,7 +86,7 @@ class Linear(AttentionKind):
         keys = self.share(layer, linear.k_heads) * linear.k_dim
         channels = 2 * keys + self.share(layer, linear.v_heads) * linear.v_dim
         return tuple(
-            ShortConvolution(part, self.name, channels, linear.convolution, layer.wide) for part in _kernels(rows)
+            ShortConvolution(part, self.name, channels, linear.convolution, layer.wide_dtype) for part in _kernels(rows)
         )
 
     def cache(self, model: Dimensions, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from ...base.strict import Strict, as_stated
 from ...base.units import Count, PositiveCount
-from ..parts import CompressedAttention, Indexing, LatentAttention, LinearAttention
+from ..parts import CompressedAttention, IndexerSpec, LatentAttention, LinearAttention
 
 
 class AttentionSection(Strict):
@@ -106,10 +106,10 @@ class SparseSection(_LatentsSection):
         return super().facts() | {"indexing": indexing(self)}
 
 
-def indexing(section: Any) -> Indexing:
+def indexing(section: Any) -> IndexerSpec:
     """The indexer that a section describes."""
     every, shared_from = getattr(section, "index_every", 1), getattr(section, "index_shared_from", 0)
-    return Indexing(section.index_heads, section.index_dim, section.index_topk, every, shared_from)
+    return IndexerSpec(section.index_heads, section.index_dim, section.index_topk, every, shared_from)
 
 
 class _DeltaSection(LinearAttention, AttentionSection):
