@@ -1,4 +1,4 @@
-"""Attention of many queries, and of one or a few queries a sequence over what a cache keeps."""
+"""Attention in prefill and training (many queries), and in decode (few queries a sequence over a KV cache)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from .base import CachedContext, Computes, MemoryBound, Operator, Role, first_th
 from .dtypes import element_bytes
 from .products import Gemm
 
-#: Bytes a score that the kernels between the two products move, forward and backward: softmax with scale and mask reads
-#: it and writes a probability (backward: reads that, its gradient, writes the score's), dropout another and a mask.
+#: Bytes a score that the kernels between the two products move, in bf16. Softmax with scale and mask reads a score and
+#: writes a probability (backward: reads probability and gradient, writes a gradient). Dropout reads and writes a
+#: probability, and writes or reads a mask of one byte.
 SCORE_BYTES = {"forward": {"softmax": 4.0, "dropout": 5.0}, "backward": {"softmax": 6.0, "dropout": 5.0}}
 
-#: Tokens of a context whose attention hardly feels how it begins and ends, and pieces and heads that fill any device.
+#: Context tokens of a call whose start and end hardly count; pieces, and heads, that fill any device.
 LONG, MANY = 2**20, 16
 
 
@@ -22,9 +23,9 @@ LONG, MANY = 2**20, 16
 class Attention(Operator):
     """softmax(Q·Kᵀ)·V over ``segments``, in one kernel call."""
 
-    #: ``(query tokens, context tokens)`` of every piece in the call. With ``causal`` a piece is aligned at its
-    #: lower right corner, as FlashAttention does: its last query sees the whole context. A sequence shard in
-    #: zigzag order is two segments.
+    #: ``(query tokens, context tokens)`` of every piece in the call. A causal piece is aligned at its lower right
+    #: corner, as in FlashAttention: its last query sees the whole context. A sequence shard in zigzag order is two
+    #: segments.
     segments: tuple[tuple[int, int], ...]
     #: Query heads, key/value heads and the width of one, on this rank.
     heads: int
@@ -32,11 +33,11 @@ class Attention(Operator):
     head_dim: int
     causal: bool = True
     dtype: str = "bf16"
-    #: ``forward`` or ``backward`` (the backward alone: five products instead of two).
+    #: ``forward``, or ``backward`` without the forward (five products instead of two).
     direction: str = "forward"
     name: str = "attention"
     role: Role = Role.ATTENTION
-    #: What K and V are read from a cache in; None: as they are multiplied.
+    #: Type in which K and V are cached; None: ``dtype``.
     kv_dtype: str | None = None
 
     kind = "attention"
@@ -47,18 +48,18 @@ class Attention(Operator):
 
     @property
     def pairs(self) -> float:
-        """Query-key pairs a head: q·kv, less the causal triangle q²/2."""
+        """Query-key pairs a head: q·kv, less q²/2 under a causal mask."""
         return sum(q * kv - (q * q / 2.0 if self.causal else 0.0) for q, kv in self.segments)
 
     @property
     def flops(self) -> float:
-        """4·pairs·heads·head_dim forward, 10 backward (Dao 2023, FlashAttention-2, §4.1)."""
+        """4·pairs·heads·head_dim forward, 10·pairs·heads·head_dim backward (Dao 2023, FlashAttention-2, §4.1)."""
         factor = 4.0 if self.direction == "forward" else 10.0
         return factor * self.pairs * self.heads * self.head_dim
 
     @property
     def hbm_bytes(self) -> float:
-        """Q, K, V read once and the output written once (backward: gradients as well)."""
+        """Q, K and V read once, the output written once in bf16; backward: 2.5 times that, for the gradients."""
         element = element_bytes(self.dtype)
         queries = sum(q for q, _ in self.segments) * self.heads * self.head_dim
         context = sum(kv for _, kv in self.segments) * self.kv_heads * self.head_dim
@@ -72,7 +73,8 @@ class Attention(Operator):
 
     @property
     def peak_calls(self) -> tuple[Operator, ...]:
-        """Long contexts, so many that every unit always has a block: with and without a mask, heads grouped and not."""
+        """Calls of many long contexts, so that every compute unit has blocks: with and without a mask, grouped heads
+        and not."""
         return tuple(
             Attention(((LONG, LONG),) * MANY, MANY, kv_heads, self.head_dim, causal, self.dtype, self.direction)
             for kv_heads in (MANY // 2, MANY)
@@ -80,7 +82,7 @@ class Attention(Operator):
         )
 
     def without_flash(self) -> tuple[Operator, ...]:
-        """The whole square of scores, masked or not, by a batch of products a head and piece."""
+        """Batched products of all scores, masked ones included, and the kernels between them."""
         kernels: list[Operator] = []
         for queries, context in dict.fromkeys(self.segments):
             batch = self.heads * self.segments.count((queries, context))
@@ -96,38 +98,38 @@ class Attention(Operator):
 @quick
 @dataclass(frozen=True, slots=True)
 class DecodeAttention(CachedContext, Operator):
-    """Attention of ``queries`` tokens a sequence over its context, in one kernel call."""
+    """Attention of ``queries`` tokens a sequence over its cached context, in one kernel call."""
 
-    #: ``(context tokens, sequences)``: how many sequences of the batch have a context of so many tokens.
+    #: ``(context tokens, sequences with that context)``.
     rows: tuple[tuple[int, int], ...]
     #: Query heads, key/value heads and the width of one, on this rank.
     heads: int
     kv_heads: int
     head_dim: int
-    #: Types that are multiplied, and that K and V are kept in.
+    #: Types of the products' operands, and of cached K and V.
     dtype: str = "bf16"
     kv_dtype: str = "bf16"
     name: str = "decode attention"
     role: Role = Role.ATTENTION
-    #: Query tokens a sequence: 1 in decoding, drafts + 1 in verifying. The context is read once for all of them.
+    #: Query tokens a sequence: 1 in decode, drafts + 1 in verify steps. The context is read once for all of them.
     queries: int = 1
 
     kind = "attention"
 
     @property
     def flops(self) -> float:
-        """4·heads·head_dim a query and token of context."""
+        """4·heads·head_dim for each query and context token."""
         return 4.0 * self.queries * self.context * self.heads * self.head_dim
 
     @property
     def hbm_bytes(self) -> float:
-        """K and V read once; Q read and the output written."""
+        """K and V read once, Q read and the output written in bf16."""
         queries = self.queries * self.batch * self.heads * (element_bytes(self.dtype) + 2.0)
         return queries * self.head_dim + self.cold_bytes
 
     @property
     def cold_bytes(self) -> float:
-        """K and V."""
+        """Bytes of K and V."""
         return 2.0 * self.context * self.kv_heads * self.head_dim * element_bytes(self.kv_dtype)
 
     @property

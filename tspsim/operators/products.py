@@ -1,4 +1,4 @@
-"""Matrix products: one, equal ones in a call, and the fused kernel of experts."""
+"""Matrix products: plain, batched, grouped by experts, and the fused MoE kernel."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .dtypes import element_bytes
 class Gemm(Operator):
     """C[m, n] = A[m, k] · B[k, n], ``batch`` times.
 
-    ``quantised``: A comes in ``dtype`` from the kernel before; otherwise quantising it is part of a narrow product.
-    ``weight_dtype``: what B is read in (None: ``dtype``) and widened from on the way, as weight-only kernels do.
+    ``quantised``: the kernel before writes A in ``dtype``; otherwise quantising A is part of a narrow product.
+    ``weight_dtype``: type that B is read in and widened from, as in weight-only kernels (None: ``dtype``).
     """
 
     m: int
@@ -32,16 +32,16 @@ class Gemm(Operator):
     kind = "gemm"
 
     def read_as(self, dtype: str, weight_dtype: str | None) -> Gemm:
-        """The same in other types."""
+        """The same product in other types."""
         if type(self) is not Gemm:
             return replace(self, dtype=dtype, weight_dtype=weight_dtype)
-        # What replace does, in a third of its time: layers of serving steps are made of these.
+        # A third of the time of replace(): layers of serving steps consist of these products.
         return Gemm(
             self.m, self.n, self.k, dtype, self.batch, self.name, self.quantised, self.role, self.computes, weight_dtype
         )
 
     def over(self, m: int) -> Gemm:
-        """The same of so many rows."""
+        """The same product with ``m`` rows."""
         if type(self) is not Gemm:
             return replace(self, m=m)
         return Gemm(
@@ -51,7 +51,7 @@ class Gemm(Operator):
 
     @property
     def flops(self) -> float:
-        """2·m·n·k a product."""
+        """2·batch·m·n·k."""
         return 2.0 * self.batch * self.m * self.n * self.k
 
     @property
@@ -62,7 +62,7 @@ class Gemm(Operator):
 
     @property
     def cold_bytes(self) -> float:
-        """B."""
+        """Bytes of B."""
         return self.batch * self.n * self.k * element_bytes(self.weight_dtype or self.dtype)
 
     @property
@@ -74,7 +74,7 @@ class Gemm(Operator):
 @quick
 @dataclass(frozen=True, slots=True)
 class GroupedGemm(Gemm):
-    """``batch`` products of one call, each of ``m`` rows with weights of its own: the routed experts of a rank."""
+    """``batch`` products in one call, each of ``m`` rows with its own weights: the routed experts of a rank."""
 
     @property
     def local_experts(self) -> int:
@@ -84,42 +84,43 @@ class GroupedGemm(Gemm):
 @quick
 @dataclass(frozen=True, slots=True)
 class FusedMoE(Operator):
-    """All products of the routed experts of a rank and what is between, in one call (inference)."""
+    """The fused MoE kernels of a serving engine in one call: all products of a rank's routed experts, and what lies
+    between them."""
 
-    #: Tokens that come here, whichever ranks they are of.
+    #: Tokens that reach this rank, from all ranks.
     tokens: int
     #: Width of the residual stream, and columns of an expert on this rank.
     hidden: int
     expert_ffn: int
-    #: Experts on this rank, and how many a token chooses of those of all ranks.
+    #: Experts on this rank; experts a token chooses among those of all ranks.
     experts: int
     topk: int
     dtype: str = "bf16"
-    #: What weights are kept in (None: ``dtype``, the type of activations).
+    #: Type of the stored weights (None: ``dtype``, the type of activations).
     weight_dtype: str | None = None
     name: str = "fused experts"
     role: Role = Role.EXPERTS
-    #: Gate, up and down instead of up and down.
+    #: Experts have gate, up and down instead of up and down.
     gated: bool = True
-    #: Pairs of a token and one of its experts that meet this rank's experts; None: all choices fall here.
+    #: (token, expert) pairs of this rank's experts; None: all ``topk`` choices of every token.
     pairs: float | None = None
-    #: Distinct experts of this rank that any token chose; None: as many as random choices touch.
+    #: Distinct experts of this rank that any token chose; None: the expectation for random choices.
     touched: float | None = None
-    #: Tokens were sent here for the experts that they chose here: their other choices do not come along.
+    #: Tokens were dispatched to this rank: they carry only the choices that fall on its experts.
     sent: bool = False
 
     kind = "gemm"
 
     @property
     def rows(self) -> float:
-        """Pairs of a token and an expert here."""
+        """(token, expert) pairs of this rank's experts."""
         return float(self.tokens * self.topk) if self.pairs is None else self.pairs
 
     @property
     def experts_read(self) -> float:
-        """Distinct experts of this rank whose weights are read: E·(1 − (1 − 1/E)^rows) of random choices.
+        """Distinct experts of this rank whose weights are read; for random choices E·(1 − (1 − 1/E)^rows).
 
-        Where all choices fall here, at least those of one token, which are distinct.
+        If all choices fall on this rank, at least ``topk``: one token's choices are distinct.
         """
         if self.touched is not None:
             return self.touched
@@ -128,7 +129,7 @@ class FusedMoE(Operator):
 
     @property
     def flops(self) -> float:
-        """2·3·hidden·expert_ffn for each pair (2·2 without a gate)."""
+        """6·hidden·expert_ffn a pair, or 4·hidden·expert_ffn without a gate."""
         return 2.0 * self.matrices * self.rows * self.hidden * self.expert_ffn
 
     @property
@@ -137,13 +138,13 @@ class FusedMoE(Operator):
 
     @property
     def hbm_bytes(self) -> float:
-        """Weights of the experts that any token chose, tokens read and written once."""
+        """Weights of the experts that any token chose; tokens read once, and written once in bf16."""
         moved = min(float(self.tokens), self.rows) * self.hidden * (element_bytes(self.dtype) + 2.0)
         return self.cold_bytes + moved
 
     @property
     def cold_bytes(self) -> float:
-        """Weights of the experts that any token chose."""
+        """Bytes of the weights of the experts that any token chose."""
         weights = self.experts_read * self.matrices * self.hidden * self.expert_ffn
         return weights * element_bytes(self.weight_dtype or self.dtype)
 

@@ -1,4 +1,4 @@
-"""Types of the section ``attention`` in a model's YAML, one a kind of attention."""
+"""Types of the section ``attention`` in a model's YAML, one for each attention kind."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ class AttentionSection(Strict):
     heads: PositiveCount = Field(description="query heads")
 
     def check_layers(self, layers: int) -> None:
-        """Raises PydanticCustomError where the section does not say what all layers have."""
+        """Raise PydanticCustomError if the section does not describe exactly ``layers`` layers."""
 
     def facts(self) -> dict[str, Any]:
-        """What the section says, as keywords of :class:`~tspsim.model.Architecture`. Facts that have no keyword there
-        are one frozen value, ``own``, which the kind reads from the model."""
+        """The section as keywords of :class:`~tspsim.model.Architecture`.
+
+        Facts without a keyword there are one frozen value under ``own``, which only the kind reads.
+        """
         return {"attention": self.kind, "heads": self.heads}
 
 
@@ -107,7 +109,7 @@ class SparseSection(_LatentsSection):
 
 
 def indexing(section: Any) -> IndexerSpec:
-    """The indexer that a section describes."""
+    """The indexer of a section."""
     every, shared_from = getattr(section, "index_every", 1), getattr(section, "index_shared_from", 0)
     return IndexerSpec(section.index_heads, section.index_dim, section.index_topk, every, shared_from)
 

@@ -1,8 +1,8 @@
-"""Latent attention to the tokens that an indexer chooses (DeepSeek Sparse Attention).
+"""Sparse latent attention: an indexer selects the tokens a query attends (DeepSeek Sparse Attention).
 
-DeepSeek-AI 2025, DeepSeek-V3.2, §2.1. A layer that owns an indexer keeps a key of its own for every token and scores
-them all; one that owns none takes the choice of the layer before it. Prefill and decoding both attend latents with
-absorbed queries, as engines run it.
+DeepSeek-AI 2025, DeepSeek-V3.2, §2.1. A layer with an indexer caches an index key for every token and scores all of
+them; a layer without one uses the selection of the layer before it. Prefill and decode both attend latents with
+absorbed queries, as engines do.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def indexer_of(model: Dimensions) -> IndexerSpec:
 
 
 def key_bytes(indexing: IndexerSpec) -> float:
-    """Bytes of an indexer's key in a cache: fp8, and a scale of four bytes a block of 128 (vLLM, SGLang)."""
+    """Bytes of a cached index key: fp8, and a scale of 4 bytes a block of 128 elements (vLLM, SGLang)."""
     return indexing.head_dim + 4.0 * -(-indexing.head_dim // 128)
 
 
 class SparseLatent(Latent):
-    """One latent a token, cached, of which a query attends the best."""
+    """Caches one latent a token; a query attends the ``topk`` best."""
 
     name = "dsa"
     divides_prompts = True
@@ -54,7 +54,7 @@ class SparseLatent(Latent):
         return Block(attention=self.name, indexer=indexer_of(model).owned(layer))
 
     def further_block(self, model: Dimensions) -> Block:
-        """It owns an indexer, whoever does before it."""
+        """A multi-token-prediction module owns an indexer."""
         return Block(attention=self.name, indexer=True)
 
     def period(self, model: Dimensions) -> int:
@@ -73,16 +73,16 @@ class SparseLatent(Latent):
     # --- parameters -----------------------------------------------------------------------------------------
 
     def matrix_parameters(self, model: Dimensions, block: Block) -> int:
-        """Of latent attention, and of the indexer: queries from the queries' latent, a key and a weight a head."""
+        """Matrices of latent attention and of the indexer: its queries, its key, and a weight a head."""
         indexer = self._index_matrices(model) if block.indexer else 0
         return super().matrix_parameters(model, block) + indexer
 
     def undivided_parameters(self, model: Dimensions, block: Block) -> int:
-        """Projections down to the latents, and the indexer."""
+        """Projections to the latents, and the indexer."""
         return super().undivided_parameters(model, block) + (self._index_matrices(model) if block.indexer else 0)
 
     def norm_parameters(self, model: Dimensions, block: Block) -> int:
-        """The indexer's key has a norm with a bias."""
+        """Latent attention's norms, and the norm with bias of the index key."""
         return super().norm_parameters(model, block) + (2 * indexer_of(model).head_dim if block.indexer else 0)
 
     def _index_matrices(self, model: Dimensions) -> int:
@@ -108,7 +108,7 @@ class SparseLatent(Latent):
         return *self.choose(layer, rows), *self.attend_chosen(layer, rows)
 
     def choose(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        """Scores of the keys that this rank has, and the best of those."""
+        """Scores of this rank's index keys, and the selection among them."""
         if not layer.kind.indexer:
             return ()
         indexing = indexer_of(layer.model)
@@ -138,7 +138,7 @@ class SparseLatent(Latent):
         return indexer_of(model).head_dim if block.indexer else 0.0
 
     def expand(self, layer: ServingShard, tokens: int) -> tuple[Operator, ...]:
-        """Nothing: prompts attend latents too."""
+        """Empty: prompts attend latents too."""
         return ()
 
     def leave(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
@@ -147,7 +147,7 @@ class SparseLatent(Latent):
         return values, layer.output(tokens)
 
     def kv_up_proj_width(self, layer: ServingShard) -> int:
-        """None: prompts attend latents too."""
+        """0: prompts attend latents too."""
         return 0
 
     # --- work and cache -------------------------------------------------------------------------------------
@@ -156,21 +156,22 @@ class SparseLatent(Latent):
         return (indexer_of(model).topk,)
 
     def cache(self, model: Dimensions, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
-        """A latent and a rotary key a token, and the key of an indexer where the layer owns one."""
+        """A latent and a rotary key a token, and an index key in layers with an indexer."""
         shared = key_bytes(indexer_of(model)) if block.indexer else 0.0
         return replace(super().cache(model, block, cache_type), shared_token_bytes=shared)
 
     def pair_flops(self, model: Dimensions, block: Block, pairs: float) -> float:
-        """Latent attention's of the chosen tokens, and 2·head_dim a head of the indexer of all."""
+        """Latent attention over at most ``topk`` tokens; the indexer's 2·head_dim a head over all."""
         indexing = indexer_of(model)
         scored = 2.0 * indexing.heads * indexing.head_dim * pairs if block.indexer else 0.0
         return super().pair_flops(model, block, min(pairs, indexing.topk)) + scored
 
 
 def index_entry(layer: ServingShard, tokens: int, entering: int, key_columns: int = 0) -> tuple[Operator, ...]:
-    """An indexer's queries, key and weights of some tokens, and the fp8 queries and key written, in one kernel.
+    """Operators that make an indexer's queries, keys and head weights of ``tokens`` tokens.
 
-    ``key_columns`` are those of the product that makes keys: head_dim when left out.
+    One kernel rotates and quantises them and writes the keys to the cache. ``entering`` is the width of the queries'
+    input; ``key_columns`` are the columns of the key projection (0: the key's width).
     """
     indexing = indexer_of(layer.model)
     queries = indexing.heads * indexing.head_dim
