@@ -1,4 +1,4 @@
-"""The facts of a device: what its file states, in SI units, each with its source."""
+"""Facts of a device as its file states them, in SI units, with their sources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DeviceFacts:
-    """What a device is, whatever runs on it."""
+    """Facts of a device that do not depend on what runs on it."""
 
     #: The device file.
     spec: DeviceSpec
@@ -38,17 +38,17 @@ class DeviceFacts:
 
     @once
     def peak_flops_per_s(self) -> Mapping[str, float]:
-        """Dense FLOP/s by every type that the matrix units have."""
+        """Dense FLOP/s by type, of all types that the matrix units multiply."""
         own = {dtype: peak.value for dtype, peak in self.spec.peak.items()}
         return MappingProxyType(own | {dtype: own[other] for dtype, other in multiplied_as(own).items()})
 
     def peak_of(self, dtype: str) -> float:
-        """Dense FLOP/s of a type: its own, or of the type whose instructions a scaled format runs on.
+        """Dense FLOP/s of a type, or of the type whose instructions a block-scaled type runs on.
 
         Raises
         ------
         InputError
-            The device has no instructions for it; the message lists those it has.
+            The device has no instructions for the type; the message lists the types it has.
         """
         peaks = self.peak_flops_per_s
         if dtype in peaks:
@@ -64,12 +64,12 @@ class DeviceFacts:
 
     @property
     def memory_bytes(self) -> float:
-        """What the vendor prints; closed forms use it."""
+        """Memory that the vendor states; closed forms use it."""
         return self.spec.memory.value
 
     @property
     def visible_memory_bytes(self) -> float:
-        """What a process sees; verdicts use it."""
+        """Memory that a process can allocate; verdicts on whether a plan fits use it."""
         return self.spec.visible_memory.value
 
     @property
@@ -78,19 +78,19 @@ class DeviceFacts:
 
     @property
     def tdp_watts(self) -> float:
-        """What it may draw: its limit where it has one."""
+        """Power that the GPU may draw: its power limit, else its TDP."""
         limit = self.spec.power_limit
         return self.spec.tdp.value if limit is None else limit.value
 
     @property
     def all_in_watts(self) -> float | None:
-        """Power a GPU with its share of the server, network and cooling; None where no source gives it."""
+        """Power of a GPU with its share of server, network and cooling; None: no source."""
         saved = self.spec.tdp.value - self.tdp_watts
         return self.spec.all_in_power.value - saved if self.spec.all_in_power else None
 
     @property
     def prices_usd_per_hour(self) -> Mapping[str, float]:
-        """USD a GPU hour by basis (hyperscaler, neocloud, rental); empty where no source gives one."""
+        """USD a GPU hour by basis (hyperscaler, neocloud, rental); empty: no source."""
         prices = self.spec.prices
         if prices is None:
             return MappingProxyType({})
@@ -109,7 +109,7 @@ class DeviceFacts:
         return self.spec.overlap.communication.value
 
     def stated(self) -> tuple[Provenance, ...]:
-        """Every fact with its source and basis."""
+        """Source and basis of every fact."""
         spec = self.spec
         numbers: dict[str, tuple[str, Sourced[Any]]] = {
             **{f"peak {dtype}": (f"{peak.value / 1e12:g} TFLOP/s", peak) for dtype, peak in spec.peak.items()},

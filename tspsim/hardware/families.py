@@ -1,10 +1,4 @@
-"""Families of kernels: their models, and the shapes that these read.
-
-The kernel families by the names that device files use: their formula, parameters, switches and shape
-columns.
-
-Shapes of calls as the kernel models read them: positive sizes, numbers or arrays of one shape.
-"""
+"""Kernel families by the names in device files: formula, parameters, switches and shape columns of each."""
 
 from __future__ import annotations
 
@@ -26,24 +20,24 @@ Shape = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One kernel model."""
+    """Formula of a kernel family."""
 
-    #: ``form(limits, parameters, *shape, bytes, second_bytes, **switches)`` → seconds of one call, before any range.
-    #: Columns of the shape are floats, or arrays of one shape (rows,); bytes are those of an element of either type.
+    #: ``form(limits, parameters, *shape, bytes, second_bytes, **switches)`` → seconds of one call, without a range.
+    #: Shape columns are floats, or arrays of one shape (rows,); bytes are those of an element of either type.
     form: Callable[..., Any]
-    #: The columns that a shape consists of.
+    #: Names of the shape columns.
     shape: tuple[str, ...]
     #: Name → default, bounds and meaning.
     parameters: Mapping[str, Parameter]
-    #: Name → the values allowed (facts about a library, such as its tiles; chosen on rows used in the fit).
+    #: Name → allowed values: facts of a library, such as its tiles, which a fit selects on the rows it uses.
     switches: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    #: Columns that a call may state besides → their value in every row that was measured.
+    #: Optional shape column → its value in every measured row.
     further: Mapping[str, float] = field(default_factory=dict)
-    #: Whether its matrix units run at the clock of attention.
+    #: Whether the sustained rate of attention applies, not that of products.
     is_attention: bool = False
-    #: The columns that rows of one curve share: a fit leaves out whole curves. None: single shapes.
+    #: Columns that the rows of one curve share: held-out rows are whole curves. None: single shapes.
     curve: tuple[str, ...] | None = None
-    #: Whether the second type is converted to the first on the way: a kernel of another one is another kernel.
+    #: Whether the kernel converts the second type to the first: then each second type is a kernel of its own.
     converts: bool = False
 
     def seconds(
@@ -55,14 +49,15 @@ class Family:
         dtype: str,
         second_dtype: str,
     ) -> Any:
-        """Seconds before any range; the second type is the one K and V, or expert weights, are kept in."""
+        """Seconds of one call, without a range; ``second_dtype`` is the type of cached K and V, or of expert
+        weights."""
         columns = [shape[name] for name in self.shape]
         widths = element_bytes(dtype), element_bytes(second_dtype)
         more = {name: shape.get(name, usual) for name, usual in self.further.items()}
         return self.form(limits, parameters, *columns, *widths, **switches, **more)
 
     def check_switches(self, given: Mapping[str, Any]) -> None:
-        """Raise ValueError for a switch this family does not have, or a value it does not know."""
+        """Raise ValueError for an unknown switch, or a value that it does not allow."""
         for name, value in given.items():
             if name not in self.switches:
                 raise ValueError(f"unknown switch '{name}'; known: {', '.join(self.switches) or 'none'}")
@@ -73,13 +68,13 @@ class Family:
 
 _GEMM_SHAPE = ("m", "n", "k", "batch")
 _ATTENTION_SHAPE = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "causal")
-#: 128 queries a block first: what FlashAttention-2 and -3 and ROCm composable_kernel's ck_tile fmha_fwd use at
-#: head_dim 128; another height must fit clearly better.
+#: The first value, 128 queries a block, is that of FlashAttention-2 and -3 and of ROCm composable_kernel's ck_tile
+#: fmha_fwd at head_dim 128; another must fit clearly better.
 _ATTENTION_SWITCHES = {"block_rows": (128, 64, 256), "packed": (False, True)}
-#: Of the backward's heights for a few rows, 64 keys a block is the one that predicts rows left out best.
+#: 64 keys a block first: with few rows to fit, it predicts held-out rows best.
 _BACKWARD_SWITCHES = {"block_rows": (64, 128, 256), "packed": (False,)}
 
-#: Which form a library runs its tables say; the heights of its blocks are told by the rows.
+#: A library's tables state its form; its rows select ``block_rows``.
 _LATENT_SWITCHES = {"form": ("expanded", "absorbed"), "block_rows": (128, 256, 64)}
 _INDEXER_SHAPE = ("queries", "pairs", "entries", "choice", "longest", "heads", "head_dim")
 _SPARSE_SHAPE = ("queries", "prompts", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
@@ -89,7 +84,7 @@ _GEMM_SWITCHES = {"tiles": tuple(gemm.TILES), "splits": gemm.SPLITS}
 
 _EXPERTS = ("hidden", "expert_ffn", "experts", "topk")
 
-#: Equal products in one call (``batch`` of them) are kernels of their own; their backward is that of A and that of B.
+#: Grouped products (``batch`` equal ones in a call) are kernels of their own; their backward is both gradients.
 FAMILIES: dict[str, Family] = {
     "gemm": Family(gemm.seconds, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
     "grouped_gemm": Family(gemm.seconds, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
@@ -127,7 +122,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "absorb": Family(latent.absorb_seconds, ("tokens", "heads", "n", "k"), gemm.PARAMETERS, _GEMM_SWITCHES),
     "memory_bound": Family(memory_bound.seconds, ("size_bytes", "rows", "columns"), memory_bound.PARAMETERS),
-    # Tables hold a few shapes of experts at a dozen numbers of tokens each: one left out of a fitted curve is easy.
+    # Tables hold few shapes of experts, each at a dozen numbers of tokens: single rows left out would be too easy.
     "fused_moe": Family(
         moe.seconds,
         ("tokens", *_EXPERTS, "pairs", "touched", "gated"),
@@ -136,12 +131,12 @@ FAMILIES: dict[str, Family] = {
         curve=_EXPERTS,
         converts=True,
     ),
-    # Over tokens, and over entries that stand for several: kernels of their own.
+    # Kernels over single tokens differ from those over compressed entries.
     "indexer": Family(sparse.indexer, _INDEXER_SHAPE, sparse.INDEXER_PARAMETERS),
     "sparse_attention": Family(sparse.attention, _SPARSE_SHAPE, sparse.PARAMETERS),
     "compressed_indexer": Family(sparse.indexer, _INDEXER_SHAPE, sparse.INDEXER_PARAMETERS),
     "compressed_attention": Family(sparse.attention, _SPARSE_SHAPE, sparse.PARAMETERS),
-    # Linear attention by variant: a prompt in chunks, and one token after the other.
+    # Linear attention by variant: ``scan`` runs prompts in chunks, ``step`` one token after the other.
     **{
         f"{variant}_{name}": Family(form, _SCAN_SHAPE, linear.SCAN_PARAMETERS, further={"extra_states": 0.0})
         for variant in ("gdn", "kda")
@@ -155,7 +150,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-# --- shapes of calls as the kernel models read them -----------------------------------------------------------
+# --- shapes of calls ------------------------------------------------------------------------------------------
 
 _MAY_BE_ZERO = frozenset(
     {"rows", "columns", "causal", "choice", "longest", "prompts", "pairs", "touched", "gated", "elsewhere"}
@@ -163,7 +158,13 @@ _MAY_BE_ZERO = frozenset(
 
 
 def read_shape(shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Floats, or float arrays of one shape; refuses what is not a size. Tuples, of segments, are left as they are."""
+    """Shape columns as floats, or as float arrays of one shape; tuples of segments stay tuples.
+
+    Raises
+    ------
+    InputError
+        A size is zero, negative or not finite.
+    """
     if all(isinstance(value, int | float | tuple) for value in shape.values()):
         numbers: dict[str, Any] = {n: v if isinstance(v, tuple) else float(v) for n, v in shape.items()}
         smallest = {name: value for name, value in numbers.items() if not isinstance(value, tuple)}

@@ -1,4 +1,4 @@
-"""What each class of operators costs inside a step: its kernel family, at the clock of a step."""
+"""Pricers of this package's operators: the time of each inside a step, from its kernel family."""
 
 from __future__ import annotations
 
@@ -36,17 +36,18 @@ from .limits import Estimate, FloatArray
 from .pricers import bound_of, price, pricer
 
 FREE = Estimate(0.0, 0.0, 0.0)
-#: Rope and the cache write that serving libraries time with attention are operators of their own inside a step.
+#: Parameters that remove rope and cache write, which serving libraries time with attention; steps have operators for
+#: them.
 NOT_IN_STEP = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
 
 
 @pricer(Gemm, GroupedGemm)
 def products(device: Device, product: Gemm) -> Estimate:
-    """At the clock of a step, with quantising A exactly where the operator asks for it, by a kernel of its own.
+    """Time of a product at the clock of a step, and of the kernel that quantises A if the operator needs one.
 
-    The product and the cast are priced apart on every device, whatever its tables time together
-    (:meth:`.device.Device.product_without_cast`). A narrower type is never slower than a wider one: a kernel of wider
-    operands that reads these weights is there for every shape.
+    Product and cast are priced separately on every device, whatever its tables time together
+    (:meth:`.device.Device.product_without_cast`). A narrow type is never slower than a wider one, because a kernel of
+    wider operands can read the same weights.
     """
     element = element_bytes(product.dtype)
     wider = widened_to(product.dtype) if product.weight_dtype is None else ()
@@ -58,11 +59,11 @@ def products(device: Device, product: Gemm) -> Estimate:
 
 
 def _cast(device: Device, product: Gemm, element: float) -> Estimate:
-    """What writing A in ``element`` bytes costs at a product: a kernel that reads bf16, nothing where it comes so.
+    """Time to cast A from bf16 to ``element`` bytes for a product; zero if the kernel before writes it so.
 
-    Both gradients read what they are made of across: a gradient that is cast is written in both orientations, and the
-    forward's input a second time for the weights' gradient (Transformer Engine, cast_transpose; block formats scale
-    along the other side besides). It starts as the fastest measured cast of the device does.
+    Both gradients read their operands transposed. So a cast gradient is written in both orientations, and the forward
+    input a second time for the weight gradient (Transformer Engine, cast_transpose; block formats also need scales
+    along the other side). The launch is that of the device's fastest measured cast.
     """
     rows = product.batch * product.m
     wide, across = element_bytes("bf16") + element, element_bytes("bf16") + 2.0 * element
@@ -79,9 +80,9 @@ def _cast(device: Device, product: Gemm, element: float) -> Estimate:
 
 
 def _product_without_cast(device: Device, product: Gemm) -> Estimate:
-    """A product that finds A in its type.
+    """Time of a product whose A is already in its type.
 
-    Several products of one call are the grouped kernel's where it was measured on this device in their type.
+    Several products in one call use the grouped kernel if it was measured on this device in their type.
     """
     spec = device.spec
     measured = any(fit.family == "grouped_gemm" and fit.dtype == product.dtype for fit in spec.kernels)
@@ -89,7 +90,7 @@ def _product_without_cast(device: Device, product: Gemm) -> Estimate:
     shape = {"m": product.m, "n": product.n, "k": product.k, "batch": product.batch}
     alone = device.isolated(kernel, product.weight_dtype, **shape)
     if product.weight_dtype is not None:
-        alone = alone.widened(OTHER_TYPE)  # nobody measured what widening the weights takes
+        alone = alone.widened(OTHER_TYPE)  # the time to widen weights was not measured
     alone = step.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)
     conflict = spec.channel_conflict
     if conflict is None or bound_of(device, product) != "bytes":
@@ -101,7 +102,7 @@ def _product_without_cast(device: Device, product: Gemm) -> Estimate:
 
 
 def _segments(device: Device, kernel: Kernel, attention: Attention | LatentPrefill, **widths: object) -> Estimate:
-    """All segments of a prefill in one call, at the clock of a step."""
+    """Time of all segments of a prefill in one call, at the clock of a step."""
     isolated = device.isolated(
         kernel,
         attention.kv_dtype,
@@ -115,10 +116,11 @@ def _segments(device: Device, kernel: Kernel, attention: Attention | LatentPrefi
 
 
 def _over_caches(device: Device, family: str, attention: DecodeAttention | LatentDecode, **widths: object) -> Estimate:
-    """At the clock of a step. Sequences of unequal contexts cost what as many of their mean do, for bytes decide; but
-    never less than the longest of them would alone, so that one sequence more, which lowers the mean, is not faster.
+    """Time of attention over caches, at the clock of a step.
 
-    No measured row has unequal contexts.
+    Unequal contexts are priced as equal ones of their mean length, because bytes decide. The price is at least that of
+    any number of the longest contexts, so that one sequence more, which lowers the mean, is never faster. No measured
+    row has unequal contexts.
     """
     kernel = device.kernel(family, attention.dtype, kv_dtype=device.read_as(family, attention.kv_dtype))
     call = {"heads": attention.heads, "queries": attention.queries, **widths}
@@ -129,10 +131,10 @@ def _over_caches(device: Device, family: str, attention: DecodeAttention | Laten
     lengths = sorted({context for context, _ in attention.rows}, reverse=True)
     if len(lengths) == 1:
         return device.at_clock(isolated(attention.batch, lengths[0]), attention, kernel)
-    held = Counter[int]()
+    sequences_of = Counter[int]()
     for context, sequences in attention.rows:
-        held[context] += sequences
-    counts = [held[context] for context in lengths]
+        sequences_of[context] += sequences
+    counts = [sequences_of[context] for context in lengths]
     alone = [replace(attention, rows=((context, 1),)) for context in lengths]
 
     def prefix_sums(values: Iterable[float]) -> FloatArray:
@@ -147,20 +149,20 @@ def _over_caches(device: Device, family: str, attention: DecodeAttention | Laten
         ),
         kernel,
     )
-    most = int(np.argmax(times.seconds))
-    return Estimate(*(float(part[most]) for part in times))
+    slowest = int(np.argmax(times.seconds))
+    return Estimate(*(float(part[slowest]) for part in times))
 
 
 @pricer(Part)
 def part(device: Device, part: Part) -> Estimate:
-    """A share of the whole call."""
+    """1/``of`` of the whole call's time."""
     whole = price(device, part.whole)
     return Estimate(*(seconds / part.of for seconds in whole))
 
 
 @pricer(Attention)
 def attention(device: Device, attention: Attention) -> Estimate:
-    """Without what a step has operators of its own for."""
+    """Time of attention without rope and cache write, which are operators of their own."""
     kernel = device.kernel(f"attention_{attention.direction}", attention.dtype, kv_dtype=attention.kv_dtype)
     alone = replace(kernel, parameters={**kernel.parameters, **NOT_IN_STEP})
     return _segments(
@@ -170,28 +172,28 @@ def attention(device: Device, attention: Attention) -> Estimate:
 
 @pricer(LatentPrefill)
 def latent_prefill(device: Device, attention: LatentPrefill) -> Estimate:
-    """Keys and values as wide as decompressed."""
+    """Time of attention with expanded keys and values."""
     kernel = device.kernel("latent_prefill", attention.dtype, kv_dtype=attention.kv_dtype)
     return _segments(device, kernel, attention, key_dim=attention.key_dim, value_dim=attention.value_dim)
 
 
 @pricer(DecodeAttention)
 def decode_attention(device: Device, attention: DecodeAttention) -> Estimate:
-    """Over keys and values of every head."""
+    """Time of attention over cached keys and values."""
     widths = {"kv_heads": attention.kv_heads, "head_dim": attention.head_dim}
     return _over_caches(device, "attention_decode", attention, **widths)
 
 
 @pricer(LatentDecode)
 def latent_decode(device: Device, attention: LatentDecode) -> Estimate:
-    """Over one latent of a token that all heads share."""
+    """Time of attention over cached latents."""
     widths = {"latent_dim": attention.latent_dim, "rope_dim": attention.rope_dim}
     return _over_caches(device, "latent_decode", attention, **widths)
 
 
 @pricer(AbsorbProduct)
 def absorb(device: Device, product: AbsorbProduct) -> Estimate:
-    """At the clock of a step."""
+    """Time of absorb products at the clock of a step."""
     kernel = device.kernel("absorb", product.dtype)
     isolated = device.isolated(kernel, tokens=product.tokens, heads=product.heads, n=product.n, k=product.k)
     return device.at_clock(isolated, product, kernel)
@@ -199,7 +201,7 @@ def absorb(device: Device, product: AbsorbProduct) -> Estimate:
 
 @pricer(FusedMoE)
 def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
-    """At the clock of a step."""
+    """Time of fused MoE kernels at the clock of a step."""
     kept = fused.weight_dtype or fused.dtype
     choices_elsewhere = fused.sent or fused.rows < 0.999 * fused.tokens * fused.topk
     library = device.override_of("fused_moe", fused.dtype, kept, "whole" if choices_elsewhere else "divided")
@@ -222,12 +224,12 @@ def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
 
 @pricer(MemoryBound)
 def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
-    """Between other kernels all move their bytes as a copy does."""
+    """Time of a copy of as many bytes: between other kernels all memory-bound ops run as fast as a copy."""
     return device.memory_bound(operator.size_bytes, "copy", operator.rows)
 
 
 def _scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:
-    """Sparse attention's kernels where the matrix units run as in a step: what gathers and chooses does not slow."""
+    """A sparse-attention kernel at the clock of a step, which slows matrix products but not gathers or selection."""
     rate = step.rate(device.spec.sustained, kernel.family, device.clocks, measured_sustained=kernel.sustained)
     rate *= device.spec.clock_at_limit
     return replace(kernel, parameters={**kernel.parameters, "efficiency": kernel.parameters["efficiency"] * rate})
@@ -235,7 +237,7 @@ def _scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:
 
 @pricer(Indexer)
 def indexer(device: Device, scores: Indexer) -> Estimate:
-    """At the clock of a step."""
+    """Time of index scores and selection at the clock of a step."""
     family, shape = sparse.indexer_call(scores)
     kernel = _scoring_at_clock(device, device.kernel(family, scores.dtype))
     return device.isolated(kernel, None, **shape)
@@ -243,7 +245,7 @@ def indexer(device: Device, scores: Indexer) -> Estimate:
 
 @pricer(TopK)
 def best_of(device: Device, best: TopK) -> Estimate:
-    """What an indexer's kernel takes to choose among as many scores, and never less than a copy of the candidates."""
+    """Time of an indexer's selection among as many scores, and at least a copy of the candidates."""
     family, shape = sparse.choice_call(best)
     kernel = device.kernel(family, best.dtype)
     alone = replace(kernel, parameters={**kernel.parameters, "launch_us": 0.0})
@@ -253,7 +255,7 @@ def best_of(device: Device, best: TopK) -> Estimate:
 
 @pricer(SparseAttention)
 def sparse_attention(device: Device, attention: SparseAttention) -> Estimate:
-    """At the clock of a step."""
+    """Time of sparse attention at the clock of a step."""
     family, shape = sparse.attention_call(attention)
     kernel = device.kernel(family, attention.dtype, kv_dtype=attention.kv_dtype)
     return device.isolated(_scoring_at_clock(device, kernel), attention.kv_dtype, **shape)
@@ -261,23 +263,24 @@ def sparse_attention(device: Device, attention: SparseAttention) -> Estimate:
 
 @pricer(DeltaScan)
 def delta_scan(device: Device, scan: DeltaScan) -> Estimate:
-    """As isolated: the chain of chunks and bytes decide. Prompts in chunks and short queries are a call each."""
+    """Isolated time of the recurrence, which does not depend on the matrix units' clock: a call for prompts in chunks,
+    and one for short queries."""
     return _in_sequence(device, linear.scan_calls(scan), scan.dtype, scan.state_dtype)
 
 
 @pricer(ShortConvolution)
 def short_convolution(device: Device, convolution: ShortConvolution) -> Estimate:
-    """As isolated: no matrix unit works."""
+    """Isolated time of the convolution, which uses no matrix units."""
     return _in_sequence(device, linear.convolution_calls(convolution), convolution.dtype, None)
 
 
 def _in_sequence(device: Device, calls: list[list[linear.Call]], dtype: str, second_dtype: str | None) -> Estimate:
-    """Calls of linear attention, none of which waits for a matrix unit at its clock; each the fastest way there is."""
+    """Sum of the isolated times of ``calls``; each is the fastest of its candidates (family, shape)."""
     parts = [
         min(
             device.isolated(device.kernel(family, dtype, kv_dtype=second_dtype), second_dtype, **shape)
-            for family, shape in ways
+            for family, shape in candidates
         )
-        for ways in calls
+        for candidates in calls
     ]
     return Estimate(*(sum(values) for values in zip(*parts, strict=True)))
