@@ -324,7 +324,7 @@ def test_kernels_of_other_lengths_need_no_new_classes() -> None:
     lengths = [1.0, 2.0, 3.0]
     found = [engine.prepare(over(range(8), kernel(each), collective("all_reduce", MIB, after=[0]))) for each in lengths]
     engine.launch(found[0])
-    with patch("tspsim.engine.classes.alike", side_effect=AssertionError("refined again")):
+    with patch("tspsim.engine.classes.rank_classes", side_effect=AssertionError("refined again")):
         found.append(engine.prepare(over(range(8), kernel(4.0), collective("all_reduce", MIB, after=[0]))))
         submissions = [engine.launch(each, at_s=10.0 * index) for index, each in enumerate(found, 1)]
     engine.run()

@@ -1,4 +1,4 @@
-"""Channels: one a class of uses, known to its devices, with the links that it shares with others."""
+"""Channels of the classes of instances, their devices, and the constraints of the links that they share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .instances import Instance, Integers, Uses, segments
 from .ranks import SimulatedDevice
 
 Floats = NDArray[np.float64]
-#: Of links, what each class of their users takes of one, and how many instances of the class take it.
+#: Link → class of instances → (share of the link that the class uses, number of its instances on the link).
 Users = Mapping[int, Mapping[int, tuple[float, int]]]
 
 
@@ -23,10 +23,9 @@ def connect(
     device_of: Mapping[int, SimulatedDevice],
     bandwidth_bytes_per_s: Floats,
 ) -> list[Channel]:
-    """One channel an instance class, known to its devices, and the constraints between channels; ``bandwidth`` is that
-    of every link.
+    """Create a channel for each class of instances, register it with its devices, and set its constraints.
 
-    A channel that its devices know already stays the same object.
+    ``bandwidth_bytes_per_s`` is that of every link. A channel that is already registered stays the same object.
     """
     channel_of_key: dict[int, Channel] = {}
     ends: list[tuple[SimulatedDevice, int, int]] = []
@@ -37,7 +36,7 @@ def connect(
         if cls == len(channels):
             channels.append(channel_of(instance, cls, tuple(dict.fromkeys(device_of[rank] for rank in instance.ranks))))
             rates.append(busiest_bytes_per_s(instance, bandwidth_bytes_per_s))
-        # A message is known to its sender by half 0 of its key, to its receiver by half 1; a collective only by half 0.
+        # A sender has a message's channel under half 0 of its key, a receiver under half 1; collectives have half 0.
         for half, rank in enumerate(instance.ranks):
             if rank in numbers:
                 device = device_of[rank]
@@ -47,7 +46,7 @@ def connect(
                     channel_of_key[cls] = device.channels[key]
     constrain(channels, users, rates, bandwidth_bytes_per_s)
     for cls, channel in channel_of_key.items():
-        channel.become(channels[cls])
+        channel.take_over(channels[cls])
         channels[cls] = channel
     for device, key, cls in ends:
         device.channels[key] = channels[cls]
@@ -55,11 +54,11 @@ def connect(
 
 
 def users_of(uses: Uses, classes: Sequence[int]) -> Users:
-    """Link → the share of it that each class of instances takes; of links that the same take in the same shares one."""
+    """Shares of links by class of instances; of links that the same classes use in the same shares, only the first."""
     if not len(uses.link):
         return {}
     instance_class = np.array(classes, dtype=np.int64)
-    # Sums of one link and class, in the order of the uses.
+    # Sums for each link and class, in the order of the uses.
     cls = instance_class[uses.instance]
     width = int(instance_class.max()) + 1
     keys = uses.link * width + cls
@@ -67,7 +66,7 @@ def users_of(uses: Uses, classes: Sequence[int]) -> Users:
     count = sums(keys, np.ones(len(keys)))[1].astype(np.int64)
     link, cls = np.divmod(distinct, width)
     begins, ends = segments(link)
-    # Links in the order in which they are first used: of what is written to one place the last stays.
+    # Links in order of their first use: assigned backwards, so that the first use remains.
     first = np.empty(int(link[-1]) + 1, dtype=np.int64)
     first[uses.link[::-1]] = np.arange(len(uses.link))[::-1]
     order = np.argsort(first[link[begins]])
@@ -87,8 +86,8 @@ def users_of(uses: Uses, classes: Sequence[int]) -> Users:
 
 
 def sums(keys: Integers, values: Floats) -> tuple[Integers, Floats]:
-    """Distinct keys, ascending, and the sum of each one's values in their order."""
-    if int(keys.max()) < ROOMY * len(keys):  # counting beats sorting
+    """Distinct keys, ascending, and the sum of each key's values in their order."""
+    if int(keys.max()) < ROOMY * len(keys):  # counting is faster than sorting
         distinct: Integers = np.flatnonzero(np.bincount(keys)).astype(np.int64, copy=False)
         every: Floats = np.bincount(keys, weights=values).astype(np.float64, copy=False)
         return distinct, every[distinct]
@@ -97,12 +96,12 @@ def sums(keys: Integers, values: Floats) -> tuple[Integers, Floats]:
     return distinct, total
 
 
-#: Places a key up to which an entry for every number is quickly made.
+#: Range of numbers for each key up to which counting is faster than sorting.
 ROOMY = 32
 
 
 def channel_of(instance: Instance, number: int, devices: tuple[SimulatedDevice, ...]) -> Channel:
-    """The channel of a class of instances, read from one of them; it has no constraints yet."""
+    """Channel of a class of instances, from one of them, without constraints."""
     traffic = instance.traffic
     busiest = max(zip(instance.shares, traffic.link_bytes, strict=True), key=lambda pair: pair[0], default=(0.0, 0.0))[
         1
@@ -120,7 +119,7 @@ def channel_of(instance: Instance, number: int, devices: tuple[SimulatedDevice, 
 
 
 def busiest_bytes_per_s(instance: Instance, bandwidth_bytes_per_s: Floats) -> float:
-    """Bandwidth of the link that an instance fills when it is alone; 0 where it uses none."""
+    """Bandwidth of the link that an instance fills when it is alone; 0 if it uses no link."""
     if not instance.shares:
         return 0.0
     place = max(range(len(instance.shares)), key=instance.shares.__getitem__)
@@ -128,11 +127,10 @@ def busiest_bytes_per_s(instance: Instance, bandwidth_bytes_per_s: Floats) -> fl
 
 
 def constrain(channels: Sequence[Channel], users: Users, rates: Sequence[float], bandwidth_bytes_per_s: Floats) -> None:
-    """Give every channel its constraints, what it claims of each, and its region; ``rates`` are the bandwidths of the
-    links that they fill.
+    """Set every channel's constraints, its weights on them, and its region.
 
-    Links that the same channels use in the same shares are one constraint; of those that a channel has to itself the
-    tightest says it all.
+    ``rates`` are the bandwidths of the links that channels fill when they are alone. Links that the same channels use
+    in the same shares are one constraint; of links that only one channel uses, the tightest is one.
     """
     link_of: dict[tuple[tuple[int, tuple[float, int]], ...], int] = {}
     for link, by_channel in users.items():

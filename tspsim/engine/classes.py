@@ -1,4 +1,4 @@
-"""Which ranks and which uses of links are alike: classes by colour refinement."""
+"""Classes of equal ranks and of equal instances, by colour refinement."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .instances import Instance, Integers, Uses, segments, used_links
 
 Floats = NDArray[np.float64]
 
-#: Class of every rank, of every instance, and whether ranks are only nearly alike (:func:`alike`).
+#: Class of every rank, class of every instance, and whether classes are approximate (:func:`rank_classes`).
 Classes = tuple[list[int], list[int], bool]
 
 
 @dataclass(frozen=True)
-class Alike:
-    """Classes of a partition, what instances take of links, and the rates solved between their channels."""
+class RankClasses:
+    """Classes of a partition, the shares of links by class, and the memo of rates between their channels."""
 
     classes: Classes
     users: Users
@@ -37,45 +37,45 @@ class Alike:
         members: Sequence[tuple[int, int]],
         kinds: NDArray[np.int64],
         instances: Sequence[Instance],
-    ) -> Alike:
-        """What :func:`alike` says."""
+    ) -> RankClasses:
+        """Classes by :func:`rank_classes`."""
         uses = used_links(instances)
-        classes = alike(cluster, members, kinds, instances, uses)
+        classes = rank_classes(cluster, members, kinds, instances, uses)
         return cls(classes, users_of(uses, classes[1]))
 
 
 def links_of(instances: Iterable[Instance]) -> int:
-    """How many links instances use, each by itself."""
+    """Sum of the numbers of links of the instances."""
     return sum([len(instance.traffic.links) for instance in instances])
 
 
-def alike(
+def rank_classes(
     cluster: Cluster,
     members: Sequence[tuple[int, int]],
     kinds: NDArray[np.int64],
     instances: Sequence[Instance],
     uses: Uses,
 ) -> tuple[list[int], list[int], bool]:
-    """Classes of ranks and of instances, by colour refinement over ranks, instances and links; and whether they are
-    only nearly alike.
+    """Classes of ranks and of instances by colour refinement over ranks, instances and links, and whether they are
+    approximate.
 
-    A fabric whose switches the groups do not divide evenly has a little more load on some links than on others, and
-    then hardly two ranks are alike. Where that makes more than :data:`MANY` classes, and the links between switches
-    the cause of most, these do not tell ranks apart: each class moves as fast as the busiest link on any member's way
-    allows (docs/engine.md says how far that errs). ``uses`` are the links that the instances use.
+    If groups do not divide a fabric's switches evenly, some links have slightly more load than others, and hardly any
+    two ranks are equal. If that gives more than :data:`MANY` classes, most of them because of links between switches,
+    these links are left out of the comparison: each class is as fast as the busiest link on any member's route allows
+    (docs/engine.md has the error). ``uses`` are the links of the instances.
     """
-    exact = told_apart(cluster, members, kinds, instances, uses, len(cluster.links))
+    exact = refined_classes(cluster, members, kinds, instances, uses, len(cluster.links))
     if max(exact[0]) < MANY:
         return *exact, False
-    rough = told_apart(cluster, members, kinds, instances, uses, cluster.layout.switch_start)
+    rough = refined_classes(cluster, members, kinds, instances, uses, cluster.layout.switch_start)
     return (*rough, True) if 2 * max(rough[0]) < max(exact[0]) else (*exact, False)
 
 
-#: Classes of ranks beyond which a fabric's uneven load is taken at its worst (:func:`alike`).
+#: Classes of ranks above which links between switches are left out of the comparison (:func:`rank_classes`).
 MANY = 128
 
 
-def told_apart(
+def refined_classes(
     cluster: Cluster,
     members: Sequence[tuple[int, int]],
     kinds: NDArray[np.int64],
@@ -83,24 +83,24 @@ def told_apart(
     uses: Uses,
     links: int,
 ) -> tuple[list[int], list[int]]:
-    """The classes of :func:`alike` with only the first ``links`` of the cluster's links to tell them apart.
+    """Classes of ranks and of instances, comparing only the first ``links`` of the cluster's links.
 
-    Links of the same bandwidth that the same instances use in the same shares are told from each other by nothing: they
-    are one vertex, with their number in its colour.
+    Links of equal bandwidth that the same instances use in the same shares are one vertex, whose colour has their
+    number.
     """
     first_instance, first_link = len(members), len(members) + len(instances)
     colours: list[tuple[object, ...]] = [("rank", int(kinds[rank]), copies) for rank, copies in members]
     colours += [
         ("instance", instance.template, instance.traffic.latency_s, instance.traffic.fluid_s) for instance in instances
     ]
-    rates, using, share, there = twins(cluster, uses, links)
+    rates, using, share, there = equal_links(cluster, uses, links)
     colours += [("links", *sorted(counts.items())) for counts in rates]
     vertex = np.zeros(cluster.gpus, dtype=np.int64)
     vertex[[rank for rank, _ in members]] = np.arange(first_instance)
     lengths = [len(instance.ranks) for instance in instances]
     rank = np.fromiter(chain.from_iterable(instance.ranks for instance in instances), np.int64, sum(lengths))
     position = np.fromiter(chain.from_iterable(map(_positions, instances)), np.int64, len(rank))
-    # Edges both ways: between ranks and instances, and between instances and links.
+    # Edges in both directions between ranks and instances, and between instances and links.
     members_of = np.repeat(np.arange(first_instance, first_link), lengths)
     ends = np.concatenate([vertex[rank], there + first_link]), np.concatenate([members_of, using + first_instance])
     _, shares = np.unique(share, return_inverse=True)
@@ -112,23 +112,22 @@ def told_apart(
     return number(classes[:first_instance]), number(classes[first_instance:first_link])
 
 
-#: A member of a collective, a sender, a receiver.
+#: Number of positions of a rank in an instance: member of a collective, sender, receiver.
 MOST_POSITIONS = 3
 
 
 def _positions(instance: Instance) -> Sequence[int]:
-    """What each rank of an instance is in it."""
+    """Position of each rank of an instance: member (0), sender (1) or receiver (2)."""
     return (1, 2) if instance.is_message else (0,) * len(instance.ranks)
 
 
-def twins(cluster: Cluster, uses: Uses, links: int) -> tuple[list[Counter[float]], Integers, Floats, Integers]:
-    """Sets of links that the same instances use in the same shares, of the first ``links`` of a cluster.
+def equal_links(cluster: Cluster, uses: Uses, links: int) -> tuple[list[Counter[float]], Integers, Floats, Integers]:
+    """Sets of links that the same instances use in the same shares, among the first ``links`` of a cluster.
 
     Returns
     -------
     tuple
-        How many links of which bandwidth each set has; and in columns every use of a set: the instance, the share, and
-        the set.
+        Number of links by bandwidth in each set; then three columns of uses: instance, share, and index of the set.
     """
     kept = uses.link < links
     order = np.argsort(uses.link[kept], kind="stable")

@@ -1,14 +1,11 @@
-"""Which ranks need to be run: classes derived from programs, costs and surroundings.
+"""Folding: classes of equal ranks, of which one is run, and equivalent positions of GPUs in a cluster.
 
-Two ranks may stand for each other when no sequence of observations tells them apart: same program at the same
-costs, groups of the same composition, transfers that take the same shares of links of the same kind that are
-shared with the same others. That is the coarsest equitable partition of the graph of ranks, channels and links,
-found by colour refinement (Weisfeiler and Leman 1968; McKay and Piperno 2014, §2). A max-min fair allocation is
-unique, so it is constant on such classes (the argument of Grohe et al. 2014 for linear programs): running one
-rank a class, with multiplicities on links, gives every rank's times. A slow link or an unequal share of work
-splits the classes by itself; nothing is declared.
-
-Which sets of GPUs stand alike in a cluster: what folding asks the network.
+Two ranks are equal if no observation distinguishes them: equal programs and costs, groups of equal composition, and
+transfers that use equal shares of equal links, shared with equal others. These classes are the coarsest equitable
+partition of the graph of ranks, channels and links, computed by colour refinement (Weisfeiler and Leman 1968; McKay and
+Piperno 2014, §2). A max-min fair allocation is unique, so it is constant on the classes (as Grohe et al. 2014 argue for
+linear programs). So one run rank for each class, with multiplicities on links, gives every rank's times. A slow link or
+an unequal share of work splits classes without being declared.
 """
 
 from __future__ import annotations
@@ -26,18 +23,20 @@ from ..network.wiring import Wiring
 def refined(
     colours: Sequence[Hashable], degree: NDArray[np.int64], kind: NDArray[np.int64], other: NDArray[np.int64]
 ) -> list[int]:
-    """The same of edges in columns.
+    """Classes of vertices by colour refinement, numbered in order of first appearance.
 
     Parameters
     ----------
+    colours
+        Initial colour of every vertex.
     degree
-        Edges of every vertex.
+        Number of edges of every vertex.
     kind, other
-        Number of the label, and neighbour, of every edge: those of the first vertex, then those of the next.
+        Number of the label, and neighbour, of every edge, grouped by vertex.
     """
     classes = np.array(number(colours), dtype=np.int64)
     begin = np.cumsum(degree) - degree
-    # Vertices of one degree see rows of one length, which numpy sorts and compares as a block.
+    # Vertices of one degree have rows of one length, which NumPy sorts and compares as a block.
     alike = [(vertices, begin[vertices, None] + np.arange(size)) for size, vertices in _by_value(degree)]
     count = int(classes.max(initial=-1)) + 1
     place_of = np.concatenate([vertices for vertices, _ in alike]) if alike else classes
@@ -56,34 +55,34 @@ def refined(
 
 
 def row_bytes(rows: NDArray[np.int64]) -> list[bytes]:
-    """Every row as bytes: equal for equal rows."""
+    """Bytes of every row, equal for equal rows."""
     whole = np.ascontiguousarray(rows)
     voids: Any = whole.view(np.dtype((np.void, whole.shape[1] * whole.itemsize))).reshape(-1).tolist()
     return cast("list[bytes]", voids)
 
 
 def _by_value(values: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Every value, and where it stands."""
+    """(value, indices) of every distinct value."""
     for value in np.unique(values).tolist():
         yield value, np.flatnonzero(values == value)
 
 
 def number(keys: Sequence[Hashable]) -> list[int]:
-    """Equal keys to equal numbers, in order of first appearance."""
+    """Number of every key, in order of first appearance; equal keys have equal numbers."""
     seen: dict[Hashable, int] = {}
     return [seen.setdefault(key, len(seen)) for key in keys]
 
 
-# --- which sets of GPUs stand alike in a cluster --------------------------------------------------------------
+# --- equivalent positions in a cluster ------------------------------------------------------------------------
 
 Integers = NDArray[np.int64]
 
 
-def surroundings(cluster: Cluster, groups: Integers) -> Integers | None:
-    """A row a group of GPUs; equal rows mean that the links *among* the members are alike, member by member.
+def position_rows(cluster: Cluster, groups: Integers) -> Integers | None:
+    """One row for each group of GPUs; equal rows mean equal links *among* the members, member by member.
 
-    A row holds where the members stand relative to the first one's node, which slow links their nodes have, and how
-    their NICs spread over leaf switches. What others do with those links is not in it (:func:`owned`).
+    A row has the members' positions relative to the first one's node, the slow links of their nodes, and the leaf
+    switches of their NICs. It does not include other users of those links (:func:`exclusive`).
 
     Parameters
     ----------
@@ -93,8 +92,8 @@ def surroundings(cluster: Cluster, groups: Integers) -> Integers | None:
     Returns
     -------
     array of shape (groups, columns), or None
-        None where a link between switches is slow, each flow draws a port of its NIC, or flows are spread over a graph
-        of switches that somebody gave: then no two groups can be told to be alike without looking.
+        None: groups cannot be compared, because a link between switches is slow, flows are hashed to ports of NICs, or
+        flows are spread over a user's graph of switches.
     """
     layout = cluster.layout
     if layout.nic_lanes > 1 or (isinstance(layout.fabric, Wiring) and layout.fabric.choices > 1):
@@ -122,16 +121,16 @@ def surroundings(cluster: Cluster, groups: Integers) -> Integers | None:
         columns.append(marks[groups // layout.gpus])
     if layout.fabric is not None and bool((groups // layout.gpus != groups[:, :1] // layout.gpus).any()):
         _, leaf, _ = layout.attachment(layout.nic_of(groups))
-        # Leaves of a Clos network are told by how far they are apart; in any other graph each is itself.
+        # Leaves of a Clos network are equal up to their distance; in any other graph each leaf is distinct.
         columns.append(leaf if isinstance(layout.fabric, Wiring) else leaf - leaf[:, :1])
     return np.concatenate(columns, axis=1)
 
 
-def owned(cluster: Cluster, gpus: ArrayLike, links: ArrayLike) -> bool:
-    """Whether only these GPUs can ever move data over these links.
+def exclusive(cluster: Cluster, gpus: ArrayLike, links: ArrayLike) -> bool:
+    """Whether only these GPUs can move data over these links.
 
-    Links inside a node between members, between a member and its switch or NIC, and of a NIC that serves members alone
-    are owned; links between switches are not.
+    That is so for links inside a node between members, between a member and its switch or NIC, and of a NIC that only
+    serves members; not for links between switches.
     """
     layout = cluster.layout
     wanted = np.asarray(links, dtype=np.int64)
@@ -146,7 +145,7 @@ def owned(cluster: Cluster, gpus: ArrayLike, links: ArrayLike) -> bool:
     if layout.mesh or layout.inside.star:
         ends = np.stack(layout.inside.ends)[:, local]
         users = (node * layout.gpus + ends)[ends < layout.gpus]
-    else:  # whoever sends across the node may pass
+    else:  # messages of all GPUs of the node may use the link
         users = np.unique(node)[:, None] * layout.gpus + np.arange(layout.gpus)
     if not member[users].all():
         return False

@@ -1,8 +1,7 @@
-"""Measured parameters of a collective library, as the YAML of a node or fabric states them.
+"""Types of measured parameters of collective libraries, in the YAML of nodes and fabrics.
 
-Every set carries the rows it was fitted on, the error on rows not used, and how far measured times lie around the
-predicted one (:class:`TransferSpread`). The forms themselves stand beside the algorithms, in
-:mod:`tspsim.network.collectives`; the study behind them is docs/collective-models.md.
+Each has its source and the range of measured over predicted times (:class:`TransferSpread`). The formulas are beside
+the algorithms in :mod:`tspsim.network.collectives`; docs/collective-models.md has the study.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ def _kind(name: str) -> str:
     return name
 
 
-#: The name of a registered kind of collective.
+#: Name of a registered kind of collective.
 Kind = Annotated[str, AfterValidator(_kind)]
 Basis = Literal["data sheet", "library", "measured", "fitted", "assumed"]
-#: One value a regime of a library's protocols: LL, LL128, Simple.
+#: One value for each regime of a library's protocols: LL, LL128, Simple.
 Regimes = tuple[Seconds, Seconds, Seconds]
 Efficiencies = tuple[Efficiency, Efficiency, Efficiency]
 
 
 class TransferSpread(Strict):
-    """Between which factors of the predicted time nine of ten measured ones lie.
+    """Factors of the predicted time between which 90 % of measured times lie.
 
-    ``small`` is for transfers that are all latency, ``large`` for those that are all bandwidth; between them the share
-    of the fluid part weighs. ``rows`` that no fit had seen told them.
+    ``small`` applies to transfers of only latency, ``large`` to those of only bandwidth; between them the factors are
+    weighted by the share of the fluid part. ``rows`` is the number of held-out rows from which they were estimated.
     """
 
     small: tuple[Lower, Upper]
@@ -48,31 +47,31 @@ class TransferSpread(Strict):
     rows: int = Field(ge=0)
 
     def factors(self, latency_s: float, fluid_s: float) -> tuple[float, float]:
-        """Low and high factor of a transfer of these parts."""
+        """(low, high) factor of a transfer with these parts, in seconds."""
         total_s = latency_s + fluid_s
         share = fluid_s / total_s if total_s > 0.0 else 0.0
         low, high = (a + (b - a) * share for a, b in zip(self.small, self.large, strict=True))
         return low, high
 
     def wider(self) -> TransferSpread:
-        """Beyond what was measured: one and a half times the width on a log scale."""
+        """Spread beyond the measured range: 1.5 times the width on a log scale."""
         small, large = ((low**1.5, high**1.5) for low, high in (self.small, self.large))
         return TransferSpread(small=small, large=large, rows=0)
 
 
-#: What stands where nothing was measured: most anchors of docs/network-anchors.md lie within it.
+#: Spread without measurements; most anchors of docs/network-anchors.md lie within it.
 UNMEASURED = TransferSpread(small=(0.6, 1.7), large=(0.85, 1.2), rows=0)
 
 
 class Factors(Strict):
-    """What a library's version, a launch mode or a fabric changes: latencies times one, bandwidths times the other."""
+    """Factors on latencies and bandwidths of a library's version, a launch mode or a fabric."""
 
     latency: Factor = 1.0
     bandwidth: Factor = 1.0
 
 
 class LibraryFactors(Factors):
-    """A version or launch mode of a library; ``source`` where it was measured apart from its curve."""
+    """Factors of a version or launch mode of a library; ``source`` if it is not the curve's."""
 
     source: str | None = Field(default=None, min_length=3)
 
@@ -80,11 +79,11 @@ class LibraryFactors(Factors):
 class Curve(Strict):
     """The measured time of algorithms inside a node (:mod:`tspsim.network.collectives.algorithm`).
 
-    ``ranks`` are the least and most that were measured; larger groups follow the same curve with a wider range.
-    ``efficiency`` is by the bytes a ring would pass on, so that of
-    a reduction in the switch, which passes on fewer, may exceed one. From ``switch``·(n/2)^``switch_exponent`` bytes on
-    the library's tuner takes its last protocol, whatever the others would need; 0: the cheapest. ``libraries`` are
-    versions and launch modes by name; a collective that names none gets factors of one.
+    ``ranks`` are the least and most measured; larger groups follow the same curve with a wider range. ``efficiency``
+    relates to the bytes that a ring passes on; a reduction in the switch passes on fewer, so its value may exceed 1.
+    From ``switch``·(n/2)^``switch_exponent`` bytes the library's tuner takes its last protocol; without ``switch`` it
+    takes the cheapest at every size. ``libraries`` are versions and launch modes by name; a collective that names none
+    has factors of 1.
     """
 
     algorithms: tuple[str, ...] = Field(min_length=1)
@@ -104,17 +103,17 @@ class Curve(Strict):
 
     @property
     def in_switch(self) -> bool:
-        """Whether the switch adds: there are no hops."""
+        """Whether the switch reduces, without hops between GPUs."""
         return "in_switch" in self.algorithms
 
 
 class BetweenNodes(Strict):
     """A library's regimes between nodes (:mod:`tspsim.network.collectives.between`).
 
-    ``base`` takes the place of its protocols' base latencies, ``share`` is what each protocol reaches of the
-    algorithm's bandwidth, one each in the order of the node's protocols; hops are the protocols' own. ``ramp`` is what
-    the last protocol's pipeline of chunks takes to fill. ``in_switch`` is the base latency of two nodes that reduce in
-    their switches, where there are such. ``most_rails`` bounds the NICs of a node that rings and trees use.
+    ``base`` replaces the protocols' base latencies, and ``share`` is the share of the algorithm's bandwidth that each
+    reaches, both in the order of the node's protocols; hops are the protocols'. ``ramp`` is the time to fill the last
+    protocol's pipeline of chunks. ``in_switch`` is the base latency of two nodes that reduce in their switches.
+    ``most_rails`` bounds the NICs of a node that rings and trees use.
     """
 
     base: tuple[Seconds, ...] = Field(min_length=1)
@@ -129,7 +128,7 @@ class BetweenNodes(Strict):
 
 
 class FabricFactors(Factors):
-    """What a fabric changes of :class:`BetweenNodes`: its transport and hosts."""
+    """Factors of a fabric's transport and hosts on :class:`BetweenNodes`."""
 
     spread: TransferSpread = UNMEASURED
     source: str = Field(min_length=3)
@@ -137,7 +136,7 @@ class FabricFactors(Factors):
 
 
 class Shot(Strict):
-    """One way of a custom all-reduce: seconds, seconds a peer, and the share of the links' bandwidth."""
+    """One algorithm of a custom all-reduce: base seconds, seconds a peer, and share of the links' bandwidth."""
 
     base: Seconds
     hop: Seconds
@@ -157,22 +156,22 @@ class CustomAllReduce(Strict):
 
 
 class ExpertCurve(Strict):
-    """One phase of a library that brings tokens to experts and back (:mod:`tspsim.network.collectives.experts`).
+    """One phase of an expert-parallel library (:mod:`tspsim.network.collectives.experts`).
 
     Attributes
     ----------
     copies
-        What a token is sent to: each ``rank`` that holds one of its experts, or each ``expert``.
+        A token is sent once to each ``rank`` with one of its experts, or once to each ``expert``.
     nodes
-        Whether the group lies in ``one`` node or spans ``several``.
+        Whether the group is in ``one`` node or spans ``several``.
     base, doubling, node
-        Seconds; a doubling of the experts; times the root of the nodes beyond the first.
+        Seconds: constant; for each doubling of the experts; times the square root of the nodes beyond the first.
     efficiency, per_multiprocessor
-        Share of the links inside a node, and bytes/s that a multiprocessor moves.
+        Share of the bandwidth of links inside a node; bytes/s of a multiprocessor.
     per_copy
         Seconds of a token's copy on 24 multiprocessors.
     fabric_efficiency, fabric_loss
-        Share of the NICs, and what four nodes beyond the fourth add to the time on them.
+        Share of the NICs' bandwidth; share by which the time on them grows from 4 nodes to 8.
     """
 
     library: str

@@ -1,10 +1,7 @@
-"""How a file says what joins its GPUs or its nodes: a registered topology by name, alone or with its argument.
+"""Types of the YAML files of nodes, fabrics and clusters: every number has its unit and its source.
 
-Nodes, fabrics and clusters as their YAML states them: every number with its unit and its source.
-
-This is the border, validated by pydantic; :class:`~tspsim.network.cluster.Cluster` is what the rest of the
-package asks. Efficiencies and latencies of collectives stand here too, so that a better calibration replaces
-numbers in a file and not code.
+pydantic validates them; the rest of the package reads :class:`~tspsim.network.cluster.Cluster`. Efficiencies and
+latencies of collectives are part of these files, so that a calibration replaces numbers in a file, not code.
 """
 
 from __future__ import annotations
@@ -29,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Joined:
-    """Annotates it.
+    """Annotation of a key that names a registered topology, alone or with its argument.
 
     Parameters
     ----------
     besides
-        Names that are allowed too, and no topology's.
+        Further allowed names, which are no topologies.
     """
 
     besides: tuple[str, ...] = ()
@@ -67,16 +64,16 @@ def _refused(sentence: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})
 
 
-# --- nodes, fabrics and clusters as their YAML states them ----------------------------------------------------
+# --- nodes, fabrics and clusters ------------------------------------------------------------------------------
 
 Value = TypeVar("Value")
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
-#: Families of algorithms that share one efficiency on a node; ``default`` serves those not named.
+#: Families of algorithms with one efficiency each on a node; ``default`` is that of all others.
 Family = Literal["default", "ring", "tree", "direct", "in_switch", "in_memory", "point_to_point"]
 
 
 class NumberWithBasis(Strict, Generic[Value]):
-    """A number, where it is from, and how it was come by."""
+    """A number, its source, and its basis (data sheet, measured, …)."""
 
     value: Value
     source: str = Field(min_length=3)
@@ -86,8 +83,8 @@ class NumberWithBasis(Strict, Generic[Value]):
 class LinkSpec(Strict):
     """The links between the GPUs of one node.
 
-    ``bandwidth`` is of one physical link in one direction; a GPU has ``per_gpu`` of them, spread evenly over
-    its peers (full mesh) or all to the switch.
+    ``bandwidth`` is that of one physical link in one direction. A GPU has ``per_gpu`` links: spread evenly over its
+    peers (full mesh), or all to the switch.
     """
 
     kind: str = Field(min_length=1)
@@ -97,8 +94,7 @@ class LinkSpec(Strict):
 
 
 class Steps(Strict):
-    """Seconds an algorithm needs before its first byte, for a hop inside a node, and for one between
-    nodes."""
+    """Latencies of an algorithm in seconds: before the first byte, a hop inside a node, a hop between nodes."""
 
     base: Seconds
     hop: Seconds
@@ -106,10 +102,10 @@ class Steps(Strict):
 
 
 class MessageProtocol(Strict):
-    """How a library moves a message: a low latency or the whole bandwidth.
+    """A protocol of a collective library (NCCL: LL, LL128, Simple), which trades latency for bandwidth.
 
-    ``bandwidth_ratio`` is the share of the bandwidth it reaches; ``node_cap`` and ``fabric_cap`` bound the
-    bytes/s a GPU can pass on with it inside a node and between nodes.
+    ``bandwidth_ratio`` is the share of the bandwidth that it reaches. ``node_cap`` and ``fabric_cap`` bound the bytes/s
+    that a GPU passes on inside a node and between nodes.
     """
 
     name: str
@@ -122,20 +118,20 @@ class MessageProtocol(Strict):
     basis: Basis = "library"
 
 
-#: Names of the algorithms that a tuner chooses from, for each kind of collective; a kind left out: all that can run it.
+#: Kind of collective → algorithms that a tuner considers; a kind left out: all that can run it.
 Considered = dict[Kind, Annotated[tuple[str, ...], Field(min_length=1)]]
 
 
 class CollectivesSpec(Strict):
     """The collective library of a node.
 
-    ``inside_node`` and ``between_nodes`` list what its tuner considers for each kind; the cheapest is taken.
-    ``efficiency`` is the share of a link's bandwidth that a family of algorithms reaches. ``own_chunk`` is
-    the rate at which a ring passes over a rank's own chunk, a step in which that rank's link stays idle;
-    absent where measurements show none. What was measured takes their place where it applies: ``curves`` inside a node,
-    ``across`` between nodes, ``custom_all_reduce`` for the kernels of a serving engine, ``experts`` for the libraries
-    that bring tokens to experts. ``default_library`` is the version or launch mode, of those the curves name, that a
-    collective gets that names none; absent: the middle of those measured.
+    ``inside_node`` and ``between_nodes`` list the algorithms that its tuner considers for each kind; the cheapest is
+    taken. ``efficiency`` is the share of a link's bandwidth that a family of algorithms reaches. ``own_chunk`` is the
+    rate at which a ring handles a rank's own chunk, while that rank's link is idle; absent where measurements show no
+    such time. Measured curves replace these formulas where they apply: ``curves`` inside a node, ``across`` between
+    nodes, ``custom_all_reduce`` for a serving engine's kernels, ``experts`` for dispatch and combine.
+    ``default_library`` is the version or launch mode, of those in the curves, of collectives that name none; absent:
+    the middle of the measured ones.
     """
 
     library: str
@@ -168,34 +164,34 @@ class CollectivesSpec(Strict):
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """Versions and launch modes of the library that curves have factors for."""
+        """Versions and launch modes of the library with factors in the curves."""
         return tuple(dict.fromkeys(name for curve in self.curves for name in curve.libraries))
 
     def all_reduces_of(self, word: str) -> str | None:
-        """The library of a serving engine's all-reduces that begins with ``word``; None where there is none."""
+        """Library of all-reduce kernels whose first word is ``word`` (a serving engine); None: there is none."""
         names = (kernels.library for kernels in self.custom_all_reduce)
         return next((name for name in names if name.split()[0] == word), None)
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Every name that a collective may ask for as its library."""
+        """Names that a collective can state as its library."""
         engines = [kernels.library for kernels in self.custom_all_reduce]
         exchanges = [curve.library for curve in self.experts]
         return tuple(dict.fromkeys([*self.versions, *engines, *exchanges]))
 
 
 class HostLinkSpec(Strict):
-    """What joins a GPU and its NIC."""
+    """The link between a GPU and its NIC, or its host's memory."""
 
     kind: str = "pcie"
     bandwidth: NumberWithBasis[BytesPerSecond]
 
 
 class CopyEngineSpec(Strict):
-    """The engines of a GPU that copy to peers without its compute units.
+    """The copy engines of a GPU, which copy to peers without its compute units.
 
-    ``bandwidth`` is what they reach on one link of the node's graph (behind a switch: out of a GPU), one direction;
-    ``latency`` what a copy takes before its first byte.
+    ``bandwidth`` is their rate on one link of the node's graph (behind a switch: out of a GPU) in one direction;
+    ``latency`` is the time before a copy's first byte.
     """
 
     bandwidth: NumberWithBasis[BytesPerSecond]
@@ -203,8 +199,8 @@ class CopyEngineSpec(Strict):
 
 
 class MemoryPoolSpec(Strict):
-    """Memory that GPUs of a node share, at the other end of their links: it adds what is written to it where it is
-    told to. ``latency`` is of a write, or of a read."""
+    """Memory shared by a node's GPUs at the other end of their links, which can add what they write. ``latency`` is
+    that of a write, or of a read."""
 
     latency: NumberWithBasis[Seconds]
 
@@ -212,12 +208,12 @@ class MemoryPoolSpec(Strict):
 class NodeSpec(Strict):
     """A server, or a rack that is one NVLink domain.
 
-    ``intra`` is what joins its GPUs: ``full_mesh``, ``switch``, ``{torus: [4, 4]}``, or ``{graph: [...]}`` with edges
-    ``{between: [0, 1], bandwidth: 50 GB/s, latency: 1 us}``, both ways, in which a name is a switch. ``host_memory``
-    joins a GPU and its host's memory where that is another link than ``host_link``. ``host_reads`` is what the host's
-    processors read from memory for one GPU. ``copy_engine`` stands where it was measured. With a ``memory_pool`` the
-    node's ``link`` leads to it, and what a GPU would have in its host's memory is there. ``announced`` is a node that
-    nobody has measured yet, whose file may leave out what is then taken from the measured node ``like``
+    ``intra`` is the topology of its GPUs: ``full_mesh``, ``switch``, ``{torus: [4, 4]}``, or ``{graph: [...]}`` with
+    edges ``{between: [0, 1], bandwidth: 50 GB/s, latency: 1 us}`` in both directions; named vertices are switches.
+    ``host_memory`` is the link between a GPU and its host's memory, if it is not ``host_link``. ``host_reads`` is the
+    rate at which the host's processors read memory for one GPU. ``copy_engine`` is present where it was measured. With
+    a ``memory_pool``, the node's ``link`` leads to the pool, which takes the place of the host's memory. ``announced``
+    marks an unmeasured node: what its file leaves out is taken from the measured node ``like``
     (:mod:`tspsim.network.announced`).
     """
 
@@ -257,21 +253,22 @@ class NodeSpec(Strict):
 
     @property
     def graph(self) -> nx.DiGraph[Any]:
-        """What joins its GPUs (:mod:`tspsim.network.graphs`); raises InputError."""
+        """Graph of the links between its GPUs (:mod:`tspsim.network.graphs`); raises InputError."""
         link = self.link
         return wired(self.intra, self.gpus, Cable(link.bandwidth.value, link.per_gpu, link.latency.value))
 
     def wiring(self) -> Wiring:
-        """The same compiled; raises InputError."""
+        """The compiled graph; raises InputError."""
         return compiled(self.graph)
 
     def joined_by(self, graph: nx.Graph[Any]) -> NodeSpec:
-        """Its GPUs and library on other links; nothing that was measured on its own applies. Raises InputError."""
+        """The node with the links of ``graph``, without what was measured on its own links; raises InputError."""
         gpus, a_nic = sum(isinstance(vertex, int) for vertex in graph), self.gpus // self.nics
         return self.on_links(links_of(graph), gpus, gpus // a_nic if gpus % a_nic == 0 else gpus)
 
     def on_links(self, links: Sequence[Link], gpus: int, nics: int) -> NodeSpec:
-        """The same, of links and NICs that were read off a graph. Raises InputError."""
+        """The node with these links and numbers of GPUs and NICs, without what was measured on its own links; raises
+        InputError."""
         unmeasured: dict[str, Any] = {
             "curves": (), "across": None, "custom_all_reduce": (), "experts": (), "in_switch_latency": None,
             "own_chunk": None, "default_library": None,
@@ -287,14 +284,14 @@ class NodeSpec(Strict):
         return other
 
     def part(self, gpus: int) -> NodeSpec:
-        """The same node with only ``gpus`` of its GPUs and their share of its NICs.
+        """The node with only ``gpus`` of its GPUs, and their share of its NICs.
 
-        Behind a switch every GPU keeps its links; of a full mesh those to GPUs that are left out are not used.
+        Behind a switch every GPU keeps its links; in a full mesh the links to other GPUs are unused.
 
         Raises
         ------
         InputError
-            It has fewer GPUs, they come with no whole number of NICs, or it is joined in a way that has no equal parts.
+            The node has fewer GPUs, they share no whole number of NICs, or its topology has no equal parts.
         """
         if gpus > self.gpus:
             raise InputError(f"{gpus} are more than the {self.gpus} GPUs of node '{self.name}'")
@@ -312,7 +309,7 @@ class NodeSpec(Strict):
         if wiring.complete and gpus > 1:
             link = link.model_copy(update={"per_gpu": link.per_gpu * (gpus - 1) // (self.gpus - 1)})
         elif gpus == 1:
-            intra = "switch"  # a GPU alone has nobody to be joined to
+            intra = "switch"  # a full mesh needs two GPUs
         name = f"{gpus} GPUs of {self.name}"
         update = {"name": name, "gpus": gpus, "nics": nics, "rails": rails, "link": link, "intra": intra}
         return self.model_copy(update=update)
@@ -325,8 +322,8 @@ LEAF_AND_SPINE = ("rails", "rail_optimised", "fat_tree")
 class NicSpec(Strict):
     """A NIC; ``latency`` is one side's share, from the GPU's memory to the leaf switch.
 
-    ``ports`` share its ``bandwidth``: flows that switches hash stay on one (:mod:`tspsim.network.routing`); one when
-    left out.
+    ``ports`` (default 1) share its ``bandwidth``; a flow that switches hash stays on one of them
+    (:mod:`tspsim.network.routing`).
     """
 
     bandwidth: NumberWithBasis[BytesPerSecond]
@@ -335,15 +332,18 @@ class NicSpec(Strict):
 
 
 class SwitchSpec(Strict):
-    """A switch of the fabric; ``latency`` is for one more link between switches."""
+    """A switch of the fabric; ``latency`` is that of each link between switches."""
 
     radix: NumberWithBasis[PositiveCount]
     latency: NumberWithBasis[Seconds]
 
 
 class TransportSpec(Strict):
-    """What carries messages over a fabric, whatever its rate: ``collectives`` says how much slower or faster libraries
-    were measured over it than on the fabrics that the nodes' files were fitted on."""
+    """Transport of messages over a fabric (InfiniBand, RoCE), at any rate.
+
+    ``collectives`` are factors of a library's latency and bandwidth over it, relative to the fabrics to which the
+    nodes' files were fitted.
+    """
 
     name: str
     description: str = ""
@@ -351,14 +351,13 @@ class TransportSpec(Strict):
 
 
 class FabricSpec(Strict):
-    """What joins nodes.
+    """The fabric between nodes.
 
-    ``rails``: one plane a rail and no way between planes but through a node; ``rail_optimised``: a leaf
-    switch serves one rail, spines join them all; ``fat_tree``: leaf switches serve whole nodes. A topology, alone or
-    with its argument (``{torus: [4, 4]}``), joins the nodes' routers, on each of which all NICs of a node hang.
-    ``oversubscription`` is the bandwidth into a leaf over the bandwidth out of it. ``transport`` names what carries
-    messages; ``collectives`` stand for its factors where they were measured on this very fabric. Fabrics of one family
-    differ in their rate alone.
+    Kinds: ``rails`` has one plane a rail, connected only through nodes; ``rail_optimised`` has leaf switches of one
+    rail each, and spines that join all leaves; ``fat_tree`` has leaf switches that serve whole nodes. A topology, alone
+    or with its argument (``{torus: [4, 4]}``), connects one router a node, to which all NICs of the node are attached.
+    ``oversubscription`` is the bandwidth into a leaf over the bandwidth out of it. ``transport`` names the transport;
+    ``collectives`` replaces its factors where they were measured on this fabric.
     """
 
     name: str
@@ -373,12 +372,12 @@ class FabricSpec(Strict):
 
     @property
     def leaf_and_spine(self) -> bool:
-        """Whether it is of leaf and spine switches, not a graph that names each node."""
+        """Whether the fabric has leaf and spine switches, not a graph with one vertex a node."""
         return self.kind in LEAF_AND_SPINE
 
     def joining(self, nodes: int, nics: int) -> str | Wiring:
-        """What joins so many nodes of ``nics`` NICs each: the kind of its leaves and spines, or the graph of the nodes'
-        routers; raises InputError."""
+        """Fabric of ``nodes`` nodes with ``nics`` NICs each: the kind of leaf-and-spine network, or the compiled graph
+        of the nodes' routers; raises InputError."""
         if isinstance(self.kind, str) and self.leaf_and_spine:
             return self.kind
         if OWN in self.kind and isinstance(self.kind, dict):
@@ -390,8 +389,8 @@ class FabricSpec(Strict):
 
 
 class ClusterSpec(Strict):
-    """Nodes on a fabric: a catalog entry. ``library`` takes the place of the node's ``default_library``, ``transport``
-    of the fabric's, and ``topology``, a GraphML file, of all their links."""
+    """A cluster's catalog entry: nodes on a fabric. ``library`` replaces the node's ``default_library``, ``transport``
+    the fabric's, and ``topology``, a GraphML file, all their links."""
 
     name: str | None = None
     description: str = ""

@@ -30,8 +30,8 @@ from ..base.memo import knowing
 from ..base.quick import replace
 from ..engine.core import Interference, Submission
 from ..engine.instances import Assignment, Cost
+from ..engine.lowered import InstructionCosts, IssuedItems, LoweredProgram
 from ..engine.ranks import Rank, SimulatedDevice
-from ..engine.ready import IssuedItems, KnownInstructions, ReadyProgram
 from ..engine.steady import execute
 from ..engine.system import SimulatedRank, System
 from ..engine.timeline import ON_HOST, Label, Labels
@@ -52,7 +52,7 @@ MOST_INSTRUCTIONS = 1_000_000
 #: Layers that are simulated of a model of equal ones: further ones take what the last took.
 LAYERS = (2, 3)
 #: Said of an answer that was put together so.
-TOLD = (
+NOTE = (
     "each micro-batch was simulated alone and they were put together in order, for the whole step is more than "
     f"{MOST_INSTRUCTIONS / 1e6:.0f} million instructions: ranks of a group begin each one together, and groups at "
     "different work do not slow each other (`tspsim docs engine.md`)"
@@ -259,14 +259,14 @@ class Apart:
             first = int(gpus[np.flatnonzero(groups[gpus] == replica)[0]])
             labels, start_s, end_s = columns(listed, until_s)
             program = Program(f"replica {replica}")
-            unnamed = ReadyProgram(program, IssuedItems((), (), ()), labels, (), KnownInstructions())
+            unnamed = LoweredProgram(program, IssuedItems((), (), ()), labels, (), InstructionCosts())
             every = np.arange(len(labels), dtype=np.int32)
             layers = np.array([label.layer for label in labels], dtype=np.int32)
             role = knowing(unnamed, labels=Labels(labels, every, layers))
             ranks.append(SimulatedRank(Rank(SimulatedDevice(first, size)), role, size))
             times.append((start_s, end_s))
         submission = Submission(
-            simpy.Environment(), JoinedSystem(ranks, [], told=TOLD, widest=widest, bytes_over=links), 0
+            simpy.Environment(), JoinedSystem(ranks, [], note=NOTE, widest=widest, bytes_over=links), 0
         )
         submission.replaced(ranks, times)
         return submission

@@ -237,7 +237,7 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
             *for_nothing(question, job),
             *(checkpoint_notes(written) if written else ()),
             *([AT_WORST] if submission.system.at_worst else []),
-            *([submission.system.told] if submission.system.told else []),
+            *([submission.system.note] if submission.system.note else []),
             *varied(question, job, every_rank=every_rank),
             *overlap_that_loses(question, job),
         ),

@@ -1,8 +1,7 @@
-"""The collectives of a library: the cheapest of the algorithms it knows, for a size.
+"""Collectives of a library: for each size, the cheapest of its algorithms.
 
-A library's tuner weighs a latency and a bandwidth for each algorithm and protocol and takes the smallest sum
-(NCCL, src/graph/tuning.cc). So does :func:`collective`, with the links of this cluster in the place of the
-tuner's bandwidths.
+A library's tuner adds a latency and a transfer time for each algorithm and protocol, and takes the smallest sum (NCCL,
+src/graph/tuning.cc). So does :func:`collective`, with this cluster's links instead of the tuner's bandwidths.
 """
 
 from __future__ import annotations
@@ -45,34 +44,33 @@ def collective(
     library: str | None = None,
     exchange: ExpertExchange | None = None,
 ) -> Traffic:
-    """One collective of a group.
+    """Time and link loads of one collective of a group.
 
     Parameters
     ----------
     cluster
-        Where the ranks are.
+        Cluster of the ranks.
     ranks
-        GPU numbers, distinct.
+        Distinct GPU numbers.
     kind
         A name in :data:`KINDS`: ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``broadcast``, ``all_to_all``, or
-        ``ring_shift``, a hop of what travels round the ranks of every node.
+        ``ring_shift``, a hop around the ring of every node's ranks.
     size_bytes
-        As nccl-tests counts: the gathered result of an all-gather, the whole input of a reduce-scatter, the
-        vector of an all-reduce or broadcast, what one rank holds before an all-to-all, what one sends in a ring shift.
+        Bytes as nccl-tests counts: the result of an all-gather, the whole input of a reduce-scatter, the vector of an
+        all-reduce or broadcast, a rank's input of an all-to-all, a rank's message of a ring shift.
     root
         Position in ``ranks`` of a broadcast's source.
     algorithm
-        Name in :data:`ALGORITHMS`; None takes the cheapest of those the node's library considers. ``dispatch``,
-        ``combine`` and their ``_low_latency`` forms make an all-to-all the exchange of an expert-parallel library
+        Name in :data:`ALGORITHMS`; None: the cheapest of those that the node's library considers. ``dispatch``,
+        ``combine`` and their ``_low_latency`` forms run an all-to-all as the exchange of an expert-parallel library
         (docs/network.md).
     library
         Version or launch mode of the node's library, or the all-reduce kernels of a serving engine: a name in
-        ``cluster.node.collectives.libraries``. None: the node's ``default_library``; where it states none, the middle
-        of those measured.
+        ``cluster.node.collectives.libraries``. None: the node's ``default_library``, else the middle of the measured
+        ones.
     exchange
-        With ``dispatch`` or ``combine``: what is exchanged; a library that sends a copy an expert, or makes its own
-        bytes otherwise, then does so, and ``size_bytes`` only serves where the node has no such library. None: what is
-        typical, in ``size_bytes``.
+        Contents of a ``dispatch`` or ``combine``. The library then determines the bytes (such as one copy an expert),
+        and ``size_bytes`` only applies if the node has no such library. None: a typical exchange of ``size_bytes``.
 
     Returns
     -------
@@ -82,6 +80,8 @@ def collective(
     ------
     InputError
         An argument is wrong, or the named algorithm cannot run on these ranks.
+    UnreachableError
+        Dead links leave no route.
 
     Examples
     --------
@@ -119,27 +119,27 @@ def exchange_experts(
     mode: str = "normal",
     library: str | None = None,
 ) -> Traffic:
-    """One phase of an expert exchange: every rank's tokens to their experts, or back.
+    """Time and link loads of one phase of an expert exchange: tokens to their experts, or back.
 
     Parameters
     ----------
     cluster
-        Where the ranks are.
+        Cluster of the ranks.
     ranks
-        GPU numbers, distinct; as many on every node, in the same places.
+        Distinct GPU numbers, at the same positions in every node.
     phase
         ``dispatch`` or ``combine``.
     exchange
-        What is exchanged.
+        Contents of the exchange.
     mode
         ``normal``, ``low_latency`` or ``asynchronous``.
     library
-        Where the node knows several; None: its first.
+        Expert-parallel library; None: the node's first.
 
     Raises
     ------
     InputError
-        An argument is wrong, or the node has no library for it.
+        An argument is wrong, or the node has no measured library for this phase, mode and group.
 
     Examples
     --------
@@ -165,19 +165,19 @@ def exchange_experts(
 
 
 def check_library(cluster: Cluster, library: str | None) -> None:
-    """Raise UnknownNameError unless the node knows this library."""
+    """Raise UnknownNameError if the node does not have this library."""
     versions = cluster.node.collectives.libraries
     if library is not None and library not in versions:
         raise UnknownNameError("library", library, versions)
 
 
 def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: float) -> Traffic:
-    """One message by the collective library.
+    """Time and link loads of one message by the collective library.
 
     Parameters
     ----------
     cluster
-        Where both are.
+        Cluster of both GPUs.
     source, destination
         GPU numbers; equal ones move nothing.
     size_bytes
@@ -211,12 +211,12 @@ def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: 
 
 
 def consider_messages(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> None:
-    """Find the ways of messages between distinct GPUs of the cluster, all at once: many are as fast as one.
+    """Compute the routes of messages between distinct GPUs of the cluster in one batch, and keep them in its memo.
 
     Raises
     ------
     UnreachableError
-        Dead links leave no way.
+        Dead links leave no route.
     """
     memo, layout = cluster.memo, cluster.layout.of_messages
     new = [ends for ends in dict.fromkeys(pairs) if ("choices", "point_to_point", ends) not in memo]
@@ -251,12 +251,12 @@ def considered(
     library: str | None,
     exchange: ExpertExchange | None = None,
 ) -> tuple[AlgorithmCandidate, ...]:
-    """All ways of the named algorithm, or of all that the library's tuner knows; ``exchange`` instead of the typical.
+    """Candidates of the named algorithm, or of all algorithms that the library's tuner considers.
 
     Raises
     ------
     InputError
-        The algorithm or library cannot do this on these ranks.
+        The algorithm or library cannot run this kind on these ranks.
     """
     if algorithm is None and (engine := custom_all_reduce.choices(group, kind, library)):
         return engine
@@ -300,16 +300,16 @@ def _traffic(
     library: str | None,
     exchange: ExpertExchange | None = None,
 ) -> Traffic:
-    """The cheapest choice: of groups that stand alike found for the first, and moved."""
+    """Traffic of the cheapest candidate, computed once for all groups at equivalent positions."""
     cluster = group.cluster
-    # Choices are for a byte: the number of tokens does not matter to them.
+    # Candidates are for one byte, whatever the number of tokens.
     exchange = replace(exchange, tokens=1.0) if exchange else None
     place = ("stands", group.ranks)
     stands: Standing | None = cluster.memo.get(place)
     if stands is None:
         stands = cluster.memo[place] = standing(cluster, group.ranks)
     source = -1
-    if kind.rooted:  # among those that stand alike it has a number, else it is itself
+    if kind.rooted:  # equivalent groups share a root by its number in the group
         source = group.source if stands is None else sorted(group.ranks).index(group.source)
     who = frozenset(group.ranks) if stands is None else stands.alike
     key = ("choices", kind.name, algorithm, library, who, source, exchange)
@@ -320,7 +320,7 @@ def _traffic(
     choices, first = candidates
     if first is None or stands is None:
         return cheapest(choices, size_bytes)
-    # All that stand alike share the bytes on their links, so that who asks what these are of a link need ask once.
+    # Equivalent groups share one tuple of link bytes, so that per-link sums are computed once for all of them.
     traffic: tuple[Traffic, NDArray[np.int64]] | None = cluster.memo.get((key, size_bytes))
     if traffic is None:
         like = cheapest(choices, size_bytes)

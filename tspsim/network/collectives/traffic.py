@@ -1,12 +1,9 @@
-"""What a transfer asks of the network.
+"""Traffic of a transfer, and groups at equivalent positions, whose traffic differs only in the numbers of links.
 
-Groups that stand alike: what one of them does to its links, another does to the links of its own nodes and leaves.
-
-Nodes are alike, and where flows choose among equal paths by the number of the NIC they go to, so are leaf switches: a
-schedule depends on which ranks of each node take part, on which nodes share a leaf, and on which spine each NIC's
-number picks. Groups that agree in these are one group under other numbers of nodes and leaves, and their links the same
-under other numbers. Numbers are given in ascending order, so that links stay in theirs, and every sum is that of the
-same numbers in the same order.
+All nodes are equal. Where a flow's path depends only on the NIC that it goes to, leaf switches are equal too. Then a
+schedule depends on the positions of the ranks in each node, on which nodes share a leaf, and on the spine of each NIC.
+Groups that agree in these are equivalent: renumbered nodes and leaves turn one's links into the other's. Numbers are
+assigned in ascending order, so that links keep their order and sums are equal to the bit.
 """
 
 from __future__ import annotations
@@ -28,25 +25,24 @@ if TYPE_CHECKING:
 @quick
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A transfer's time alone, and the links it loads.
+    """Uncontended time of a transfer, and its link loads.
 
-    Alone it takes ``latency_s + fluid_s``; contention stretches the second part.
+    Alone it takes ``latency_s + fluid_s``; contention stretches ``fluid_s``.
 
     Attributes
     ----------
     algorithm
-        Name in :data:`~tspsim.network.ALGORITHMS`, ``point_to_point``, a library's name, or ``none`` where nothing
-        moves.
+        Name in :data:`~tspsim.network.ALGORITHMS`, ``point_to_point``, a library's name, or ``none`` if nothing moves.
     latency_s
-        Seconds that no bandwidth shortens.
+        Seconds that do not depend on bandwidth.
     fluid_s
-        Seconds the slowest link needs, at the efficiency libraries reach.
+        Seconds of the slowest link, at the efficiency that libraries reach.
     links, link_bytes
-        Ids of the links used, and the bytes that cross each in all.
+        Ids of the links used, and bytes that cross each.
     low, high
-        Factors of the time alone between which nine of ten measured ones lie.
+        Factors of the uncontended time between which 90 % of measured times lie.
     apart
-        Copy engines move it: neither do kernels beside it slow down, nor it beside them.
+        Copy engines move the data: kernels and this transfer do not slow each other down.
     """
 
     algorithm: str
@@ -64,13 +60,13 @@ class Traffic:
         return self.latency_s + self.fluid_s
 
     def on(self, links: tuple[int, ...]) -> Traffic:
-        """The same over as many other links."""
+        """The traffic on other links, as many as its own."""
         return Traffic(
             self.algorithm, self.latency_s, self.fluid_s, links, self.link_bytes, self.low, self.high, self.apart
         )
 
     def slice_of(self, slices: int) -> Traffic:
-        """One of so many equal slices, which begin and end as one transfer."""
+        """One of ``slices`` equal slices, whose times add up to the whole transfer's."""
         sliced = tuple(size / slices for size in self.link_bytes)
         return replace(self, latency_s=self.latency_s / slices, fluid_s=self.fluid_s / slices, link_bytes=sliced)
 
@@ -78,24 +74,24 @@ class Traffic:
 NOTHING = Traffic("none", 0.0, 0.0, (), ())
 
 
-# --- groups that stand alike ----------------------------------------------------------------------------------
+# --- groups at equivalent positions ---------------------------------------------------------------------------
 
 Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a group stands: what it has in common with groups that stand alike, and what is its own."""
+    """Position of a group in the cluster."""
 
-    #: Equal for groups that stand alike.
+    #: Equal for equivalent groups.
     alike: Hashable
-    #: Its nodes, and the leaf switches of their NICs (over all planes), ascending; no leaves of a single node.
+    #: Its nodes, and the leaf switches of their NICs over all planes, ascending; no leaves for a single node.
     nodes: Integers
     leaves: Integers
 
 
 def standing(cluster: Cluster, ranks: Sequence[int]) -> Standing | None:
-    """Where a group stands; None where links differ, or flows choose paths by more than where they go to."""
+    """Position of a group; None: links differ, or the paths of flows depend on more than their destination."""
     if cluster.factors:
         return None
     per_node = cluster.gpus_per_node
@@ -110,7 +106,7 @@ def standing(cluster: Cluster, ranks: Sequence[int]) -> Standing | None:
         return None
     leaves, number = np.unique(uplinks.leaf[nodes], return_inverse=True)
     around: tuple[bytes, ...] = (number.tobytes(),)
-    if len(leaves) > uplinks.planes:  # some way goes over a spine
+    if len(leaves) > uplinks.planes:  # some route crosses a spine
         if uplinks.spine is None:
             return None
         around = (*around, uplinks.spine[nodes].tobytes())
@@ -118,7 +114,7 @@ def standing(cluster: Cluster, ranks: Sequence[int]) -> Standing | None:
 
 
 def onto(cluster: Cluster, links: Integers, here: Standing, there: Standing) -> Integers:
-    """The links of a group that stands ``here``, as those of one that stands alike ``there``."""
+    """Links of a group at position ``here``, renumbered for an equivalent group at ``there``."""
     layout = cluster.layout
     if len(here.nodes) == 1:
         return np.add(links, int(there.nodes[0] - here.nodes[0]) * layout.node_links, dtype=np.int64)
@@ -141,16 +137,18 @@ def onto(cluster: Cluster, links: Integers, here: Standing, there: Standing) -> 
 
 @dataclass(frozen=True)
 class _Uplinks:
-    """Of every NIC, shape (nodes, NICs): its leaf, over all planes, and the spine that flows to it take; of planes, how
-    many. ``spine`` None: what is above leaves is not alike."""
+    """Uplinks of the NICs."""
 
+    #: Leaf switch of every NIC over all planes, shape (nodes, NICs).
     leaf: Integers
+    #: Spine of the flows to every NIC, shape (nodes, NICs); None: leaves are not equal.
     spine: Integers | None
+    #: Number of planes.
     planes: int
 
 
 def _uplinks(cluster: Cluster) -> _Uplinks | None:
-    """None where NICs are not joined by a Clos network whose flows choose by destination."""
+    """Uplinks of the cluster's NICs; None unless a Clos network with routing by destination connects them."""
     layout = cluster.layout
     if layout.fabric is None or not isinstance(layout.plane, Clos) or not layout.routing.object.by_destination:
         return None
