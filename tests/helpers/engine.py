@@ -22,7 +22,7 @@ from tspsim.parallel import Adapters, ExpertRouting, Job, Optimizer, Plan, Work,
 from tspsim.parallel.checks import check
 from tspsim.parallel.routing import BALANCED
 from tspsim.program import Collective, Compute, Instruction, Program, SendReceive
-from tspsim.program.mesh import Mesh
+from tspsim.program.instructions import Mesh
 
 ADAMW_UNFUSED = Optimizer("adamw-unfused", 2.0, 2.0, 12.0, 8.0)
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 import tspsim
 from tspsim import cli
-from tspsim.base.catalog import parse_yaml
+from tspsim.base.dialect import parse_yaml
 from tspsim.model import load_model
 from tspsim.network import load_cluster
 from tspsim.scenario import ClusterInline, OptimizerSpec, PlanSpec, Prices, RankPlacement, Scenario, Workload

@@ -12,10 +12,10 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..base.quick import quick
 from ..network import (
@@ -29,11 +29,10 @@ from ..network import (
     point_to_point,
     waiting,
 )
+from ..network.wiring import Wiring
 from ..operators import Operator
 from ..program import Program, Tokens
-from ..program.instructions import Content
-from ..program.mesh import Mesh
-from .folding import position_rows, row_bytes
+from ..program.instructions import Content, Mesh
 from .timeline import Label
 
 #: Kind of a copy in timelines → its direction.
@@ -269,3 +268,95 @@ def segments(column: Integers) -> tuple[Integers, Integers]:
     borders = np.flatnonzero(column[1:] != column[:-1]) + 1
     inner: Integers = borders.astype(np.int64)
     return np.concatenate([[0], inner]), np.concatenate([inner, [len(column)]])
+
+
+# --- equivalent positions in a cluster ------------------------------------------------------------------------
+
+
+def row_bytes(rows: NDArray[np.int64]) -> list[bytes]:
+    """Bytes of every row, equal for equal rows."""
+    whole = np.ascontiguousarray(rows)
+    voids: Any = whole.view(np.dtype((np.void, whole.shape[1] * whole.itemsize))).reshape(-1).tolist()
+    return cast("list[bytes]", voids)
+
+
+def position_rows(cluster: Cluster, groups: Integers) -> Integers | None:
+    """One row for each group of GPUs; equal rows mean equal links *among* the members, member by member.
+
+    A row has the members' positions relative to the first one's node, the slow links of their nodes, and the leaf
+    switches of their NICs. It does not include other users of those links (:func:`exclusive`).
+
+    Parameters
+    ----------
+    groups
+        GPUs, shape (groups, members).
+
+    Returns
+    -------
+    array of shape (groups, columns), or None
+        None: groups cannot be compared, because a link between switches is slow, flows are hashed to ports of NICs, or
+        flows are spread over a user's graph of switches.
+    """
+    layout = cluster.layout
+    if layout.nic_lanes > 1 or (isinstance(layout.fabric, Wiring) and layout.fabric.choices > 1):
+        return None
+    home = groups[:, :1] // layout.gpus * layout.gpus
+    columns = [groups - home]
+    if cluster.factors:
+        marks = np.zeros(cluster.nodes, dtype=np.int64)
+        slow: dict[int, list[tuple[int, float]]] = {}
+        for link, factor in cluster.factors:
+            if link < layout.host_start:
+                node, local = divmod(link, layout.node_links)
+            elif link < layout.nic_start:
+                node, local = divmod(link - layout.host_start, 2 * layout.gpus)
+                local += layout.node_links
+            elif link < layout.switch_start:
+                node, local = divmod(link - layout.nic_start, 2 * layout.nics * layout.nic_lanes)
+                local += layout.node_links + 2 * layout.gpus
+            else:
+                return None
+            slow.setdefault(node, []).append((local, factor))
+        seen: dict[tuple[tuple[int, float], ...], int] = {}
+        for node, links in slow.items():
+            marks[node] = seen.setdefault(tuple(links), len(seen) + 1)
+        columns.append(marks[groups // layout.gpus])
+    if layout.fabric is not None and bool((groups // layout.gpus != groups[:, :1] // layout.gpus).any()):
+        _, leaf, _ = layout.attachment(layout.nic_of(groups))
+        # Leaves of a Clos network are equal up to their distance; in any other graph each leaf is distinct.
+        columns.append(leaf if isinstance(layout.fabric, Wiring) else leaf - leaf[:, :1])
+    return np.concatenate(columns, axis=1)
+
+
+def exclusive(cluster: Cluster, gpus: ArrayLike, links: ArrayLike) -> bool:
+    """Whether only these GPUs can move data over these links.
+
+    That is so for links inside a node between members, between a member and its switch or NIC, and of a NIC that only
+    serves members; not for links between switches.
+    """
+    layout = cluster.layout
+    wanted = np.asarray(links, dtype=np.int64)
+    if not wanted.size:
+        return True
+    if int(wanted.max()) >= layout.switch_start:
+        return False
+    member = np.zeros(cluster.gpus, dtype=bool)
+    member[np.asarray(gpus)] = True
+    inside = wanted[wanted < layout.host_start]
+    node, local = np.divmod(inside, layout.node_links)
+    if layout.mesh or layout.inside.star:
+        ends = np.stack(layout.inside.ends)[:, local]
+        users = (node * layout.gpus + ends)[ends < layout.gpus]
+    else:  # messages of all GPUs of the node may use the link
+        users = np.unique(node)[:, None] * layout.gpus + np.arange(layout.gpus)
+    if not member[users].all():
+        return False
+    host = wanted[(wanted >= layout.host_start) & (wanted < layout.nic_start)]
+    if not member[(host - layout.host_start) // 2].all():
+        return False
+    nics = (wanted[wanted >= layout.nic_start] - layout.nic_start) // (2 * layout.nic_lanes)
+    if not nics.size:
+        return True
+    everyone = np.arange(cluster.gpus)
+    strangers = np.unique(layout.nic_of(everyone[~member]))
+    return not np.isin(nics, strangers).any()

@@ -1,7 +1,7 @@
 """From programs on meshes to simulated devices and channels, with one partition of the ranks for all programs.
 
 Inside a connected component every use of a template by a group is an *instance* with its own links
-(:mod:`tspsim.engine.instances`). :mod:`tspsim.engine.folding` groups equal ranks and equal instances into classes. To
+(:mod:`tspsim.engine.instances`). :mod:`tspsim.engine.classes` groups equal ranks and equal instances into classes. To
 run every rank, all components are built and this last step is left out.
 """
 
@@ -20,9 +20,7 @@ from ..base.memo import BoundedCache, once
 from ..network import Cluster
 from ..network.fluid import Channel
 from ..network.sharing import Solutions
-from .channels import Floats, connect, sums, users_of
-from .classes import RankClasses, links_of
-from .folding import exclusive, number
+from .classes import Floats, RankClasses, connect, links_of, number, sums, users_of
 from .instances import (
     Assignment,
     Cost,
@@ -30,6 +28,7 @@ from .instances import (
     Integers,
     Templates,
     distinct_components,
+    exclusive,
     mesh_components,
     template_instances,
     used_links,

@@ -1,8 +1,9 @@
-"""Facts of a device as its file states them, in SI units, with their sources."""
+"""Facts of a device as its file states them, in SI units, with their sources; names of kernel libraries."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from tspsim.operators import multiplied_as
 from ..base.memo import once
 
 if TYPE_CHECKING:
-    from .specification import DeviceSpec, Sourced
+    from .specification import DeviceSpec, KernelFit, Sourced
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,3 +128,64 @@ class DeviceFacts:
             Provenance(f"{self.name}: {what}", text, number.source, spec.basis_of(number))
             for what, (text, number) in numbers.items()
         )
+
+
+# --- names of kernel libraries --------------------------------------------------------------------------------
+
+#: First word of a library's name → engine. Fits can be requested by this word alone. ATOM runs AITER's kernels.
+ENGINES: dict[str, str] = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "trtllm": "trtllm",
+    "tensorrt-llm": "trtllm",
+    "aiter": "aiter",
+    "atom": "aiter",
+}
+
+
+def of_library(fits: Sequence[KernelFit], name: str | None) -> list[KernelFit]:
+    """Fits of the library ``name``; else those of the newest version of the engine that its first word names.
+
+    Of an engine's fits, those whose names have the further words of ``name``; if none has, all of them, because another
+    kernel of the engine is nearer than another engine's. Untuned fits are only returned by their full name.
+    """
+    if name is None:
+        return []
+    exact = [fit for fit in fits if fit.library == name]
+    engine = _engine(name)
+    if exact or engine is None:
+        return exact
+    own = [fit for fit in fits if _engine(fit.library) == engine and fit.untuned is None]
+    own = [fit for fit in own if is_of(fit, name)] or own
+    newest = max((version_of(fit.library) for fit in own), default=())
+    return [fit for fit in own if version_of(fit.library) == newest]
+
+
+def is_of(fit: KernelFit, name: str) -> bool:
+    """Whether a fit's library is ``name``, or of the engine that ``name`` begins with and has its further words."""
+    if fit.library == name:
+        return True
+    engine = _engine(name)
+    words = name.lower().split()[1:]
+    return engine is not None and engine == _engine(fit.library) and all(word in fit.library.lower() for word in words)
+
+
+def maker_of(library: str) -> str:
+    """Maker of a library by the letters that its name begins with: an engine as stacks name it, else these letters.
+
+    >>> maker_of("TensorRT-LLM 1.2"), maker_of("aiter_asm(ref)"), maker_of("hipBLASLt")
+    ('trtllm', 'aiter', 'hipblaslt')
+    """
+    word = re.split(r"[^a-z-]", library.lower(), maxsplit=1)[0]
+    return ENGINES.get(word, word)
+
+
+def _engine(library: str) -> str | None:
+    """Engine of a library by its first word; None: of no engine, or a reference's."""
+    return ENGINES.get(library.split(" ", 1)[0].lower())
+
+
+def version_of(library: str) -> tuple[int, ...]:
+    """Version in the second word of an engine's library; empty: no version."""
+    words = library.split(" ", 2)
+    return tuple(map(int, re.findall(r"\d+", words[1]))) if len(words) > 1 and words[1][0].isdigit() else ()

@@ -1,32 +1,35 @@
-"""Who prices what: a table from an operator's class to the function that says what one costs inside a step.
+"""Time of an operator inside a step: the table from its class to its pricer, and the clock of a step.
 
-:mod:`tspsim.hardware.prices` registers those of this package. Other packages register theirs, for their own operators
+:mod:`tspsim.hardware.prices` registers the pricers of this package. Other packages register theirs, for their operators
 or in place of these, in a module that they name under the entry point group :data:`ENTRY_POINTS`::
 
     @pricer(MyKernel)
     def price(device: Device, kernel: MyKernel) -> Estimate:
         return device.memory_bound(kernel.hbm_bytes)
+
+The numbers of a device file's ``sustained`` turn isolated kernels into operators of a step: clocks, launches of further
+products, and how calls settle. Only the share of a kernel that the matrix units decide depends on their clock.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from tspsim.base.errors import TspsimError
-from tspsim.base.registry import installed, load
-from tspsim.operators import Operator
-
+from ..base.errors import TspsimError
 from ..base.memo import remembered
+from ..base.registry import installed, load
+from ..operators import Operator
 from .limits import Estimate
 
 if TYPE_CHECKING:
-    from .specification import InSteps
+    from .specification import InSteps, Sustained
 
-#: What a product takes as long as: its arithmetic, the bytes of its weights, or those of its rows.
+#: Bound of a product: arithmetic, bytes of its weights (``bytes``), or bytes of its activation rows (``rows``).
 Bound = Literal["bytes", "rows", "arithmetic"]
 Priced = TypeVar("Priced", bound=Operator)
-#: Of a :class:`~tspsim.hardware.Device` (which asks this table, and so is unknown to it) and an operator.
+#: (device, operator) → time; the device's type is Any, because :class:`~tspsim.hardware.Device` imports this module.
 Pricer = Callable[[Any, Priced], Estimate]
 
 #: Modules that register pricers when they are imported.
@@ -35,7 +38,7 @@ PRICERS: dict[type[Operator], Pricer[Any]] = {}
 
 
 def pricer(*classes: type[Priced]) -> Callable[[Pricer[Priced]], Pricer[Priced]]:
-    """Register a function as what prices operators of these very classes."""
+    """Decorator that registers a function as the pricer of these classes, without their subclasses."""
 
     def register(function: Pricer[Priced]) -> Pricer[Priced]:
         PRICERS.update(dict.fromkeys(classes, function))
@@ -45,12 +48,12 @@ def pricer(*classes: type[Priced]) -> Callable[[Pricer[Priced]], Pricer[Priced]]
 
 
 def price(device: Any, operator: Operator) -> Estimate:
-    """What an operator costs inside a step.
+    """Time of an operator inside a step.
 
     Raises
     ------
     TspsimError
-        Nobody registered a pricer for its class.
+        No pricer is registered for its class.
     """
     load_entry_points()
     pricer = PRICERS.get(type(operator))
@@ -69,17 +72,17 @@ def price(device: Any, operator: Operator) -> Estimate:
 
 
 def in_steps(device: Any, operator: Operator) -> InSteps | None:
-    """What steps that were measured whole on a device taught of an operator; None where nothing."""
+    """Correction of an operator by profiles of whole steps on the device; None: none."""
     measured = getattr(getattr(device, "spec", None), "in_steps", ())
     own = [entry for entry in measured if entry.operator == operator.family]
     return next((pricer for pricer in own if pricer.bound is None or pricer.bound == bound_of(device, operator)), None)
 
 
 def bound_of(device: Any, operator: Operator) -> Bound:
-    """Whether the bytes of an operator take longer than its arithmetic at what the device has of both, and whose bytes:
-    a router's product streams rows through few tiles, one that decodes streams weights through many."""
+    """Bound of an operator at the device's peak and bandwidth: ``arithmetic``, or bytes, mostly of weights (``bytes``,
+    as in decode) or of activation rows (``rows``, as in a router)."""
     peaks = device.peak_flops_per_s
-    # What a device widens before it multiplies runs on its units of 16 bits.
+    # Types that the device widens before multiplication run on its 16-bit units.
     peak = peaks.get(operator.dtype) or peaks.get("bf16")
     arithmetic = operator.flops / peak if peak else 0.0
     if operator.hbm_bytes / device.hbm_bytes_per_s < arithmetic:
@@ -91,3 +94,46 @@ def bound_of(device: Any, operator: Operator) -> Bound:
 def load_entry_points() -> None:
     for entry in installed(ENTRY_POINTS):
         load(entry)
+
+
+# --- isolated kernels inside a step ---------------------------------------------------------------------------
+
+#: Power of the transition from cool to settled clocks with a call's length. Measured: attention kernels of 13 ms run at
+#: 97 % of the rate of those of 6 ms, those of 15 ms at 88 %.
+SETTLING_POWER = 8.0
+
+
+def at_clock(isolated: Estimate, matrix_share: Any, rate: float) -> Estimate:
+    """Time of an isolated kernel with the matrix units at ``rate`` times the clock at which it was measured."""
+    factor = 1.0 + matrix_share * (1.0 / rate - 1.0)
+    return Estimate(*(value * factor for value in isolated))
+
+
+def with_parts(product: Estimate, parts: int, sustained: Sustained) -> Estimate:
+    """A grouped product with the launches of its ``parts`` − 1 further products, and with the range of the clock."""
+    seconds, low, high = product
+    if sustained.spread is not None:
+        clock = math.log(sustained.spread.value)
+        low = seconds * math.exp(-math.hypot(math.log(seconds / low), clock))
+        high = seconds * math.exp(math.hypot(math.log(high / seconds), clock))
+    further = (parts - 1) * sustained.grouped.value if sustained.grouped else 0.0
+    return Estimate(seconds + further, low + further, high + further)
+
+
+def burst(sustained: Sustained) -> float:
+    """Rate of a short step on a cool device over that of isolated kernels."""
+    return sustained.burst.value if sustained.burst else 1.0
+
+
+def rate(sustained: Sustained, family: str, clocks: str, *, measured_sustained: bool) -> float:
+    """Rate of matrix kernels at ``clocks`` over that at which a family's rows were measured."""
+    long_step = sustained.rate_of(family)
+    return (long_step if clocks == "sustained" else burst(sustained)) / (long_step if measured_sustained else 1.0)
+
+
+def cool_gain(call_s: float, sustained: Sustained) -> float:
+    """Rate of the matrix units in a call of ``call_s`` seconds that a benchmark repeats, over a long step's."""
+    if sustained.settle is None:
+        return 1.0
+    cool = burst(sustained) / sustained.gemm.value - 1.0
+    return float(1.0 + cool / (1.0 + (call_s / sustained.settle.value) ** SETTLING_POWER))

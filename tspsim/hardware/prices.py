@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from tspsim.operators import (
     LatentDecode,
     LatentPrefill,
     MemoryBound,
+    Operator,
     Part,
     ShortConvolution,
     SparseAttention,
@@ -29,7 +30,7 @@ from tspsim.operators import (
     widened_to,
 )
 
-from . import linear, sparse, step
+from . import linear, pricers, sparse
 from .device import Device
 from .kernels import OTHER_TYPE, Kernel
 from .limits import Estimate, FloatArray
@@ -91,7 +92,7 @@ def _product_without_cast(device: Device, product: Gemm) -> Estimate:
     alone = device.isolated(kernel, product.weight_dtype, **shape)
     if product.weight_dtype is not None:
         alone = alone.widened(OTHER_TYPE)  # the time to widen weights was not measured
-    alone = step.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)
+    alone = pricers.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)
     conflict = spec.channel_conflict
     if conflict is None or bound_of(device, product) != "bytes":
         return alone
@@ -230,7 +231,7 @@ def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
 
 def _scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:
     """A sparse-attention kernel at the clock of a step, which slows matrix products but not gathers or selection."""
-    rate = step.rate(device.spec.sustained, kernel.family, device.clocks, measured_sustained=kernel.sustained)
+    rate = pricers.rate(device.spec.sustained, kernel.family, device.clocks, measured_sustained=kernel.sustained)
     rate *= device.spec.clock_at_limit
     return replace(kernel, parameters={**kernel.parameters, "efficiency": kernel.parameters["efficiency"] * rate})
 
@@ -284,3 +285,31 @@ def _in_sequence(device: Device, calls: list[list[linear.Call]], dtype: str, sec
         for candidates in calls
     ]
     return Estimate(*(sum(values) for values in zip(*parts, strict=True)))
+
+
+# --- costs for the engine -------------------------------------------------------------------------------------
+
+
+class Costs:
+    """A device's estimates as plain seconds for the engine, with the range of each kernel family.
+
+    ``scales`` are factors on the times of a family (:attr:`Operator.kind`), for the effect of an error in it.
+    """
+
+    def __init__(self, device: Device, scales: Mapping[str, float] | None = None) -> None:
+        self.device = device
+        self.scales = scales or {}
+        self._spread: dict[str, list[float]] = {}
+        #: (low, high) factor that holds 90 % of the transfers of a step at these costs.
+        self.transfers = (1.0, 1.0)
+
+    def __call__(self, operator: Operator) -> float:
+        estimate = self.device.time(operator)
+        spread = self._spread.setdefault(operator.kind, [0.0, 0.0, 0.0])
+        for index, value in enumerate((estimate.low, estimate.seconds, estimate.high)):
+            spread[index] += value
+        return float(estimate.seconds) * self.scales.get(operator.kind, 1.0)
+
+    def errors(self) -> dict[str, tuple[float, float]]:
+        """Family → (low, high) factor that holds 90 % of its kernels' times, of all families so far."""
+        return {family: (low / middle, high / middle) for family, (low, middle, high) in self._spread.items()}

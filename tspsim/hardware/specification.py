@@ -9,19 +9,9 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from tspsim.base.strict import Strict
-from tspsim.base.units import (
-    BytesPerSecond,
-    FlopsPerSecond,
-    Hertz,
-    PositiveBytes,
-    PositiveCount,
-    Seconds,
-    UsdPerHour,
-    Watts,
-)
-from tspsim.operators import DTYPES
-
+from ..base.strict import Strict
+from ..base.units import BytesPerSecond, FlopsPerSecond, Hertz, PositiveBytes, PositiveCount, Seconds, UsdPerHour, Watts
+from ..operators import DTYPES
 from .families import FAMILIES
 
 Value = TypeVar("Value")

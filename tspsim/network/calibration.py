@@ -1,14 +1,14 @@
-"""Types of measured parameters of collective libraries, in the YAML of nodes and fabrics.
+"""Types of a collective library in the YAML of nodes and fabrics: its tuner's algorithms, and its parameters.
 
-Each has its source and the range of measured over predicted times (:class:`TransferSpread`). The formulas are beside
-the algorithms in :mod:`tspsim.network.collectives`; docs/collective-models.md has the study.
+Measured parameters have their source and the range of measured over predicted times (:class:`TransferSpread`). The
+formulas are beside the algorithms in :mod:`tspsim.network.collectives`; docs/collective-models.md has the study.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from ..base.strict import Strict
 from ..base.units import BytesPerSecond, PositiveBytes, PositiveCount, Seconds
@@ -33,6 +33,17 @@ Basis = Literal["data sheet", "library", "measured", "fitted", "assumed"]
 #: One value for each regime of a library's protocols: LL, LL128, Simple.
 Regimes = tuple[Seconds, Seconds, Seconds]
 Efficiencies = tuple[Efficiency, Efficiency, Efficiency]
+Value = TypeVar("Value")
+#: Families of algorithms with one efficiency each on a node; ``default`` is that of all others.
+Family = Literal["default", "ring", "tree", "direct", "in_switch", "in_memory", "point_to_point"]
+
+
+class NumberWithBasis(Strict, Generic[Value]):
+    """A number, its source, and its basis (data sheet, measured, …)."""
+
+    value: Value
+    source: str = Field(min_length=3)
+    basis: Basis = "data sheet"
 
 
 class TransferSpread(Strict):
@@ -144,7 +155,7 @@ class Shot(Strict):
 
 
 class CustomAllReduce(Strict):
-    """The all-reduce kernels of a serving engine (:mod:`tspsim.network.collectives.custom_all_reduce`)."""
+    """The all-reduce kernels of a serving engine (:mod:`tspsim.network.collectives.library`)."""
 
     library: str
     one_shot: Shot
@@ -190,3 +201,90 @@ class ExpertCurve(Strict):
     spread: TransferSpread = UNMEASURED
     source: str = Field(min_length=3)
     basis: Basis = "fitted"
+
+
+class Steps(Strict):
+    """Latencies of an algorithm in seconds: before the first byte, a hop inside a node, a hop between nodes."""
+
+    base: Seconds
+    hop: Seconds
+    net_hop: Seconds
+
+
+class MessageProtocol(Strict):
+    """A protocol of a collective library (NCCL: LL, LL128, Simple), which trades latency for bandwidth.
+
+    ``bandwidth_ratio`` is the share of the bandwidth that it reaches. ``node_cap`` and ``fabric_cap`` bound the bytes/s
+    that a GPU passes on inside a node and between nodes.
+    """
+
+    name: str
+    bandwidth_ratio: Fraction
+    ring: Steps
+    tree: Steps
+    node_cap: BytesPerSecond | None = None
+    fabric_cap: BytesPerSecond | None = None
+    source: str = Field(min_length=3)
+    basis: Basis = "library"
+
+
+#: Kind of collective → algorithms that a tuner considers; a kind left out: all that can run it.
+Considered = dict[Kind, Annotated[tuple[str, ...], Field(min_length=1)]]
+
+
+class CollectivesSpec(Strict):
+    """The collective library of a node.
+
+    ``inside_node`` and ``between_nodes`` list the algorithms that its tuner considers for each kind; the cheapest is
+    taken. ``efficiency`` is the share of a link's bandwidth that a family of algorithms reaches. ``own_chunk`` is the
+    rate at which a ring handles a rank's own chunk, while that rank's link is idle; absent where measurements show no
+    such time. Measured curves replace these formulas where they apply: ``curves`` inside a node, ``across`` between
+    nodes, ``custom_all_reduce`` for a serving engine's kernels, ``experts`` for dispatch and combine.
+    ``default_library`` is the version or launch mode, of those in the curves, of collectives that name none; absent:
+    the middle of the measured ones.
+    """
+
+    library: str
+    default_library: str | None = None
+    inside_node: Considered
+    between_nodes: Considered
+    protocols: tuple[MessageProtocol, ...] = Field(min_length=1)
+    efficiency: dict[Family, NumberWithBasis[Fraction]]
+    own_chunk: NumberWithBasis[BytesPerSecond] | None = None
+    in_switch_latency: NumberWithBasis[Seconds] | None = None
+    curves: tuple[Curve, ...] = ()
+    across: BetweenNodes | None = None
+    custom_all_reduce: tuple[CustomAllReduce, ...] = ()
+    experts: tuple[ExpertCurve, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if "default" not in self.efficiency:
+            raise ValueError("efficiency needs a 'default'")
+        if self.default_library is not None and self.default_library not in self.versions:
+            allowed = ", ".join(self.versions) or "none"
+            raise ValueError(f"default_library '{self.default_library}' is in no curve's libraries: {allowed}")
+        if self.across is not None:
+            counts = len(self.across.base), len(self.across.share), len(self.protocols)
+            if len(set(counts)) > 1:
+                raise ValueError("across has {} bases and {} shares, for {} protocols".format(*counts))
+            if self.in_switch_latency is not None and self.across.in_switch is None:
+                raise ValueError("across needs an in_switch where in_switch_latency is stated")
+        return self
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Versions and launch modes of the library with factors in the curves."""
+        return tuple(dict.fromkeys(name for curve in self.curves for name in curve.libraries))
+
+    def all_reduces_of(self, word: str) -> str | None:
+        """Library of all-reduce kernels whose first word is ``word`` (a serving engine); None: there is none."""
+        names = (kernels.library for kernels in self.custom_all_reduce)
+        return next((name for name in names if name.split()[0] == word), None)
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Names that a collective can state as its library."""
+        engines = [kernels.library for kernels in self.custom_all_reduce]
+        exchanges = [curve.library for curve in self.experts]
+        return tuple(dict.fromkeys([*self.versions, *engines, *exchanges]))

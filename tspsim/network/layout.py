@@ -91,7 +91,9 @@ class Layout:
     def nic_lanes(self) -> int:
         """Links of a NIC to its leaf in one direction: its ports if a flow stays on one, else one link of their summed
         rate."""
-        return self.ports if self.routing.object.by_cable and not isinstance(self.fabric, Wiring) else 1
+        if self.ports == 1 or isinstance(self.fabric, Wiring):
+            return 1
+        return self.ports if self.routing.object.by_cable else 1
 
     @once
     def links(self) -> int:

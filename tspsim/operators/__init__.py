@@ -8,13 +8,12 @@ The set is open: any subclass of :class:`Operator` with a pricer runs in any ste
 where it belongs in its layer; ``name`` is for display only.
 """
 
-from .attention import Attention, DecodeAttention
 from .base import MEMORY_BOUND_OPS, Computes, MemoryBound, Operator, Role, Sharding
 from .dtypes import DTYPES, DataType, element_bytes, kindred_of, multiplied_as, weight_bytes, widened_to
 from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
 from .part import Part
-from .products import FusedMoE, Gemm, GroupedGemm
+from .products import Attention, DecodeAttention, FusedMoE, Gemm, GroupedGemm
 from .sparse import Indexer, SparseAttention, TopK
 
 __all__ = [

@@ -119,20 +119,9 @@ class MemoryRule:
     reserve: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     least_reserve: float = 0.0
 
-    def bytes_for_caches(self, visible_bytes: float, parts: Mapping[str, float], reserve_bytes: float = 0.0) -> float:
-        """Never more than all parts leave of the visible memory, and never less than nothing."""
-        shared = self.share * (visible_bytes - sum(parts[name] for name in self.before))
-        own = shared - sum(parts[name] for name in self.after) - reserve_bytes
-        return max(0.0, min(own, visible_bytes - sum(parts.values())))
-
     def with_share(self, share: float) -> MemoryRule:
         """The rule where a user states the share: an engine's scripts then keep nothing free by themselves."""
         return MemoryRule(share, self.before, self.after)
-
-    def reserved(self, tokens: int, captured: int, ranks: int) -> float:
-        """Bytes of the reserve."""
-        fixed, token, graph, rank = self.reserve
-        return max(self.least_reserve, fixed + token * tokens + graph * captured + rank * ranks)
 
 
 #: What the parts leave holds caches, all of it.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...base.errors import InputError
+from ...hardware import Costs
 from ...network import Cluster
 from ...parallel import Captured
 from ...scenario import ClusterInline, Scenario
 from ...scenario.cluster import Island
-from ...step.costs import Costs
 from ...step.paths import Effort, LowerBound
 from ...step.question import Question, look_up
 from ...step.result import PlanResult
