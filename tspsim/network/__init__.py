@@ -7,7 +7,7 @@ Examples
 >>> cluster.graph.edges[0, 1]["kind"], len(cluster.route(0, 5))
 ('xgmi', 1)
 
-Two GPUs of a mesh have one link of their own, all eight have seven each:
+Two GPUs of a mesh share one link; in a group of eight, each GPU has seven:
 
 >>> def bus_bandwidth(gpus, size_bytes=2**30):
 ...     traffic = network.collective(cluster, range(gpus), "all_reduce", size_bytes)
@@ -15,7 +15,7 @@ Two GPUs of a mesh have one link of their own, all eight have seven each:
 >>> round(bus_bandwidth(8) / bus_bandwidth(2))
 7
 
-Any list of flows can be asked for its finish times:
+Finish times of any list of flows:
 
 >>> flows = [network.Flow(start_s=0.0, source=0, destination=1, size_bytes=76.8e9)]
 >>> [round(time_s, 3) for time_s in network.finish_times(cluster, flows)]

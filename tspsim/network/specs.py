@@ -320,7 +320,7 @@ class ClusterSpec(Strict):
 
 
 def sources(node: NodeSpec, fabric: FabricSpec | None) -> tuple[Provenance, ...]:
-    """Every number of a cluster with its source, a line each; measured curves, with rows and error, a line a curve."""
+    """Source of every number of a cluster's network, and one of every measured curve."""
     rows = [
         _cited(f"{node.link.kind} link", node.link.bandwidth),
         _cited(f"{node.link.kind} latency", node.link.latency),
@@ -348,7 +348,7 @@ def _library(library: CollectivesSpec) -> Iterator[Provenance]:
 
 
 def _curves(library: CollectivesSpec) -> Iterator[Provenance]:
-    """A line each; one that only some versions of the library take names them."""
+    """Source of every curve; one for only some versions of the library names them."""
     taken: set[tuple[tuple[str, ...], tuple[str, ...]]] = set()
     for curve in library.curves:
         what = f"{library.library} {', '.join(curve.kinds)} by {' or '.join(curve.algorithms)}, measured"
@@ -359,7 +359,7 @@ def _curves(library: CollectivesSpec) -> Iterator[Provenance]:
 
 
 def _curve(library: CollectivesSpec, curve: Curve, what: str) -> Provenance:
-    """The curve's first latency and last bandwidth, with the factors of the library that collectives get."""
+    """Source of a curve: its first latency and last bandwidth, with the factors of the default library."""
     value = f"from {curve.base[0] * 1e6:.3g} us, to {curve.efficiency[2]:.3g} of the links"
     own = curve.libraries.get(library.default_library or "")
     if own is None:

@@ -357,10 +357,9 @@ MOST_RANKS = 8
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """The kernels of one engine on ``ranks`` GPUs whose links carry ``bandwidth_bytes_per_s`` each way.
+    """All-reduce kernels of one engine on ``ranks`` GPUs with links of ``bandwidth_bytes_per_s`` in each direction.
 
-    ``floor_s`` are the seconds a byte takes on the slowest link, ``stretch`` (≥ 1) how much slower that is than as
-    specified.
+    ``floor_s`` is the seconds a byte on the slowest link, ``stretch`` (≥ 1) its ratio to that at specified bandwidths.
     """
 
     kernels: CustomAllReduce
@@ -374,27 +373,33 @@ class Custom:
         return self.kernels.spread
 
     def alone(self, size_bytes: float) -> tuple[float, float]:
-        """(latency, fluid part) in seconds of an all-reduce of ``size_bytes``."""
+        """Uncontended (latency, fluid part) in seconds of an all-reduce of ``size_bytes``."""
         peers = self.ranks - 1
         passed = 2.0 * size_bytes * peers / self.ranks
-        ways = [(self.kernels.one_shot, peers * size_bytes), (self.kernels.fallback, passed)]
+        shots = [(self.kernels.one_shot, peers * size_bytes), (self.kernels.fallback, passed)]
         if self.kernels.two_shot is not None:
-            ways.append((self.kernels.two_shot, passed))
-        moving = [moved / (self.bandwidth_bytes_per_s * shot.efficiency) for shot, moved in ways]
-        times = [shot.base + peers * shot.hop + seconds for (shot, _), seconds in zip(ways, moving, strict=True)]
+            shots.append((self.kernels.two_shot, passed))
+        moving = [moved / (self.bandwidth_bytes_per_s * shot.efficiency) for shot, moved in shots]
+        times = [shot.base + peers * shot.hop + seconds for (shot, _), seconds in zip(shots, moving, strict=True)]
         total = power_sum(times, -SHARPNESS)
         fluid = min(moving[times.index(min(times))], total)
-        # What the engines' corners round off is latency too, so that no part falls where another way takes over.
+        # The rest of the smooth minimum is latency, so that neither part falls where another kernel becomes fastest.
         return max(0.0, total - fluid), max(fluid * self.stretch, size_bytes * self.floor_s)
 
 
 def engine_takes(group: Group, kind: CollectiveKind) -> bool:
-    """Whether engines have kernels of their own for a group: an all-reduce of few GPUs inside one node."""
+    """Whether serving engines have kernels for a group: an all-reduce of at most MOST_RANKS GPUs in one node."""
     return kind is ALL_REDUCE and len(group.members) == 1 and group.size <= MOST_RANKS
 
 
 def engine_choices(group: Group, kind: CollectiveKind, library: str | None) -> tuple[AlgorithmCandidate, ...]:
-    """The all-reduce of the serving engine that ``library`` names, if it names one."""
+    """Candidate of the serving engine that ``library`` names; empty if it names none.
+
+    Raises
+    ------
+    InputError
+        The engine has no kernel for this kind or group.
+    """
     curves = [curve for curve in group.cluster.node.collectives.custom_all_reduce if curve.library == library]
     if not curves:
         return ()

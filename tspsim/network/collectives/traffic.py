@@ -169,19 +169,19 @@ READS = 0.8
 
 
 def host_bandwidth(node: NodeSpec) -> float:
-    """Bytes/s of copies between a GPU and its host, or the pool in its place."""
+    """Bytes/s of copies between a GPU and its host, or a memory pool in its place."""
     efficiencies = node.collectives.efficiency
     share = efficiencies.get("in_memory", efficiencies["default"]).value if node.memory_pool is not None else COPIES
     return share * host_link_bytes_per_s(node)
 
 
 def host_reads(node: NodeSpec) -> float:
-    """Bytes/s at which the host's processors read a GPU's part of its memory; 0: not known."""
+    """Bytes/s at which the host's processors read a GPU's part of host memory; 0: unknown."""
     return READS * node.host_reads.value if node.host_reads is not None else 0.0
 
 
 def host_link_bytes_per_s(node: NodeSpec) -> float:
-    """What that link carries each way, whoever moves it: of a node with a pool of memory that of a GPU to it."""
+    """Bytes/s in each direction of the link between a GPU and host memory, or a memory pool in its place."""
     if node.memory_pool is not None:
         return float(node.link.bandwidth.value * node.link.per_gpu)
     return (node.host_memory or node.host_link).bandwidth.value
@@ -190,16 +190,15 @@ def host_link_bytes_per_s(node: NodeSpec) -> float:
 def host_copy(cluster: Cluster, gpu: int, size_bytes: float, direction: str) -> Traffic:
     """A copy ``out`` of a GPU's memory to its host's, or ``in``.
 
-    It takes the GPU's own link to the host, which what it sends to its NIC (or receives from it) takes too. Where the
-    host's memory has a link of its own, or a cluster of one node no NICs, nothing else is in its way. To and from a
-    pool of memory it takes the link that collectives take.
+    It uses the GPU's link to the host, which traffic to and from its NIC uses too. If host memory has its own link, or
+    a cluster of one node has no NICs, it shares no link. Copies to and from a memory pool use the link of collectives.
 
     Parameters
     ----------
     cluster
-        Where the GPU is.
+        Cluster of the GPU.
     gpu
-        Its number.
+        GPU number.
     size_bytes
         Bytes that are copied.
     direction
@@ -228,5 +227,5 @@ def host_copy(cluster: Cluster, gpu: int, size_bytes: float, direction: str) -> 
 
 
 def waiting(seconds: float) -> Traffic:
-    """What goes on to a store, or comes from one, over nothing that is shared in the cluster."""
+    """A transfer to or from a store, of ``seconds``, which shares no link of the cluster."""
     return Traffic("store", seconds, 0.0, (), (), apart=True)

@@ -18,11 +18,11 @@ from .schedule import Group, Schedule, beside, on_links, pipelined, scaled, sche
 
 
 def in_one_switch(group: Group, kind: CollectiveKind) -> list[Schedule]:
-    """Behind one switch that can reduce; bytes out of and into each GPU for one byte of payload.
+    """Reduction in the switch of one node: bytes out of and into each GPU for one byte of payload.
 
-    Each of n ranks owns 1/n. To reduce, it reads its part from all ranks through the switch, which adds them
-    up (``multimem.ld_reduce``): everyone sends all it has, and receives its part. To gather, it writes its
-    part to all ranks at once (``multimem.st``). An all-reduce does both: 1 + 1/n each way, so bus bandwidth
+    Each of n ranks owns 1/n. To reduce, it reads its part of all ranks through the switch, which adds them
+    (``multimem.ld_reduce``): every rank sends all it has, and receives its part. To gather, it writes its part to all
+    ranks at once (``multimem.st``). An all-reduce does both, with 1 + 1/n bytes in each direction, so bus bandwidth
     grows with the group as 2(n − 1)/(n + 1).
     """
     cluster = group.cluster
