@@ -25,7 +25,7 @@ from tspsim.network import (
     point_to_point,
 )
 from tspsim.network.clos import Clos
-from tspsim.network.even import evenly, is_even
+from tspsim.network.even import even_colouring, is_even
 from tspsim.network.graphs import switched
 from tspsim.network.layout import Layout
 from tspsim.network.routing import Flows
@@ -166,7 +166,7 @@ def test_planned_flows_are_dealt_out_evenly(data: st.DataObject, leaves: int, sp
         np.array(data.draw(st.lists(st.integers(0, most - 1), min_size=flows, max_size=flows)), dtype=np.int64)
         for most in (leaves, leaves, spines)
     )
-    found = evenly(source, target, wish, spines)
+    found = even_colouring(source, target, wish, spines)
     assert is_even(source, target, found, spines)
     assert ((found >= 0) & (found < spines)).all()
 

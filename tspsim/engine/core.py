@@ -183,7 +183,7 @@ class Submission:
         self.processes = [machine.env.process(process_of(machine, rank, stream)) for rank, stream in streams]
         machine.env.all_of(self.processes).callbacks.append(self.done.trigger)
 
-    def replaced(self, ranks: Sequence[SimulatedRank], times: Sequence[tuple[Floats, Floats]]) -> None:
+    def replace_result(self, ranks: Sequence[SimulatedRank], times: Sequence[tuple[Floats, Floats]]) -> None:
         """Replace the result by that of ``ranks``, whose instructions ran at ``times``: (starts, ends) in seconds."""
         self.system = replace(self.system, ranks=ranks)
         rows = [np.arange(len(simulated.role.labels)) for simulated in ranks]

@@ -24,9 +24,9 @@ from ..network import (
     ExpertExchange,
     Traffic,
     collective,
-    consider_messages,
     host_copy,
     point_to_point,
+    route_messages,
     waiting,
 )
 from ..network.wiring import Wiring
@@ -177,7 +177,7 @@ def template_instances(
         for ranks in (message_pairs(group, template) if template.is_message else [tuple(group)])
     ]
     if template.is_message and template.size_bytes and not cluster.layout.dead:
-        consider_messages(cluster, [(source, target) for source, target in meeting if source != target])
+        route_messages(cluster, [(source, target) for source, target in meeting if source != target])
     # If all nodes are equal, traffic inside one is that of another with higher link ids.
     inside: dict[tuple[int, ...], tuple[int, Traffic, tuple[float, ...]]] = {}
     # Groups at equivalent positions share one tuple of link bytes, and so the shares of their links.

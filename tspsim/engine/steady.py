@@ -146,7 +146,7 @@ def write_out(
         if number not in whole:
             whole[number] = simulated.role.written_out(assignment.programs[number])
     full = [replace(simulated, role=whole[number]) for simulated, number in zip(ranks, roles, strict=True)]
-    submission.replaced(full, times)
+    submission.replace_result(full, times)
     return set()
 
 

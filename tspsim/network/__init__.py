@@ -25,7 +25,7 @@ Finish times of any list of flows:
 from .cluster import Cluster
 from .collectives.algorithm import ALGORITHMS, CollectiveAlgorithm
 from .collectives.exchange import MULTIPROCESSORS, ExpertExchange, places_reached
-from .collectives.library import collective, consider_messages, exchange_experts, point_to_point
+from .collectives.library import collective, exchange_experts, point_to_point, route_messages
 from .collectives.multi_ring import hamiltonian_cycles
 from .collectives.schedule import Group, Schedule, scheduled
 from .collectives.traffic import Traffic, host_bandwidth, host_copy, host_link_bytes_per_s, host_reads, waiting
@@ -59,7 +59,6 @@ __all__ = [
     "between_nodes",
     "build_cluster",
     "collective",
-    "consider_messages",
     "exchange_experts",
     "finish_times",
     "hamiltonian_cycles",
@@ -72,6 +71,7 @@ __all__ = [
     "places_reached",
     "point_to_point",
     "read_graphml",
+    "route_messages",
     "scheduled",
     "waiting",
     "with_fabrics",

@@ -117,14 +117,17 @@ class Clos:
         core_lanes = max(1, self.pod_leaves * lanes // self.spine_cores) if self.spine_cores else 1
         return replace(self, lanes=lanes, core_lanes=core_lanes)
 
-    def pieces(self, endpoints: int, oversubscription: float) -> tuple[int, int]:
+    def switches_and_cables(self, endpoints: int, oversubscription: float) -> tuple[int, int]:
         """Number of switches, and of cables between them, that ``endpoints`` of all planes like this one use.
 
         An endpoint uses a port of a leaf and 1/``oversubscription`` of an uplink, and as much above a spine. A stage's
         ports fill whole switches, which several rails or pods may share.
 
-        >>> Clos(8, 32, 64).pieces(256, 1.0), Clos(8, 32, 64).pieces(16, 1.0), Clos(1, 64, 64).pieces(16, 1.0)
-        ((12, 256), (2, 16), (1, 0))
+        >>> plane = Clos(8, 32, 64)
+        >>> plane.switches_and_cables(256, 1.0), plane.switches_and_cables(16, 1.0)
+        ((12, 256), (2, 16))
+        >>> Clos(1, 64, 64).switches_and_cables(16, 1.0)
+        (1, 0)
         """
         stages = 1 + (self.spines > 0) + (self.cores > 0)
         rising = math.ceil(endpoints / oversubscription)

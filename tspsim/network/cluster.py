@@ -182,7 +182,7 @@ class Cluster:
         )  # fmt: skip
 
     @property
-    def installed(self) -> tuple[Cluster, ...]:
+    def installed_clusters(self) -> tuple[Cluster, ...]:
         """One cluster for each installed fabric, with the nodes on it: islands and the fabric between them; the
         installed fabric where simulated links are measured ones."""
         if self.islands is not None:

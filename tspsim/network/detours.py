@@ -40,7 +40,7 @@ class RoutedLayout(Protocol):
     @property
     def fabric(self) -> Any: ...
     @property
-    def separate(self) -> bool: ...
+    def separate_planes(self) -> bool: ...
     @property
     def gpus(self) -> int: ...
     @property
@@ -52,9 +52,9 @@ class RoutedLayout(Protocol):
     @property
     def switch_start(self) -> int: ...
 
-    def leaving(self, start: Integers, arrive: Integers) -> Integers: ...
+    def exit_gpu(self, start: Integers, arrive: Integers) -> Integers: ...
 
-    def by_way_of(
+    def routes_via(
         self, start: Integers, leave: Integers, arrive: Integers, end: Integers, across: NDArray[np.bool_], spread: int
     ) -> Integers: ...
 
@@ -86,7 +86,7 @@ def _shortest(wiring: Wiring, dead: set[int], begin: int, end: int, used: Counte
     while end not in shortest:
         reached: dict[int, Way] = {}
         for near, way in shortest.items():
-            for far, hop in wiring.out[near]:
+            for far, hop in wiring.out_links[near]:
                 if far not in shortest and hop not in dead:
                     longer = (*way, hop)
                     if far not in reached or _load(longer, used) < _load(reached[far], used):
@@ -117,12 +117,12 @@ def around(layout: RoutedLayout, usual: Integers, start: Integers, end: Integers
         first, last = start[left], end[left]
         across = first // layout.gpus != last // layout.gpus
         arrive = _shifted(layout, last, first - last if arrive_by is None else arrive_by)
-        leave = layout.leaving(first, arrive) if layout.separate else _shifted(layout, first, leave_by)
+        leave = layout.exit_gpu(first, arrive) if layout.separate_planes else _shifted(layout, first, leave_by)
         # Between two GPUs of a node, only their own NICs are tried.
         leave, arrive = np.where(across, leave, first), np.where(across, arrive, last)
         routed = _with_spines(layout, first, leave, arrive, last, spread)
         works = ~crosses(routed, layout.dead)
-        if layout.separate:  # separate planes do not lead back into the node
+        if layout.separate_planes:  # separate planes do not lead back into the node
             works &= across
         routes = _written(routes, left[works], routed[works])
         left = left[~works]
@@ -138,7 +138,7 @@ def _neighbours(layout: RoutedLayout) -> Iterator[tuple[int | None, int]]:
         return
     steps = range(1, layout.gpus)
     yield 0, 0
-    if layout.separate:
+    if layout.separate_planes:
         yield None, 0
         yield from ((arrive, 0) for arrive in steps)
         return
@@ -159,14 +159,14 @@ def _with_spines(
     """Routes over the NICs of ``leave`` and ``arrive``, with other spines and cores where only links between switches
     are dead."""
     across = np.ones(len(start), dtype=bool)
-    routes = layout.by_way_of(start, leave, arrive, end, across, spread)
+    routes = layout.routes_via(start, leave, arrive, end, across, spread)
     for turn in range(1, layout.plane.choices):
         dead = np.isin(routes, layout.dead)
         only_above = dead.any(axis=1) & ~(dead & (routes < layout.switch_start)).any(axis=1)
         rows = np.flatnonzero(only_above)
         if not rows.size:
             break
-        other = layout.by_way_of(start[rows], leave[rows], arrive[rows], end[rows], across[rows], spread + turn)
+        other = layout.routes_via(start[rows], leave[rows], arrive[rows], end[rows], across[rows], spread + turn)
         routes = _written(routes, rows, other)
     return routes
 

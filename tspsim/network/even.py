@@ -27,14 +27,14 @@ def is_even(source: Integers, target: Integers, colour: Integers, colours: int) 
     return True
 
 
-def evenly(source: Integers, target: Integers, wish: Integers, colours: int) -> Integers:
+def even_colouring(source: Integers, target: Integers, preferred: Integers, colours: int) -> Integers:
     """A colour for every edge, so that at most ``ceil(d / colours)`` of a vertex's d edges have the same colour.
 
     Parameters
     ----------
     source, target
         Vertices of every edge, on either side.
-    wish
+    preferred
         Preferred colour of every edge, kept if all of them together are even.
     colours
         Number of colours.
@@ -51,11 +51,11 @@ def evenly(source: Integers, target: Integers, wish: Integers, colours: int) -> 
     Four flows between the same leaves, which all prefer the first of four paths:
 
     >>> ends = np.zeros(4, dtype=np.int64)
-    >>> evenly(ends, ends, ends, 4).tolist()
+    >>> even_colouring(ends, ends, ends, 4).tolist()
     [0, 1, 2, 3]
     """
-    if is_even(source, target, wish, colours):
-        return wish
+    if is_even(source, target, preferred, colours):
+        return preferred
     ends = list(zip(_split(source, colours), _split(target, colours), strict=True))
     # Vertex (side, original vertex, part) → colour → edge.
     at: dict[tuple[int, int, int], dict[int, int]] = {}
@@ -68,7 +68,7 @@ def evenly(source: Integers, target: Integers, wish: Integers, colours: int) -> 
     for edge, (left, right) in enumerate(ends):
         begin, end = (0, *left), (1, *right)
         here, there = at.setdefault(begin, {}), at.setdefault(end, {})
-        wanted = int(wish[edge])
+        wanted = int(preferred[edge])
         if wanted in here or wanted in there:
             wanted = free(begin)
             if wanted in there:

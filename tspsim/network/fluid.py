@@ -22,7 +22,7 @@ from .sharing import Sharing, Solutions
 #: Priority of the last event of an instant (SimPy takes smaller numbers first; NORMAL is 1).
 LAST = EventPriority(2)
 #: Transfers of a region up to which all rates are solved at once.
-FEW = 32
+FEW_TRANSFERS = 32
 
 
 class Activity(Protocol):
@@ -69,7 +69,7 @@ class Settled(simpy.Event):
         env.schedule(self, LAST)
 
 
-def nothing(_event: simpy.Event) -> None:
+def no_op(_event: simpy.Event) -> None:
     """Callback in the place of one that moved to another timeout."""
 
 
@@ -112,7 +112,7 @@ class Calendar:
             place, callbacks = activity.place, instant.callbacks
             activity.instant, activity.place = instant, len(callbacks)
             callbacks.append(before.callbacks[place])
-            before.callbacks[place] = nothing
+            before.callbacks[place] = no_op
 
     def complete(self, event: simpy.Event, delay_s: float) -> None:
         """Trigger ``event`` after ``delay_s``, which cannot change; its value is that time."""
@@ -306,7 +306,7 @@ class Fluid:
         now, calendar, beside = self.env.now, self.calendar, self._beside_kernels
         for region in changed:
             active = self._active[region]
-            if len(active) > FEW:
+            if len(active) > FEW_TRANSFERS:
                 active = list(self._many(region, active))
                 speeds = [transfer.share for transfer in active]
             else:

@@ -156,7 +156,7 @@ class Layout:
         return np.array(self.fabric.attached, dtype=np.int64)
 
     @once
-    def separate(self) -> bool:
+    def separate_planes(self) -> bool:
         """Whether several planes are connected only through GPUs."""
         if not isinstance(self.fabric, Wiring):
             return self.fabric == "rails"
@@ -172,7 +172,7 @@ class Layout:
         """Plane, leaf within the plane, and endpoint number of each NIC."""
         if isinstance(self.fabric, Wiring):
             if self.fabric.attached:
-                return np.zeros_like(nic), self._leaf[nic], self.fabric.turns[nic]
+                return np.zeros_like(nic), self._leaf[nic], self.fabric.spread_numbers[nic]
             return np.zeros_like(nic), nic // self.nics, nic
         if self.fabric == "fat_tree":
             return np.zeros_like(nic), nic // self.clos.ports, nic
@@ -213,8 +213,8 @@ class Layout:
         """
         start, end = np.asarray(source, dtype=np.int64), np.asarray(destination, dtype=np.int64)
         across = start // self.gpus != end // self.gpus
-        leave = self.leaving(start, end) if self.separate else start
-        usual = self.by_way_of(start, np.where(across, leave, end), end, end, across, _mixed(label))
+        leave = self.exit_gpu(start, end) if self.separate_planes else start
+        usual = self.routes_via(start, np.where(across, leave, end), end, end, across, _mixed(label))
         return around(self, usual, start, end, _mixed(label)) if self.dead else usual
 
     @property
@@ -223,9 +223,9 @@ class Layout:
         return self.fabric is not None and self.routing.object.drawn and self.plane.choices * self.nic_lanes > 1
 
     @once
-    def of_messages(self) -> Layout:
+    def for_messages(self) -> Layout:
         """Layout for messages outside collectives, whose paths do not depend on other flows."""
-        routing = self.routing.of_messages
+        routing = self.routing.for_messages
         return self if routing == self.routing else replace(self, routing=routing)
 
     @once
@@ -245,12 +245,12 @@ class Layout:
         within, usual = ((((table >= 0) & (table < self.host_start)).sum(axis=1)) for table in tables)
         return int((within - usual).max(initial=0)) // (2 if self.inside.star else 1)
 
-    def leaving(self, start: Integers, arrive: Integers) -> Integers:
+    def exit_gpu(self, start: Integers, arrive: Integers) -> Integers:
         """GPU of the sender's node whose NIC is on the plane of ``arrive``, for separate planes."""
         changes = self.plane_of(start) != self.plane_of(arrive)
         return np.where(changes, start - start % self.gpus + arrive % self.gpus, start)
 
-    def by_way_of(
+    def routes_via(
         self, start: Integers, leave: Integers, arrive: Integers, end: Integers, across: NDArray[np.bool_], spread: int
     ) -> Integers:
         """Links from ``start`` to ``end``; where ``across``, over the NICs of ``leave`` and ``arrive``."""

@@ -134,7 +134,7 @@ def build_cluster(
         stated = spec = with_device(spec, device)
     whole = graph is not None and is_whole(graph)
     if graph is not None and not whole:
-        spec = spec.joined_by(graph)
+        spec = spec.with_graph_links(graph)
     if gpus_per_node is not None:
         try:
             spec = spec.part(gpus_per_node)

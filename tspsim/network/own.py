@@ -294,7 +294,7 @@ def _node(node: NodeSpec, reading: GraphReading) -> tuple[NodeSpec, list[list[fl
     a_node = len(reading.nics[0]) or max(1, node.nics * reading.gpus // node.gpus)
     spec = _as_specified(node, union) if (reading.gpus, a_node) == (node.gpus, node.nics) else None
     if spec is None:
-        spec = node.on_links([(*ends, *rate) for ends, rate in union.items()], reading.gpus, a_node)
+        spec = node.with_links([(*ends, *rate) for ends, rate in union.items()], reading.gpus, a_node)
     host = max((rate for both in reading.host for rate in both), default=node.host_link.bandwidth.value)
     if host > node.host_link.bandwidth.value or spec.gpus != node.gpus:
         spec = spec.model_copy(update={"host_link": node.host_link.model_copy(update=_at(node.host_link, host))})

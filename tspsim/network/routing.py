@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..base.registry import Registry
 from .clos import Clos
-from .even import evenly
+from .even import even_colouring
 
 Integers = NDArray[np.int64]
 
@@ -81,7 +81,7 @@ class Routing:
         return ROUTINGS.get(self.policy)
 
     @property
-    def of_messages(self) -> Routing:
+    def for_messages(self) -> Routing:
         """Routing of messages outside collectives."""
         return replace(self, policy=self.object.alone) if self.object.alone else self
 
@@ -105,23 +105,23 @@ def by_hash(plane: Clos, flows: Flows, seed: int) -> Integers:
     return (mixed >> np.uint64(2)).astype(np.int64)
 
 
-def together(plane: Clos, flows: Flows, seed: int) -> Integers:
+def planned(plane: Clos, flows: Flows, seed: int) -> Integers:
     """Routing by destination, unless that is uneven: then every leaf's flows are balanced over its spines, and every
     spine's over its cores, so that no link has more flows than the mean, rounded up."""
-    wish, chosen = flows.endpoint, flows.endpoint.copy()
+    preferred, chosen = flows.endpoint, flows.endpoint.copy()
     if plane.leaves == 1:
         return chosen
     pairs = np.stack([flows.leaving, flows.arriving], axis=1)
     _, first, again = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
     again = again.reshape(-1)
     kept = first[flows.source[first] != flows.target[first]]
-    spine = evenly(flows.source[kept], flows.target[kept], wish[kept] % plane.pod_spines, plane.pod_spines)
-    core = wish[kept] // plane.pod_spines % max(1, plane.spine_cores)
+    spine = even_colouring(flows.source[kept], flows.target[kept], preferred[kept] % plane.pod_spines, plane.pod_spines)
+    core = preferred[kept] // plane.pod_spines % max(1, plane.spine_cores)
     if plane.pods > 1:
         source, target = flows.source[kept] // plane.pod_leaves, flows.target[kept] // plane.pod_leaves
         for turn in range(plane.pod_spines):
             far = np.flatnonzero((spine == turn) & (source != target))
-            core[far] = evenly(source[far], target[far], core[far], plane.spine_cores)
+            core[far] = even_colouring(source[far], target[far], core[far], plane.spine_cores)
     chosen[kept] = spine + plane.pod_spines * core
     return np.asarray(chosen[first][again], dtype=np.int64)
 
@@ -163,8 +163,6 @@ ROUTINGS.register(
 ROUTINGS.register(
     RoutingPolicy("ecmp", "by a hash of each flow: flows meet by chance", by_hash, drawn=True, by_cable=True)
 )
-ROUTINGS.register(
-    RoutingPolicy("planned", "a collective's flows dealt out evenly over all paths", together, alone="spread")
-)
+ROUTINGS.register(RoutingPolicy("planned", "a collective's flows balanced over all paths", planned, alone="spread"))
 #: Default routing.
 SPREAD = Routing()

@@ -145,7 +145,7 @@ class NodeSpec(Strict):
         if self.like is not None and not self.announced:
             raise ValueError("like is a key of announced nodes; add announced: true")
         try:
-            _ = self.wiring().towards
+            _ = self.wiring().next_link
         except InputError as error:
             raise ValueError(error.message) from None
         if self.memory_pool is not None and not self.wiring().star:
@@ -166,12 +166,12 @@ class NodeSpec(Strict):
         """The compiled graph; raises InputError."""
         return compiled(self.graph)
 
-    def joined_by(self, graph: nx.Graph[Any]) -> NodeSpec:
+    def with_graph_links(self, graph: nx.Graph[Any]) -> NodeSpec:
         """The node with the links of ``graph``, without what was measured on its own links; raises InputError."""
         gpus, a_nic = sum(isinstance(vertex, int) for vertex in graph), self.gpus // self.nics
-        return self.on_links(links_of(graph), gpus, gpus // a_nic if gpus % a_nic == 0 else gpus)
+        return self.with_links(links_of(graph), gpus, gpus // a_nic if gpus % a_nic == 0 else gpus)
 
-    def on_links(self, links: Sequence[Link], gpus: int, nics: int) -> NodeSpec:
+    def with_links(self, links: Sequence[Link], gpus: int, nics: int) -> NodeSpec:
         """The node with these links and numbers of GPUs and NICs, without what was measured on its own links; raises
         InputError."""
         unmeasured: dict[str, Any] = {
@@ -185,7 +185,7 @@ class NodeSpec(Strict):
                 "collectives": self.collectives.model_copy(update=unmeasured),
             }
         )  # fmt: skip
-        _ = other.wiring().towards
+        _ = other.wiring().next_link
         return other
 
     def part(self, gpus: int) -> NodeSpec:

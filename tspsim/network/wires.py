@@ -39,7 +39,7 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MessageWay:
+class MessageBundle:
     """Links and uncontended time of a bundle of messages."""
 
     #: Seconds that each link is busy, at the share of its bandwidth that messages reach.
@@ -66,7 +66,7 @@ class MessageWay:
         return self.latency_s + self.fluid_s
 
 
-class Lines:
+class SharedLinks:
     """Links of any kind on a clock, named by the sender.
 
     Sends under way share links max-min fairly, in bytes (:mod:`tspsim.network.sharing`).
@@ -78,7 +78,7 @@ class Lines:
         self._numbers: dict[Hashable, int] = {}
         self._following = count()
 
-    def send(self, way: MessageWay, share: float = 1.0, *, least_s: float = 0.0) -> Transfer:
+    def send(self, way: MessageBundle, share: float = 1.0, *, least_s: float = 0.0) -> Transfer:
         """Send ``share`` of the bytes of a bundle, starting now.
 
         Parameters
@@ -104,7 +104,7 @@ class Lines:
         return self._fluid.arrive(channel, 0)
 
 
-class Wires(Lines):
+class Wires(SharedLinks):
     """The links of clusters on a clock.
 
     The messages of one :meth:`send` progress at the same share of their uncontended rate, so that they end together.
@@ -137,7 +137,7 @@ class Wires(Lines):
         super().__init__(env)
         self.clusters = tuple(clusters)
 
-    def way(self, messages: Iterable[Message]) -> MessageWay:
+    def bundle(self, messages: Iterable[Message]) -> MessageBundle:
         """Links and uncontended time of messages that are sent together."""
         busy_s: dict[Link, float] = {}
         carried: dict[Link, float] = {}
@@ -150,7 +150,7 @@ class Wires(Lines):
             for link in route:
                 busy_s[link] = busy_s.get(link, 0.0) + size_bytes / self._rate(link)
                 carried[link] = carried.get(link, 0.0) + size_bytes
-        return MessageWay(busy_s, carried, latency_s)
+        return MessageBundle(busy_s, carried, latency_s)
 
     def _route(self, source: GpuPlace, destination: GpuPlace) -> list[Link]:
         if source.cluster == destination.cluster:
@@ -171,10 +171,12 @@ class Wires(Lines):
         cluster = self.clusters[link[0]]
         inside = link[1] < cluster.layout.host_start
         efficiencies = cluster.node.collectives.efficiency
-        reached = efficiencies.get("point_to_point", efficiencies["default"]).value if inside else outside(cluster)
+        reached = (
+            efficiencies.get("point_to_point", efficiencies["default"]).value if inside else fabric_efficiency(cluster)
+        )
         return float(cluster.bandwidth_bytes_per_s[link[1]]) * reached
 
 
-def outside(cluster: Cluster) -> float:
+def fabric_efficiency(cluster: Cluster) -> float:
     """Share of its links' bandwidth that a cluster's fabric reaches; 1 without a fabric."""
     return cluster.fabric.efficiency.value if cluster.fabric else 1.0

@@ -92,7 +92,7 @@ class Wiring:
         return self.endpoints + len(self.switches)
 
     @once
-    def out(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+    def out_links(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Outgoing links of every vertex: (target vertex, link)."""
         hops: list[list[tuple[int, int]]] = [[] for _ in range(self.vertices)]
         for link, (source, target) in enumerate(zip(*(ends.tolist() for ends in self.ends), strict=True)):
@@ -113,7 +113,7 @@ class Wiring:
         return lowest
 
     @once
-    def equal(self) -> tuple[Integers, Integers]:
+    def equal_links(self) -> tuple[Integers, Integers]:
         """Next links of all shortest routes, and their number.
 
         The first array has shape (endpoints, vertices, most links): links by which a shortest route to an endpoint
@@ -151,16 +151,16 @@ class Wiring:
     def _check(self, end: int, reached: Mapping[int, object]) -> None:
         for vertex in range(self.endpoints):
             if vertex not in reached and (not self.attached or self.islands[vertex] == self.islands[end]):
-                raise InputError(f"there is no way from {self.named(vertex)} to {self.named(end)}")
+                raise InputError(f"there is no way from {self.name_of(vertex)} to {self.name_of(end)}")
 
-    def named(self, vertex: int) -> Vertex:
+    def name_of(self, vertex: int) -> Vertex:
         """Name of a vertex in the graph."""
         if vertex < len(self.leaves):
             return self.leaves[vertex]
         return vertex if vertex < self.endpoints else self.switches[vertex - self.endpoints]
 
     @once
-    def turns(self) -> Integers:
+    def spread_numbers(self) -> Integers:
         """Number by which routes to every NIC are spread: its rank in its connected component, leaf by leaf."""
         leaf = np.array(self.attached, dtype=np.int64)
         ranks = np.empty_like(leaf)
@@ -170,7 +170,7 @@ class Wiring:
         return ranks
 
     @once
-    def towards(self) -> Integers:
+    def next_link(self) -> Integers:
         """Next link at each vertex (column) towards each endpoint (row), the lowest of equal ones; -1 at the endpoint
         itself. Raises InputError if an endpoint cannot be reached."""
         if self.complete and not self.dead and len({link[3] for link in self.links}) == 1:
@@ -178,7 +178,7 @@ class Wiring:
             table = np.full((self.endpoints, self.vertices), -1, dtype=np.int64)
             table[target, source] = np.arange(len(self.links))
             return table
-        return self.equal[0][:, :, 0].astype(np.int64)
+        return self.equal_links[0][:, :, 0].astype(np.int64)
 
     def columns(self, start: Integers, end: Integers) -> list[Integers]:
         """Links of many routes, a column a hop; -1 after a route's last hop. At least one column."""
@@ -186,7 +186,7 @@ class Wiring:
             return [np.full(len(start), -1, dtype=np.int64)]
         columns, at, target = list[Integers](), start, self.ends[1]
         while True:
-            link = self.towards[end, at]
+            link = self.next_link[end, at]
             columns.append(link)
             at = np.where(link >= 0, target[link], at)
             if bool((at == end).all()):
@@ -200,7 +200,7 @@ class Wiring:
         """
         if not self.attached or not self.links:
             return np.stack(self.columns(start, end), axis=1)
-        links, counts = self.equal
+        links, counts = self.equal_links
         columns, at, target, left = list[Integers](), start, self.ends[1], spread
         while not columns or not bool((at == end).all()):
             left, turn = np.divmod(left, np.maximum(1, counts[end, at]))
@@ -212,7 +212,7 @@ class Wiring:
     @once
     def choices(self) -> int:
         """Most equal links at one vertex."""
-        return int(self.equal[1].max(initial=1)) if self.attached else 1
+        return int(self.equal_links[1].max(initial=1)) if self.attached else 1
 
     @once
     def complete(self) -> bool:
@@ -239,7 +239,7 @@ class Wiring:
         else:
             yield from alike * copies
 
-    def pieces(self, endpoints: int, oversubscription: float) -> tuple[int, int]:
+    def switches_and_cables(self, endpoints: int, oversubscription: float) -> tuple[int, int]:
         """Number of switches and routers, and of cables between them (one for both directions), for a bill."""
         return self.vertices, len(self.links) // 2
 

@@ -267,7 +267,7 @@ class Apart:
         submission = Submission(
             simpy.Environment(), JoinedSystem(ranks, [], note=NOTE, widest=widest, bytes_over=links), 0
         )
-        submission.replaced(ranks, times)
+        submission.replace_result(ranks, times)
         return submission
 
 

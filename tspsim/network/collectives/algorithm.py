@@ -144,11 +144,11 @@ class AlgorithmCandidate:
     apart: bool = False
 
 
-def cheapest(choices: Sequence[AlgorithmCandidate], size_bytes: float) -> Traffic:
+def cheapest(candidates: Sequence[AlgorithmCandidate], size_bytes: float) -> Traffic:
     """Traffic of the candidate that is fastest for a size."""
-    times = [choice.cost.alone(size_bytes) for choice in choices]
-    index = min(range(len(choices)), key=lambda i: times[i][0] + times[i][1])
-    best, (latency_s, fluid_s) = choices[index], times[index]
+    times = [candidate.cost.alone(size_bytes) for candidate in candidates]
+    index = min(range(len(candidates)), key=lambda i: times[i][0] + times[i][1])
+    best, (latency_s, fluid_s) = candidates[index], times[index]
     return Traffic(
         best.algorithm,
         latency_s,
@@ -160,7 +160,7 @@ def cheapest(choices: Sequence[AlgorithmCandidate], size_bytes: float) -> Traffi
     )
 
 
-def timed(
+def priced_candidates(
     group: Group, kind: CollectiveKind, name: str, schedule: Schedule, build: Builder, library: str | None
 ) -> list[AlgorithmCandidate]:
     """Candidates of a schedule from ``build``: one with its measured time, else one for each protocol."""
@@ -172,14 +172,14 @@ def timed(
     curve = _curve(group, kind, name, library) if len(group.members) == 1 else None
     if curve is not None:
         factors = curve.libraries.get(library or "", Factors())
-        floor, stretch = slowest(group, schedule, lambda sound: build(sound, kind)[0])
+        floor, stretch = floor_and_stretch(group, schedule, lambda sound: build(sound, kind)[0])
         bandwidth = inside_bytes_per_s(group)
         measured = MeasuredCurve(curve, kind, group.size, bandwidth, factors.latency, factors.bandwidth, floor, stretch)
         return [AlgorithmCandidate(name, schedule, measured)]
-    return lines(group.cluster, name, schedule, kind.passed_on(group.size))
+    return protocol_candidates(group.cluster, name, schedule, kind.passed_on(group.size))
 
 
-def lines(cluster: Cluster, name: str, schedule: Schedule, passed: float) -> list[AlgorithmCandidate]:
+def protocol_candidates(cluster: Cluster, name: str, schedule: Schedule, passed: float) -> list[AlgorithmCandidate]:
     """Candidates of a schedule, one for each protocol; ``passed`` is the bytes that a GPU passes on for one byte.
 
     A reduction in the switch has its own latency, and moves whole messages: one candidate, by the last protocol.
@@ -189,18 +189,18 @@ def lines(cluster: Cluster, name: str, schedule: Schedule, passed: float) -> lis
         assert library.in_switch_latency is not None
         latency = library.in_switch_latency.value + schedule.net_steps * library.protocols[-1].ring.net_hop
         return [AlgorithmCandidate(name, schedule, ProtocolLine(latency, schedule.fluid_s))]
-    choices = []
+    candidates = []
     for protocol in library.protocols:
         steps = protocol.tree if schedule.family == "tree" else protocol.ring
         latency = steps.base + schedule.node_steps * steps.hop + schedule.net_steps * steps.net_hop
         fluid = schedule.fluid_s / protocol.bandwidth_ratio
         cap = protocol.fabric_cap if schedule.net_steps else protocol.node_cap
-        choices.append(
+        candidates.append(
             AlgorithmCandidate(
                 name, schedule, ProtocolLine(latency, fluid if cap is None else max(fluid, passed / cap))
             )
         )
-    return choices
+    return candidates
 
 
 def _curve(group: Group, kind: CollectiveKind, name: str, library: str | None) -> Curve | None:
@@ -214,7 +214,7 @@ def _curve(group: Group, kind: CollectiveKind, name: str, library: str | None) -
     return next(iter(own or fitting), None)
 
 
-def slowest(group: Group, schedule: Schedule, build: Callable[[Group], Schedule]) -> tuple[float, float]:
+def floor_and_stretch(group: Group, schedule: Schedule, build: Callable[[Group], Schedule]) -> tuple[float, float]:
     """Seconds a byte on the slowest link, and its ratio (≥ 1) to that with every link at its specified bandwidth, at
     which collectives were measured."""
     floor = busiest_s(group.cluster, schedule)
@@ -261,14 +261,14 @@ class CollectiveAlgorithm:
         """Schedules for one byte of a kind; empty if the kind is not among :attr:`kinds`."""
         return self.build(group, kind) if kind.name in self.kinds else []
 
-    def choices(
+    def candidates(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
     ) -> list[AlgorithmCandidate]:
         """Candidates of its schedules, with measured times or one for each protocol."""
         return [
-            choice
+            candidate
             for schedule in self.schedules(group, kind)
-            for choice in timed(group, kind, self.name, schedule, self.build, library)
+            for candidate in priced_candidates(group, kind, self.name, schedule, self.build, library)
         ]
 
     def missing(self, group: Group, library: str | None) -> bool:

@@ -35,7 +35,7 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
 class Copies(CollectiveAlgorithm):
     """An algorithm whose cost is the copy engine's latency and bandwidth."""
 
-    def choices(
+    def candidates(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
     ) -> list[AlgorithmCandidate]:
         engine = group.cluster.node.copy_engine

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from ..kinds import ALL_TO_ALL, CollectiveKind
 from . import direct
-from .algorithm import ALGORITHMS, AlgorithmCandidate, CollectiveAlgorithm, inside_bytes_per_s, slowest
+from .algorithm import ALGORITHMS, AlgorithmCandidate, CollectiveAlgorithm, floor_and_stretch, inside_bytes_per_s
 from .exchange import MULTIPROCESSORS, ExpertExchange
 from .schedule import Group, Schedule, beside, pipelined, power_sum, scaled
 
@@ -132,12 +132,12 @@ def expert_curve(group: Group, phase: str, mode: str, library: str | None) -> Ex
     return next(iter(own or fitting), None)
 
 
-def exchange_choice(group: Group, curve: ExpertCurve, exchange: ExpertExchange, name: str) -> AlgorithmCandidate:
+def exchange_candidate(group: Group, curve: ExpertCurve, exchange: ExpertExchange, name: str) -> AlgorithmCandidate:
     """Candidate of one phase of an expert exchange, on a group with equally many ranks in every node."""
     cluster, nodes, per_node = group.cluster, len(group.members), len(group.members[0])
     sent = volume(curve, exchange, nodes, per_node)
     schedule = moved(group, sent)
-    floor, stretch = slowest(group, schedule, lambda sound: moved(sound, sent))
+    floor, stretch = floor_and_stretch(group, schedule, lambda sound: moved(sound, sent))
     inside = inside_bytes_per_s(group)
     fabric = cluster.joining(group.ranks)
     nic = fabric.nic.bandwidth.value * cluster.node.nics / cluster.gpus_per_node if fabric is not None else inside
@@ -157,13 +157,13 @@ class ExpertPhase(CollectiveAlgorithm):
     phase: str
     mode: str
 
-    def choices(
+    def candidates(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
     ) -> list[AlgorithmCandidate]:
         curve = expert_curve(group, self.phase, self.mode, library)
         if curve is None or kind.name not in self.kinds or not group.regular:
             return []
-        return [exchange_choice(group, curve, exchange or TYPICAL[self.phase], self.name)]
+        return [exchange_candidate(group, curve, exchange or TYPICAL[self.phase], self.name)]
 
     def missing(self, group: Group, library: str | None) -> bool:
         return expert_curve(group, self.phase, self.mode, library) is None

@@ -74,7 +74,7 @@ def _candidate(group: Group, schedule: Schedule, name: str) -> AlgorithmCandidat
 class InMemory(CollectiveAlgorithm):
     """An algorithm with the pool's latency, not a library's."""
 
-    def choices(
+    def candidates(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
     ) -> list[AlgorithmCandidate]:
         return [_candidate(group, schedule, self.name) for schedule in self.schedules(group, kind)]

@@ -36,12 +36,19 @@ from . import (
     tree,  # noqa: F401
     two_level,  # noqa: F401
 )
-from .algorithm import ALGORITHMS, AlgorithmCandidate, cheapest, inside_bytes_per_s, lines, slowest
+from .algorithm import (
+    ALGORITHMS,
+    AlgorithmCandidate,
+    cheapest,
+    floor_and_stretch,
+    inside_bytes_per_s,
+    protocol_candidates,
+)
 from .copies import Copies
 from .exchange import ExpertExchange
-from .experts import copies, exchange_choice, expert_curve
+from .experts import copies, exchange_candidate, expert_curve
 from .schedule import Group, on_links, power_sum, summed
-from .traffic import NOTHING, Standing, Traffic, onto, standing
+from .traffic import NOTHING, GroupPosition, Traffic, position_of, renumbered_links
 
 if TYPE_CHECKING:
     from ..calibration import CustomAllReduce, TransferSpread
@@ -121,7 +128,7 @@ def collective(
         if exchange is not None and named is not None:
             size_bytes = named.size_bytes(group, size_bytes, library, exchange)
         traffic = _traffic(group, registered, float(size_bytes), algorithm, library, exchange)
-    return _kept(cluster, key, traffic)
+    return _memoised(cluster, key, traffic)
 
 
 def exchange_experts(
@@ -175,7 +182,7 @@ def exchange_experts(
     if group.size == 1 or exchange.tokens <= 0.0:
         return NOTHING
     size_bytes = exchange.tokens * exchange.token_bytes * copies(curve, exchange, group.size)
-    return cheapest([exchange_choice(group, curve, exchange, phase)], size_bytes)
+    return cheapest([exchange_candidate(group, curve, exchange, phase)], size_bytes)
 
 
 def check_library(cluster: Cluster, library: str | None) -> None:
@@ -216,15 +223,15 @@ def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: 
     ends = cluster.check_gpu(source), cluster.check_gpu(destination)
     traffic = NOTHING
     if ends[0] != ends[1] and size_bytes > 0:
-        choices = cluster.memo.get(("choices", "point_to_point", ends))
-        if choices is None:
-            consider_messages(cluster, [ends])
-            choices = cluster.memo["choices", "point_to_point", ends]
-        traffic = cheapest(choices, float(size_bytes))
-    return _kept(cluster, key, traffic)
+        candidates = cluster.memo.get(("candidates", "point_to_point", ends))
+        if candidates is None:
+            route_messages(cluster, [ends])
+            candidates = cluster.memo["candidates", "point_to_point", ends]
+        traffic = cheapest(candidates, float(size_bytes))
+    return _memoised(cluster, key, traffic)
 
 
-def consider_messages(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> None:
+def route_messages(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> None:
     """Compute the routes of messages between distinct GPUs of the cluster in one batch, and keep them in its memo.
 
     Raises
@@ -232,8 +239,8 @@ def consider_messages(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> Non
     UnreachableError
         Dead links leave no route.
     """
-    memo, layout = cluster.memo, cluster.layout.of_messages
-    new = [ends for ends in dict.fromkeys(pairs) if ("choices", "point_to_point", ends) not in memo]
+    memo, layout = cluster.memo, cluster.layout.for_messages
+    new = [ends for ends in dict.fromkeys(pairs) if ("candidates", "point_to_point", ends) not in memo]
     if not new:
         return
     sources, destinations = np.array(new, dtype=np.int64).T
@@ -244,7 +251,7 @@ def consider_messages(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> Non
     pool = cluster.node.memory_pool is not None
     for ends, route, far, stops in zip(new, routes, across.tolist(), relayed.tolist(), strict=True):
         if pool and not far:
-            memo["choices", "point_to_point", ends] = (in_memory.message(Group(cluster, ends)),)
+            memo["candidates", "point_to_point", ends] = (in_memory.message(Group(cluster, ends)),)
             continue
         links, load = summed(route[route >= 0], np.ones(int((route >= 0).sum())))
         schedule = on_links(
@@ -255,10 +262,10 @@ def consider_messages(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> Non
             node_steps=int(not far or stops) + layout.relays(*([end] for end in ends)),
             net_steps=int(far),
         )
-        memo["choices", "point_to_point", ends] = lines(cluster, "point_to_point", schedule, 1.0)
+        memo["candidates", "point_to_point", ends] = protocol_candidates(cluster, "point_to_point", schedule, 1.0)
 
 
-def considered(
+def candidates_of(
     group: Group,
     kind: CollectiveKind,
     algorithm: str | None,
@@ -272,7 +279,7 @@ def considered(
     InputError
         The algorithm or library cannot run this kind on these ranks.
     """
-    if algorithm is None and (engine := engine_choices(group, kind, library)):
+    if algorithm is None and (engine := engine_candidates(group, kind, library)):
         return engine
     node = group.cluster.node
     named = ALGORITHMS.get(algorithm) if algorithm is not None else None
@@ -280,15 +287,15 @@ def considered(
         named = None
     here = node.collectives.inside_node if len(group.members) == 1 else node.collectives.between_nodes
     listed = here.get(kind.name, kind.considered) or ALGORITHMS.names()
-    wanted = [ALGORITHMS.get(name) for name in listed] if named is None else [named]
-    choices = [choice for candidate in wanted for choice in candidate.choices(group, kind, library, exchange)]
-    if not choices:
+    algorithms = [ALGORITHMS.get(name) for name in listed] if named is None else [named]
+    candidates = [candidate for able in algorithms for candidate in able.candidates(group, kind, library, exchange)]
+    if not candidates:
         able = [other.name for other in ALGORITHMS.values() if other.schedules(group, kind)]
         refused = f"algorithm '{named.name}'" if named else f"no algorithm of {node.name}"
         if isinstance(named, Copies) and node.copy_engine is None:
             refused = f"{node.name} states no copy_engine: algorithm '{named.name}'"
         raise InputError(f"{refused} cannot run {kind.name} on these {group.size} ranks; here: {', '.join(able)}")
-    return tuple(choices)
+    return tuple(candidates)
 
 
 def _checked(cluster: Cluster, ranks: tuple[int, ...], kind: CollectiveKind, size_bytes: float, root: int) -> Group:
@@ -318,32 +325,32 @@ def _traffic(
     cluster = group.cluster
     # Candidates are for one byte, whatever the number of tokens.
     exchange = replace(exchange, tokens=1.0) if exchange else None
-    place = ("stands", group.ranks)
-    stands: Standing | None = cluster.memo.get(place)
-    if stands is None:
-        stands = cluster.memo[place] = standing(cluster, group.ranks)
+    position_key = ("position", group.ranks)
+    position: GroupPosition | None = cluster.memo.get(position_key)
+    if position is None:
+        position = cluster.memo[position_key] = position_of(cluster, group.ranks)
     source = -1
     if kind.rooted:  # equivalent groups share a root by its number in the group
-        source = group.source if stands is None else sorted(group.ranks).index(group.source)
-    who = frozenset(group.ranks) if stands is None else stands.alike
-    key = ("choices", kind.name, algorithm, library, who, source, exchange)
-    candidates: tuple[tuple[AlgorithmCandidate, ...], Standing | None] | None = cluster.memo.get(key)
-    if candidates is None:
-        candidates = considered(group, kind, algorithm, library, exchange), stands
-        cluster.memo[key] = candidates
-    choices, first = candidates
-    if first is None or stands is None:
-        return cheapest(choices, size_bytes)
+        source = group.source if position is None else sorted(group.ranks).index(group.source)
+    members = frozenset(group.ranks) if position is None else position.key
+    key = ("candidates", kind.name, algorithm, library, members, source, exchange)
+    entry: tuple[tuple[AlgorithmCandidate, ...], GroupPosition | None] | None = cluster.memo.get(key)
+    if entry is None:
+        entry = candidates_of(group, kind, algorithm, library, exchange), position
+        cluster.memo[key] = entry
+    candidates, first = entry
+    if first is None or position is None:
+        return cheapest(candidates, size_bytes)
     # Equivalent groups share one tuple of link bytes, so that per-link sums are computed once for all of them.
     traffic: tuple[Traffic, NDArray[np.int64]] | None = cluster.memo.get((key, size_bytes))
     if traffic is None:
-        like = cheapest(choices, size_bytes)
+        like = cheapest(candidates, size_bytes)
         traffic = cluster.memo[key, size_bytes] = like, np.array(like.links, dtype=np.int64)
     like, links = traffic
-    return like if first is stands else like.on(tuple(onto(cluster, links, first, stands).tolist()))
+    return like if first is position else like.on(tuple(renumbered_links(cluster, links, first, position).tolist()))
 
 
-def _kept(cluster: Cluster, key: object, traffic: Traffic) -> Traffic:
+def _memoised(cluster: Cluster, key: object, traffic: Traffic) -> Traffic:
     cluster.memo[key] = traffic
     return traffic
 
@@ -392,7 +399,7 @@ def engine_takes(group: Group, kind: CollectiveKind) -> bool:
     return kind is ALL_REDUCE and len(group.members) == 1 and group.size <= MOST_RANKS
 
 
-def engine_choices(group: Group, kind: CollectiveKind, library: str | None) -> tuple[AlgorithmCandidate, ...]:
+def engine_candidates(group: Group, kind: CollectiveKind, library: str | None) -> tuple[AlgorithmCandidate, ...]:
     """Candidate of the serving engine that ``library`` names; empty if it names none.
 
     Raises
@@ -406,6 +413,6 @@ def engine_choices(group: Group, kind: CollectiveKind, library: str | None) -> t
     if kind is not ALL_REDUCE or len(group.members) > 1:
         raise InputError(f"library '{library}' knows nothing but all_reduce inside one node")
     schedule = direct.build(group, kind)[0]
-    floor, stretch = slowest(group, schedule, lambda sound: direct.build(sound, kind)[0])
+    floor, stretch = floor_and_stretch(group, schedule, lambda sound: direct.build(sound, kind)[0])
     cost = Custom(curves[0], group.size, inside_bytes_per_s(group), floor, stretch)
     return (AlgorithmCandidate(curves[0].library.replace(" ", "_"), schedule, cost),)

@@ -53,7 +53,7 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
 class Messages(CollectiveAlgorithm):
     """An algorithm whose latency is that of the longest route, not a library's."""
 
-    def choices(
+    def candidates(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
     ) -> list[AlgorithmCandidate]:
         costs = []

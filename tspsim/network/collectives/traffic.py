@@ -78,17 +78,17 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Standing:
+class GroupPosition:
     """Position of a group in the cluster."""
 
     #: Equal for equivalent groups.
-    alike: Hashable
+    key: Hashable
     #: Its nodes, and the leaf switches of their NICs over all planes, ascending; no leaves for a single node.
     nodes: Integers
     leaves: Integers
 
 
-def standing(cluster: Cluster, ranks: Sequence[int]) -> Standing | None:
+def position_of(cluster: Cluster, ranks: Sequence[int]) -> GroupPosition | None:
     """Position of a group; None: links differ, or the paths of flows depend on more than their destination."""
     if cluster.factors:
         return None
@@ -98,7 +98,7 @@ def standing(cluster: Cluster, ranks: Sequence[int]) -> Standing | None:
     nodes = node[begins]
     inside = local.tobytes(), begins.tobytes()
     if len(nodes) == 1:
-        return Standing((inside,), nodes, nodes[:0])
+        return GroupPosition((inside,), nodes, nodes[:0])
     uplinks = cluster.memo.once("uplinks", lambda: _uplinks(cluster)) if cluster.islands is None else None
     if uplinks is None:
         return None
@@ -108,10 +108,10 @@ def standing(cluster: Cluster, ranks: Sequence[int]) -> Standing | None:
         if uplinks.spine is None:
             return None
         around = (*around, uplinks.spine[nodes].tobytes())
-    return Standing((inside, around), nodes, leaves)
+    return GroupPosition((inside, around), nodes, leaves)
 
 
-def onto(cluster: Cluster, links: Integers, here: Standing, there: Standing) -> Integers:
+def renumbered_links(cluster: Cluster, links: Integers, here: GroupPosition, there: GroupPosition) -> Integers:
     """Links of a group at position ``here``, renumbered for an equivalent group at ``there``."""
     layout = cluster.layout
     if len(here.nodes) == 1:
