@@ -214,6 +214,6 @@ def test_every_policy_goes_round_dead_links(policy: str) -> None:
 
 
 def test_routing_that_numbers_links_otherwise_cannot_follow_slow_links_between_switches() -> None:
-    with pytest.raises(InputError, match="tells cables apart"):
+    with pytest.raises(InputError, match="makes every cable a link"):
         dead_cable("spread").with_routing(Routing("ecmp"))
     assert dead_cable("spread").with_routing(Routing("planned")).layout.dead

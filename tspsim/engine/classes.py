@@ -305,7 +305,7 @@ def channel_of(instance: Instance, number: int, devices: tuple[SimulatedDevice, 
         {},
         traffic.fluid_s / busiest if busiest > 0.0 else 1.0,
         () if traffic.apart else devices,
-        traffic.algorithm.replace("_", " ") + " round dead links" * instance.detoured,
+        traffic.algorithm.replace("_", " ") + " around dead links" * instance.detoured,
         parties=2 if instance.is_message else len(devices),
     )
 

@@ -210,8 +210,8 @@ class Partition:
                 simulated.rank.number not in same for simulated in prepared.system.ranks
             ):
                 raise TspsimError(
-                    "what is prepared now tells ranks apart that stand for each other in a submission in flight: "
-                    "prepare it before that is launched, or run every rank"
+                    "this assignment splits a class of ranks in a submission in flight: "
+                    "prepare it before that launch, or run every rank"
                 )
         by_class = {
             cls: self.devices[rank] if rank in same else SimulatedDevice(rank, sizes[cls])

@@ -40,11 +40,11 @@ PREFILL_PARAMETERS: dict[str, Parameter] = {
     "block_us": Parameter(1.0, 0.005, 40.0, "start and end of one block"),
     "hbm_efficiency": Parameter(0.7, 0.05, 1.0, "share of the HBM bandwidth"),
     "overlap_power": Parameter(2.0, 1.0, 20.0, "p: 1 adds compute and memory, ∞ hides the shorter one"),
-    "imbalance": Parameter(0.5, 0.01, 1.0, "share of the longest block that a causal grid ends with"),
+    "imbalance": Parameter(0.5, 0.01, 1.0, "tail of a causal grid, as a share of its longest block"),
     "crowding": Parameter(0.05, 0.001, 0.6, "share of the rate lost when every unit is busy"),
     "throttle": Parameter(0.05, 0.0001, 0.6, "share of the rate lost in long calls to power and clocks"),
-    "masked_keys": Parameter(32.0, 0.01, 30000.0, "masked keys that a block waits for nevertheless"),
-    "prologue": Parameter(0.6, 0.02, 20.0, "HBM share of what is moved beside: rope, quantising, cache write"),
+    "masked_keys": Parameter(32.0, 0.01, 30000.0, "masked keys that a block computes anyway"),
+    "prologue": Parameter(0.6, 0.02, 20.0, "HBM share of other traffic: rope, quantising, cache write"),
     "sequence_us": Parameter(0.01, 0.0001, 2.0, "every sequence of the batch"),
 }
 DECODE_PARAMETERS: dict[str, Parameter] = {
@@ -54,7 +54,7 @@ DECODE_PARAMETERS: dict[str, Parameter] = {
     "cache_cost": Parameter(0.4, 0.02, 1.0, "cost of a byte found in L2, against HBM"),
     "load_gb_per_s": Parameter(60.0, 2.0, 1000.0, "bytes/s one compute unit can pull"),
     "efficiency": Parameter(0.6, 0.01, 1.0, "share of the peak"),
-    "least_rows": Parameter(32.0, 1.0, 128.0, "query rows that are computed at least"),
+    "least_rows": Parameter(32.0, 1.0, 128.0, "least query rows computed"),
     "latency_us": Parameter(2.0, 0.001, 20.0, "start and end of a block"),
     "wave_blend": Parameter(0.5, 0.001, 1.0, "0: whole waves, 1: blended waves"),
     "overlap_power": Parameter(3.0, 1.0, 20.0, "p: 1 adds compute and memory, ∞ hides the shorter one"),

@@ -35,12 +35,12 @@ INDEXER_PARAMETERS: dict[str, Parameter] = {
     "choose_us": Parameter(5.0, 0.001, 150.0, "start of choosing, where there is a choice"),
     "scan_ns": Parameter(0.3, 0.001, 20.0, "a unit's passes over the score of an entry while it chooses"),
     "split_us": Parameter(50.0, 1.0, 1000.0, "sharing a query's scores out among units"),
-    "token_ns": Parameter(5.0, 0.01, 500.0, "every query of the small kernels"),
+    "token_ns": Parameter(5.0, 0.01, 500.0, "every query, in the small kernels"),
 }
 PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(15.0, 0.5, 150.0, "start of the kernels, small ones around it included"),
     "efficiency": Parameter(0.4, 0.005, 1.0, "share of the dense peak"),
-    "padded": Parameter(32.0, 1.0, 128.0, "query heads that are computed at least"),
+    "padded": Parameter(32.0, 1.0, 128.0, "least query heads computed"),
     "gather_gb_per_s": Parameter(40.0, 1.0, 1000.0, "bytes/s of chosen entries that one compute unit fetches"),
     "overlap_power": Parameter(2.0, 1.0, 20.0, "p: 1 adds math and gathering, ∞ hides the shorter one"),
     "block_us": Parameter(0.5, 0.001, 80.0, "every query that a unit takes in turn"),

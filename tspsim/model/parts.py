@@ -87,14 +87,14 @@ class LinearAttention:
     """Delta-rule attention, in most layers of a model; its state of a sequence has a fixed size."""
 
     k_heads: Annotated[PositiveCount, Field(description="heads of queries and keys of the linear layers")]
-    k_dim: Annotated[PositiveCount, Field(description="width of one")]
+    k_dim: Annotated[PositiveCount, Field(description="width of a query or key head")]
     v_heads: Annotated[PositiveCount, Field(description="heads of values of the linear layers")]
     #: The state has v_heads · k_dim · v_dim elements.
-    v_dim: Annotated[PositiveCount, Field(description="width of one")]
+    v_dim: Annotated[PositiveCount, Field(description="width of a value head")]
     convolution: Annotated[
         PositiveCount, Field(description="tokens that the convolution over q, k and v reaches over")
     ] = 4
-    full_every: Annotated[PositiveCount, Field(description="every how many-th layer has full attention")] = 4
+    full_every: Annotated[PositiveCount, Field(description="the last of every so many layers has full attention")] = 4
     last_full: Annotated[StrictBool, Field(description="the last layer has full attention in any case")] = False
 
     @property
@@ -154,11 +154,11 @@ class Experts:
     width: Annotated[PositiveCount, Field(description="columns of one expert")]
     shared_width: Annotated[Count, Field(description="columns of all shared experts together; 0: none")] = 0
     first_dense: Annotated[Count, Field(description="layers at the start without experts")] = 0
-    every: Annotated[PositiveCount, Field(description="of the others, every how many-th has experts")] = 1
-    router_bias: Annotated[StrictBool, Field(description="the router has a bias or a correction an expert")] = False
+    every: Annotated[PositiveCount, Field(description="of the other layers, the last of every so many has experts")] = 1
+    router_bias: Annotated[StrictBool, Field(description="the router has a bias or correction for each expert")] = False
     scores: Annotated[
         Scores,
-        Field(description="with router_bias: it is added to sigmoids of scores, and only chooses; or to scores"),
+        Field(description="with router_bias: added to the sigmoids for the choice alone, or to the scores"),
     ] = "sigmoid"
     shared_gate: Annotated[StrictBool, Field(description="a gate multiplies what the shared experts give")] = False
     expert_bias: Annotated[StrictBool, Field(description="products of routed experts have biases")] = False

@@ -406,7 +406,7 @@ class Cluster:
             same = self.layout.nic_lanes == other.layout.nic_lanes
             first = self.layout.switch_start if same else self.layout.nic_start
             if any(link >= first for link, _ in self.factors) and other.layout.links != self.layout.links:
-                raise InputError(f"'{routing.policy}' tells cables apart: state it of the cluster that is slow")
+                raise InputError(f"'{routing.policy}' makes every cable a link: state the routing before slow links")
             return other
 
         return self.memo.once(("routed", routing), routed)

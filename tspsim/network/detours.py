@@ -127,7 +127,7 @@ def around(layout: RoutedLayout, usual: Integers, start: Integers, end: Integers
         routes = _written(routes, left[works], routed[works])
         left = left[~works]
     if left.size:
-        raise UnreachableError(f"dead links leave no way from GPU {start[left[0]]} to GPU {end[left[0]]}")
+        raise UnreachableError(f"dead links leave no route from GPU {start[left[0]]} to GPU {end[left[0]]}")
     return routes
 
 

@@ -254,7 +254,7 @@ def _with_nodes(cluster: Cluster, islands: Sequence[tuple[int, NodeSpec | None]]
             wiring = other.wiring()
             shape, mine = ([link[:2] for link in side.links] for side in (wiring, layout.inside))
             if other.nics != own.nics or shape != mine:
-                raise InputError(f"nodes of {stated.device} are joined otherwise than {own.name}")
+                raise InputError(f"nodes of {stated.device} have other links than {own.name}")
             shares = [link[2] / own_link[2] for link, own_link in zip(wiring.links, layout.inside.links, strict=True)]
             if max(shares, default=1.0) > 1.0:
                 problem = f"links in nodes of {stated.device} are faster than in {own.name}"

@@ -147,7 +147,8 @@ def _check_joined(links: Iterable[Link], kinds: Mapping[Any, str], gpus: int) ->
     for gpu in range(1, gpus):
         for reached, (source, target) in ((there, (0, gpu)), (back, (gpu, 0))):
             if gpu not in reached:
-                raise InputError(f"no way leads from GPU {source} to GPU {target}; every two GPUs have one, both ways")
+                problem = f"no route leads from GPU {source} to GPU {target}"
+                raise InputError(f"{problem}; every two GPUs need one in each direction")
 
 
 def _homes(graph: nx.Graph[Any], kinds: Mapping[Any, str], links: Iterable[Link]) -> dict[Any, int]:
@@ -193,7 +194,7 @@ def _nics_of(hosts: Mapping[int, Mapping[str, Any]], nodes: int, per_node: int) 
         own = range(node * per_node, (node + 1) * per_node)
         for gpu in own:
             if len(hosts[gpu]) != 1:
-                raise InputError(f"hangs on {len(hosts[gpu])} NICs; a GPU has one of its node", key=f"vertex {gpu}")
+                raise InputError(f"has {len(hosts[gpu])} NICs; a GPU has one, of its node", key=f"vertex {gpu}")
         served = [next(iter(hosts[gpu])) for gpu in own]
         nics = tuple(dict.fromkeys(served))
         if served != [nics[place * len(nics) // per_node] for place in range(per_node)]:
@@ -202,7 +203,7 @@ def _nics_of(hosts: Mapping[int, Mapping[str, Any]], nodes: int, per_node: int) 
     if len({len(nics) for nics in nics_of_nodes}) > 1 or len({nic for nics in nics_of_nodes for nic in nics}) < sum(
         map(len, nics_of_nodes)
     ):
-        raise InputError("nodes have equally many NICs, each its own")
+        raise InputError("every node needs equally many NICs of its own")
     return tuple(nics_of_nodes)
 
 
@@ -362,7 +363,7 @@ def _ports(reading: GraphReading) -> list[tuple[tuple[str, str], tuple[str, str]
     for nic, switches in beyond.items():
         if len(switches) != 1:
             known_switches = ", ".join(sorted(map(str, switches))[:3]) or "none"
-            wrong = f"hangs on {len(switches)} switches ({known_switches}); a NIC hangs on one"
+            wrong = f"is attached to {len(switches)} switches ({known_switches}); a NIC has one"
             raise InputError(wrong, key=f"vertex {shorten(nic)}")
     return [((nic, *switches), (*switches, nic)) for nic, switches in beyond.items()]  # type: ignore[misc]
 

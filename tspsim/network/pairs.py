@@ -38,7 +38,7 @@ def with_pairs(cluster: Cluster, bandwidth_bytes_per_s: Sequence[Sequence[float]
     """
     fabric, nodes = cluster.fabric, cluster.nodes
     if fabric is None:
-        raise InputError("one node has no other to measure a bandwidth to")
+        raise InputError("bandwidths between nodes need two nodes or more")
     if len(bandwidth_bytes_per_s) != nodes or any(len(row) != nodes for row in bandwidth_bytes_per_s):
         raise InputError(f"{nodes} nodes need {nodes} rows of {nodes} bandwidths")
     most = cluster.node.nics * fabric.nic.bandwidth.value * fabric.efficiency.value

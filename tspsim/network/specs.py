@@ -56,7 +56,7 @@ class TopologyKey:
         stated: object = {value: None} if isinstance(value, str) else value
         if not isinstance(stated, Mapping) or len(stated) != 1:
             names = ", ".join([*self.besides, *TOPOLOGIES])
-            raise _refused(f"{shorten(value)} is no one topology; name one of {names}, alone or with its argument")
+            raise _refused(f"{shorten(value)} is not one topology; name one of {names}, alone or with its argument")
         (name,) = stated
         if name not in TOPOLOGIES:
             raise _refused(UnknownNameError("topology", name, (*self.besides, *TOPOLOGIES)).message)
@@ -204,7 +204,7 @@ class NodeSpec(Strict):
             return self
         wiring = self.wiring()
         if not (wiring.complete or wiring.star):
-            raise InputError(f"the GPUs of node '{self.name}' are not all alike to each other; use all {self.gpus}")
+            raise InputError(f"the GPUs of node '{self.name}' have unequal links to each other; use all {self.gpus}")
         if gpus * self.nics % self.gpus:
             per_nic = self.gpus // self.nics
             raise InputError(f"{per_nic} GPUs of node '{self.name}' share a NIC; use a multiple of {per_nic}")

@@ -151,7 +151,7 @@ class Wiring:
     def _check(self, end: int, reached: Mapping[int, object]) -> None:
         for vertex in range(self.endpoints):
             if vertex not in reached and (not self.attached or self.islands[vertex] == self.islands[end]):
-                raise InputError(f"there is no way from {self.name_of(vertex)} to {self.name_of(end)}")
+                raise InputError(f"there is no route from {self.name_of(vertex)} to {self.name_of(end)}")
 
     def name_of(self, vertex: int) -> Vertex:
         """Name of a vertex in the graph."""

@@ -61,7 +61,7 @@ class GroupedSection(_HeadsSection):
         0, description="tokens of the chunks that attend themselves alone in these layers, instead of a window; 0: none"
     )
     full_every: PositiveCount = Field(
-        1, description="with a window or chunks: every how many-th layer sees the whole context"
+        1, description="with a window or chunks: the last of every so many layers has full attention"
     )
 
     @model_validator(mode="after")
@@ -99,9 +99,11 @@ class SparseSection(_LatentsSection):
 
     kind: Literal["dsa"]
     index_heads: PositiveCount = Field(description="heads of the indexer")
-    index_dim: PositiveCount = Field(description="width of one, and of the key it keeps of a token")
+    index_dim: PositiveCount = Field(description="width of a head, and of the key of a token")
     index_topk: PositiveCount = Field(description="tokens that a query attends")
-    index_every: PositiveCount = Field(1, description="every how many-th layer owns an indexer; others take its choice")
+    index_every: PositiveCount = Field(
+        1, description="the last of every so many layers owns an indexer; the others use its selection"
+    )
     index_shared_from: Count = Field(0, description="layers before this one own an indexer each")
 
     def facts(self) -> dict[str, Any]:
@@ -143,7 +145,7 @@ class KimiDeltaSection(_DeltaSection, _LatentsSection):
     def _as_many_heads(self) -> KimiDeltaSection:
         if self.v_heads != self.k_heads:
             context = {"k_heads": self.k_heads, "v_heads": self.v_heads}
-            raise PydanticCustomError("heads", "{v_heads} v_heads beside {k_heads} k_heads; they are as many", context)
+            raise PydanticCustomError("heads", "{v_heads} v_heads and {k_heads} k_heads; they must be equal", context)
         return self
 
 
@@ -156,13 +158,13 @@ class CompressedSection(AttentionSection):
     q_rank: PositiveCount = Field(description="width of the queries' latent")
     output_groups: PositiveCount = Field(description="groups of heads whose outputs are projected apart")
     output_rank: PositiveCount = Field(description="width of a group's projection")
-    window: PositiveCount = Field(128, description="latest tokens that are kept and attended besides")
+    window: PositiveCount = Field(128, description="latest tokens that are kept and attended uncompressed")
     compression: Annotated[list[Count], Field(min_length=1, max_length=10_000)] = Field(
-        description="tokens an entry of the cache stands for, a layer each; 0: the window alone"
+        description="tokens a cache entry, for each layer; 0: only the window"
     )
     indexed: PositiveCount = Field(4, description="layers with this compression own an indexer")
     index_heads: PositiveCount = Field(description="heads of the indexer")
-    index_dim: PositiveCount = Field(description="width of one, and of the key it keeps of an entry")
+    index_dim: PositiveCount = Field(description="width of a head, and of the key of an entry")
     index_topk: PositiveCount = Field(description="entries that a query attends")
 
     @model_validator(mode="after")

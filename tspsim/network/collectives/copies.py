@@ -55,7 +55,7 @@ ALGORITHM = ALGORITHMS.register(
     Copies(
         "copy_engines",
         (ALL_GATHER.name, ALL_TO_ALL.name),
-        "copy engines send to every peer, beside kernels that keep their rate; of nodes that state a copy_engine",
+        "copy engines send to every peer, without slowing kernels; on nodes with a copy_engine",
         build,
     )
 )

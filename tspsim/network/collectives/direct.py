@@ -37,5 +37,5 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
 
 KINDS = tuple([kind.name for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, ALL_TO_ALL)])
 ALGORITHM = ALGORITHMS.register(
-    CollectiveAlgorithm("direct", KINDS, "everybody sends to everybody; two steps for an all-reduce", build)
+    CollectiveAlgorithm("direct", KINDS, "every rank sends to every other; two steps for an all-reduce", build)
 )

@@ -411,7 +411,7 @@ def engine_candidates(group: Group, kind: CollectiveKind, library: str | None) -
     if not curves:
         return ()
     if kind is not ALL_REDUCE or len(group.members) > 1:
-        raise InputError(f"library '{library}' knows nothing but all_reduce inside one node")
+        raise InputError(f"library '{library}' only has all_reduce inside one node")
     schedule = direct.build(group, kind)[0]
     floor, stretch = floor_and_stretch(group, schedule, lambda sound: direct.build(sound, kind)[0])
     cost = Custom(curves[0], group.size, inside_bytes_per_s(group), floor, stretch)
