@@ -94,7 +94,7 @@ class LinearAttention:
     convolution: Annotated[
         PositiveCount, Field(description="tokens that the convolution over q, k and v reaches over")
     ] = 4
-    full_every: Annotated[PositiveCount, Field(description="the last of every so many layers has full attention")] = 4
+    full_every: Annotated[PositiveCount, Field(description="every n-th layer has full attention")] = 4
     last_full: Annotated[StrictBool, Field(description="the last layer has full attention in any case")] = False
 
     @property
@@ -154,7 +154,7 @@ class Experts:
     width: Annotated[PositiveCount, Field(description="columns of one expert")]
     shared_width: Annotated[Count, Field(description="columns of all shared experts together; 0: none")] = 0
     first_dense: Annotated[Count, Field(description="layers at the start without experts")] = 0
-    every: Annotated[PositiveCount, Field(description="of the other layers, the last of every so many has experts")] = 1
+    every: Annotated[PositiveCount, Field(description="after them, every n-th layer of the model has experts")] = 1
     router_bias: Annotated[StrictBool, Field(description="the router has a bias or correction for each expert")] = False
     scores: Annotated[
         Scores,

@@ -60,9 +60,7 @@ class GroupedSection(_HeadsSection):
     chunk: Count = Field(
         0, description="tokens of the chunks that attend themselves alone in these layers, instead of a window; 0: none"
     )
-    full_every: PositiveCount = Field(
-        1, description="with a window or chunks: the last of every so many layers has full attention"
-    )
+    full_every: PositiveCount = Field(1, description="with a window or chunks: every n-th layer has full attention")
 
     @model_validator(mode="after")
     def _window_or_chunks(self) -> GroupedSection:
@@ -101,9 +99,7 @@ class SparseSection(_LatentsSection):
     index_heads: PositiveCount = Field(description="heads of the indexer")
     index_dim: PositiveCount = Field(description="width of a head, and of the key of a token")
     index_topk: PositiveCount = Field(description="tokens that a query attends")
-    index_every: PositiveCount = Field(
-        1, description="the last of every so many layers owns an indexer; the others use its selection"
-    )
+    index_every: PositiveCount = Field(1, description="every n-th layer owns an indexer; the others use its selection")
     index_shared_from: Count = Field(0, description="layers before this one own an indexer each")
 
     def facts(self) -> dict[str, Any]:
