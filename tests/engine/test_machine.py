@@ -312,7 +312,7 @@ def test_preparing_what_parts_ranks_in_flight_is_refused_and_says_what_to_do() -
     engine = SimulationEngine(load_cluster("mi300x-8"), seconds_of)
     engine.launch(engine.prepare(over(range(8), kernel(1.0))))
     part = engine.prepare(over([5], kernel(1.0)))
-    with pytest.raises(TspsimError, match="prepare it before that is launched, or run every rank"):
+    with pytest.raises(TspsimError, match="prepare it before that launch, or run every rank"):
         engine.launch(part)
     engine.run()
     assert engine.launch(part).system.ranks[0].rank.number == 5

@@ -35,6 +35,8 @@ from .pricers import price
 if TYPE_CHECKING:
     from .specification import DeviceSpec, KernelFit
 
+#: Parameters that remove rope and cache write, which serving libraries time with attention.
+NOT_IN_STEP = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
 #: Bytes that an op moves in bf16 (read plus written) for an element of a row; they give the row's length.
 _BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
 #: Key, in place of a library, of products without the cast that tables time with them.
@@ -69,6 +71,9 @@ class Device(IsolatedKernels, DeviceFacts):
     engine: str = ""
     overrides: tuple[tuple[str, str], ...] = ()
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
+    _without: dict[tuple[str, str, str | None], Kernel] = field(default_factory=dict, repr=False)
+    _rates: dict[tuple[str, str, bool], float] = field(default_factory=dict, repr=False)
+    _measured: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
     _power_limited: dict[float, Device] = field(default_factory=dict, repr=False)
@@ -186,9 +191,13 @@ class Device(IsolatedKernels, DeviceFacts):
 
     def shares_at_clock(self, isolated: Estimate, matrix_share: Any, kernel: Kernel) -> Estimate:
         """Times of isolated calls at the clock of a step, by their :meth:`matrix_share`; numbers or arrays (rows,)."""
-        rate = pricers.rate(self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained)
-        picked = self.spec.sustained.untuned_share(kernel.library, self.engine)
-        return pricers.at_clock(isolated, matrix_share, rate * picked * self.spec.clock_at_limit)
+        key = kernel.family, kernel.library, kernel.sustained
+        rate = self._rates.get(key)
+        if rate is None:
+            rate = pricers.rate(self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained)
+            rate *= self.spec.sustained.untuned_share(kernel.library, self.engine) * self.spec.clock_at_limit
+            self._rates[key] = rate
+        return pricers.at_clock(isolated, matrix_share, rate)
 
     def matrix_share(self, operator: Operator) -> float:
         """Share of an operator's time that depends on the matrix units' clock: 0 (only bytes) to 1 (FLOPs decide)."""
@@ -203,10 +212,10 @@ class Device(IsolatedKernels, DeviceFacts):
 
     def _measured_limits(self, dtype: str) -> DeviceLimits:
         """Limits of the device on which the kernels were measured (``measured_at``)."""
-        key = f"{dtype} as measured"
-        if key not in self._limits:
-            self._limits[key] = limits_of(self.spec.as_measured, dtype)
-        return self._limits[key]
+        limits = self._measured.get(dtype)
+        if limits is None:
+            limits = self._measured[dtype] = limits_of(self.spec.as_measured, dtype)
+        return limits
 
     def includes_quantising(self, dtype: str) -> bool:
         """Whether tables time products of ``dtype`` together with quantising A, a separate kernel in steps."""
@@ -265,6 +274,16 @@ class Device(IsolatedKernels, DeviceFacts):
                 start_us = min(own["launch_us"], self.kernel(family, "bf16", kernel.library).parameters["launch_us"])
                 kernel = replace(kernel, parameters={**own, "quantise_gb_per_s": 0.0, "launch_us": start_us})
             self._kernels[key] = kernel
+        return kernel
+
+    def attention_alone(self, family: str, dtype: str, kv_dtype: str | None) -> Kernel:
+        """The kernel model of attention without the rope and the cache write that tables time with it; a step has
+        operators for them."""
+        key = (family, dtype, kv_dtype)
+        kernel = self._without.get(key)
+        if kernel is None:
+            kernel = self.kernel(family, dtype, kv_dtype=kv_dtype)
+            kernel = self._without[key] = replace(kernel, parameters={**kernel.parameters, **NOT_IN_STEP})
         return kernel
 
     @once
@@ -333,6 +352,7 @@ class Device(IsolatedKernels, DeviceFacts):
         return (*self.stated(), *used)
 
 
+#: Rows priced at once: their arrays stay in the processor's cache.
 #: Rows priced at once: their arrays stay in the processor's cache.
 _CHUNK = 2048
 

@@ -193,6 +193,10 @@ _MAY_BE_ZERO = frozenset(
 )
 
 
+#: Types of the sizes of a single call; a set is faster than :func:`isinstance` on every size of every kernel.
+_NUMBERS = frozenset({int, float, bool, tuple, np.float64})
+
+
 def read_shape(shape: Mapping[str, Any]) -> dict[str, Any]:
     """Shape columns as floats, or as float arrays of one shape; tuples of segments stay tuples.
 
@@ -201,10 +205,12 @@ def read_shape(shape: Mapping[str, Any]) -> dict[str, Any]:
     InputError
         A size is zero, negative or not finite.
     """
-    if all(isinstance(value, int | float | tuple) for value in shape.values()):
-        numbers: dict[str, Any] = {n: v if isinstance(v, tuple) else float(v) for n, v in shape.items()}
-        smallest = {name: value for name, value in numbers.items() if not isinstance(value, tuple)}
+    if _NUMBERS.issuperset(map(type, shape.values())):
+        numbers: dict[str, Any] = {n: v if type(v) is tuple else float(v) for n, v in shape.items()}
+        smallest = {name: value for name, value in numbers.items() if type(value) is float}
         largest = max(smallest.values())
+        if min(smallest.values()) > 0.0 and largest < float("inf"):
+            return numbers
     else:
         arrays = np.broadcast_arrays(*(np.asarray(value, dtype=float) for value in shape.values()))
         numbers = dict(zip(shape, arrays, strict=True))

@@ -74,6 +74,8 @@ def price(device: Any, operator: Operator) -> Estimate:
 def in_steps(device: Any, operator: Operator) -> InSteps | None:
     """Correction of an operator by profiles of whole steps on the device; None: none."""
     measured = getattr(getattr(device, "spec", None), "in_steps", ())
+    if not measured:
+        return None
     own = [entry for entry in measured if entry.operator == operator.family]
     return next((pricer for pricer in own if pricer.bound is None or pricer.bound == bound_of(device, operator)), None)
 
@@ -106,7 +108,7 @@ SETTLING_POWER = 8.0
 def at_clock(isolated: Estimate, matrix_share: Any, rate: float) -> Estimate:
     """Time of an isolated kernel with the matrix units at ``rate`` times the clock at which it was measured."""
     factor = 1.0 + matrix_share * (1.0 / rate - 1.0)
-    return Estimate(*(value * factor for value in isolated))
+    return Estimate(isolated.seconds * factor, isolated.low * factor, isolated.high * factor)
 
 
 def with_parts(product: Estimate, parts: int, sustained: Sustained) -> Estimate:

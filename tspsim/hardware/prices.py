@@ -11,6 +11,7 @@ import numpy as np
 from tspsim.operators import (
     AbsorbProduct,
     Attention,
+    ChoiceKernels,
     Computes,
     DecodeAttention,
     DeltaScan,
@@ -37,9 +38,12 @@ from .limits import Estimate, FloatArray
 from .pricers import bound_of, price, pricer
 
 FREE = Estimate(0.0, 0.0, 0.0)
-#: Parameters that remove rope and cache write, which serving libraries time with attention; steps have operators for
-#: them.
-NOT_IN_STEP = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
+
+#: Seconds a token of PyTorch's ``topk`` among some hundred scores (one thread block a token), and multiprocessors of
+#: the measured device. sgl-project/sglang#13374 times sigmoid, ``topk`` of 384 and a gather, compiled, on up to 40,000
+#: tokens: 19.2 ns a token, of which 1.7 are the bytes of the others. NVIDIA/Megatron-LM#6456 has 15.9 ns for 128
+#: scores, DeepSeek's public profile 16.3 ns for 256.
+SEARCH_S, SEARCH_UNITS = 17.5e-9, 132
 
 
 @pricer(Gemm, GroupedGemm)
@@ -50,22 +54,25 @@ def products(device: Device, product: Gemm) -> Estimate:
     (:meth:`.device.Device.product_without_cast`). A narrow type is never slower than a wider one, because a kernel of
     wider operands can read the same weights.
     """
-    element = element_bytes(product.dtype)
     wider = widened_to(product.dtype) if product.weight_dtype is None else ()
     candidates = (product, *(replace(product, dtype=dtype) for dtype in wider if dtype in device.peak_flops_per_s))
     alone = min(_product_without_cast(device, candidate) for candidate in candidates)
-    if element < element_bytes("bf16"):
-        alone = Estimate(*(a + b for a, b in zip(alone, _cast(device, product, element), strict=True)))
+    if element_bytes(product.dtype) < element_bytes("bf16"):
+        alone = Estimate(*(a + b for a, b in zip(alone, cast_of(device, product), strict=True)))
     return alone
 
 
-def _cast(device: Device, product: Gemm, element: float) -> Estimate:
-    """Time to cast A from bf16 to ``element`` bytes for a product; zero if the kernel before writes it so.
+def cast_of(device: Device, product: Gemm) -> Estimate:
+    """Time to cast A from bf16 to a product's narrow type; zero if the kernel before or another operator writes it so.
 
-    Both gradients read their operands transposed. So a cast gradient is written in both orientations, and the forward
-    input a second time for the weight gradient (Transformer Engine, cast_transpose; block formats also need scales
-    along the other side). The launch is that of the device's fastest measured cast.
+    Both gradients read their operands transposed. So a cast gradient is written in both orientations, one that comes in
+    the narrow type is read and written once more, and the forward input is written a second time for the weight
+    gradient (Transformer Engine, cast_transpose; block formats also need scales along the other side). The launch is
+    that of the device's fastest measured cast.
     """
+    element = element_bytes(product.dtype)
+    if element >= element_bytes("bf16") or product.cast_apart:
+        return FREE
     rows = product.batch * product.m
     wide, across = element_bytes("bf16") + element, element_bytes("bf16") + 2.0 * element
 
@@ -76,7 +83,7 @@ def _cast(device: Device, product: Gemm, element: float) -> Estimate:
     if product.computes is Computes.WEIGHT_GRADIENT and product.quantised:
         return Estimate(*(max(0.0, a - b) for a, b in zip(moved(across), moved(wide), strict=True)))
     if product.quantised:
-        return FREE
+        return moved(2.0 * element) if product.computes is Computes.INPUT_GRADIENT else FREE
     return moved(across if product.computes is Computes.INPUT_GRADIENT else wide)
 
 
@@ -108,8 +115,8 @@ def _segments(device: Device, kernel: Kernel, attention: Attention | LatentPrefi
         kernel,
         attention.kv_dtype,
         batch=1.0,
-        q_len=tuple(float(queries) for queries, _ in attention.segments),
-        kv_len=tuple(float(context) for _, context in attention.segments),
+        q_len=tuple([float(queries) for queries, _ in attention.segments]),
+        kv_len=tuple([float(context) for _, context in attention.segments]),
         heads=attention.heads,
         **widths,
     )
@@ -164,8 +171,7 @@ def part(device: Device, part: Part) -> Estimate:
 @pricer(Attention)
 def attention(device: Device, attention: Attention) -> Estimate:
     """Time of attention without rope and cache write, which are operators of their own."""
-    kernel = device.kernel(f"attention_{attention.direction}", attention.dtype, kv_dtype=attention.kv_dtype)
-    alone = replace(kernel, parameters={**kernel.parameters, **NOT_IN_STEP})
+    alone = device.attention_alone(f"attention_{attention.direction}", attention.dtype, attention.kv_dtype)
     return _segments(
         device, alone, attention, kv_heads=attention.kv_heads, head_dim=attention.head_dim, causal=attention.causal
     )
@@ -221,6 +227,18 @@ def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
         elsewhere=0.0 if fused.sent else 1.0,
     )
     return device.at_clock(isolated, fused, kernel)
+
+
+@pricer(ChoiceKernels)
+def choice_of_experts(device: Device, choice: ChoiceKernels) -> Estimate:
+    """Time of the kernels that choose experts: each takes as long as a copy of its bytes; searches add their time a
+    token."""
+    units = device.spec.compute_units.value
+    one = device.memory_bound(8.0 * choice.tokens * choice.experts, "copy", choice.tokens)
+    start = device.memory_bound(8.0 * choice.tokens, "copy", choice.tokens)
+    searched_s = choice.tokens * (choice.searches * SEARCH_S * SEARCH_UNITS / units + choice.token_s)
+    others = choice.kernels - choice.scores
+    return Estimate(*(choice.scores * a + others * b + searched_s for a, b in zip(one, start, strict=True)))
 
 
 @pricer(MemoryBound)
@@ -291,7 +309,7 @@ def _in_sequence(device: Device, calls: list[list[linear.Call]], dtype: str, sec
 
 
 class Costs:
-    """A device's estimates as plain seconds for the engine, with the range of each kernel family.
+    """A device's estimates as seconds, as the engine takes them; records the uncertainty of each kernel family.
 
     ``scales`` are factors on the times of a family (:attr:`Operator.kind`), for the effect of an error in it.
     """
@@ -300,7 +318,7 @@ class Costs:
         self.device = device
         self.scales = scales or {}
         self._spread: dict[str, list[float]] = {}
-        #: (low, high) factor that holds 90 % of the transfers of a step at these costs.
+        #: Low and high factor of the transfers of a step at these costs (90 % interval).
         self.transfers = (1.0, 1.0)
 
     def __call__(self, operator: Operator) -> float:
@@ -311,5 +329,5 @@ class Costs:
         return float(estimate.seconds) * self.scales.get(operator.kind, 1.0)
 
     def errors(self) -> dict[str, tuple[float, float]]:
-        """Family → (low, high) factor that holds 90 % of its kernels' times, of all families so far."""
+        """Low and high factor of every family priced so far (90 % interval)."""
         return {family: (low / middle, high / middle) for family, (low, middle, high) in self._spread.items()}

@@ -8,7 +8,7 @@ The set is open: any subclass of :class:`Operator` with a pricer runs in any ste
 where it belongs in its layer; ``name`` is for display only.
 """
 
-from .base import MEMORY_BOUND_OPS, Computes, MemoryBound, Operator, Role, Sharding
+from .base import MEMORY_BOUND_OPS, ChoiceKernels, Computes, MemoryBound, Operator, Role, Sharding
 from .dtypes import DTYPES, DataType, element_bytes, kindred_of, multiplied_as, weight_bytes, widened_to
 from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
@@ -21,6 +21,7 @@ __all__ = [
     "MEMORY_BOUND_OPS",
     "AbsorbProduct",
     "Attention",
+    "ChoiceKernels",
     "Computes",
     "DataType",
     "DecodeAttention",

@@ -94,6 +94,11 @@ class Operator(ABC):
         return Computes.OUTPUT
 
     @property
+    def kernels(self) -> int:
+        """Number of kernels; mostly 1."""
+        return 1
+
+    @property
     @abstractmethod
     def flops(self) -> float:
         """Floating-point operations."""
@@ -203,3 +208,44 @@ class MemoryBound(Operator):
 
     def unfused(self, traffic: float) -> MemoryBound:
         return replace(self, size_bytes=self.size_bytes * traffic) if self.op in FUSED else self
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class ChoiceKernels(Operator):
+    """The kernels that choose the experts of ``tokens`` tokens among ``experts``, or of the gradient of that.
+
+    ``scores`` kernels read and write an fp32 number for every token and expert, ``few`` kernels at most one for every
+    choice, and ``searches`` kernels select the best scores of a token (``torch.topk``). ``token_s``: seconds a token of
+    a kernel that does not depend on bytes, such as one that counts the tokens of every rank; 0: no such kernel.
+    """
+
+    tokens: int
+    experts: int
+    scores: int
+    few: int = 0
+    searches: int = 0
+    token_s: float = 0.0
+    name: str = "choose experts"
+    role: Role = Role.EXPERT_CHOICE
+    computes: Computes = Computes.OUTPUT
+
+    kind = "memory_bound"
+
+    @property
+    def kernels(self) -> int:
+        return self.scores + self.few + self.searches + (self.token_s > 0.0)
+
+    @property
+    def flops(self) -> float:
+        """0: matrix units are not used."""
+        return 0.0
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Scores read and written by ``scores`` kernels, and read by ``searches``."""
+        return 4.0 * self.tokens * self.experts * (2 * self.scores + self.searches)
+
+    @property
+    def shape(self) -> str:
+        return f"{self.tokens} × {self.experts}, {self.kernels} kernels"

@@ -16,6 +16,7 @@ class Gemm(Operator):
     """C[m, n] = A[m, k] · B[k, n], ``batch`` times.
 
     ``quantised``: the kernel before writes A in ``dtype``; otherwise quantising A is part of a narrow product.
+    ``cast_apart``: other operators cast its operands, in both orientations.
     ``weight_dtype``: type that B is read in and widened from, as in weight-only kernels (None: ``dtype``).
     """
 
@@ -29,6 +30,7 @@ class Gemm(Operator):
     role: Role = Role.OTHER
     computes: Computes = Computes.OUTPUT
     weight_dtype: str | None = None
+    cast_apart: bool = False
 
     kind = "gemm"
 
@@ -38,8 +40,9 @@ class Gemm(Operator):
             return replace(self, dtype=dtype, weight_dtype=weight_dtype)
         # A third of the time of replace(): layers of serving steps consist of these products.
         return Gemm(
-            self.m, self.n, self.k, dtype, self.batch, self.name, self.quantised, self.role, self.computes, weight_dtype
-        )
+            self.m, self.n, self.k, dtype, self.batch, self.name, self.quantised, self.role, self.computes,
+            weight_dtype, self.cast_apart,
+        )  # fmt: skip
 
     def over(self, m: int) -> Gemm:
         """The same product with ``m`` rows."""
@@ -47,7 +50,7 @@ class Gemm(Operator):
             return replace(self, m=m)
         return Gemm(
             m, self.n, self.k, self.dtype, self.batch, self.name, self.quantised, self.role, self.computes,
-            self.weight_dtype,
+            self.weight_dtype, self.cast_apart,
         )  # fmt: skip
 
     @property
@@ -197,7 +200,8 @@ class Attention(Operator):
     @property
     def pairs(self) -> float:
         """Query-key pairs a head: q·kv, less q²/2 under a causal mask."""
-        return sum(q * kv - (q * q / 2.0 if self.causal else 0.0) for q, kv in self.segments)
+        # Lists, because generators take 1.5 times as long, and serving steps are priced by the thousand.
+        return sum([q * kv - (q * q / 2.0 if self.causal else 0.0) for q, kv in self.segments])
 
     @property
     def flops(self) -> float:
@@ -209,8 +213,8 @@ class Attention(Operator):
     def hbm_bytes(self) -> float:
         """Q, K and V read once, the output written once in bf16; backward: 2.5 times that, for the gradients."""
         element = element_bytes(self.dtype)
-        queries = sum(q for q, _ in self.segments) * self.heads * self.head_dim
-        context = sum(kv for _, kv in self.segments) * self.kv_heads * self.head_dim
+        queries = sum([q for q, _ in self.segments]) * self.heads * self.head_dim
+        context = sum([kv for _, kv in self.segments]) * self.kv_heads * self.head_dim
         factor = 1.0 if self.direction == "forward" else 2.5
         return factor * (queries * (element + 2.0) + 2.0 * context * element_bytes(self.kv_dtype or self.dtype))
 
