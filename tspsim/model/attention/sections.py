@@ -13,7 +13,7 @@ from ..parts import CompressedAttention, IndexerSpec, LatentAttention, LinearAtt
 
 
 class AttentionSection(Strict):
-    """What all kinds have: their name, and query heads."""
+    """Fields of every attention kind: its name and query heads."""
 
     kind: str
     heads: PositiveCount = Field(description="query heads")
@@ -87,13 +87,13 @@ class _LatentsSection(LatentAttention, AttentionSection):
 
 
 class LatentSection(_LatentsSection):
-    """Multi-head latent attention: every head's keys and values are made from one latent a token."""
+    """Multi-head latent attention: every head projects its keys and values from one latent a token."""
 
     kind: Literal["mla"]
 
 
 class SparseSection(_LatentsSection):
-    """Latent attention to the tokens that an indexer chooses."""
+    """Sparse latent attention: an indexer selects the tokens that a query attends."""
 
     kind: Literal["dsa"]
     index_heads: PositiveCount = Field(description="heads of the indexer")
@@ -113,14 +113,14 @@ def indexing(section: Any) -> IndexerSpec:
 
 
 class _DeltaSection(LinearAttention, AttentionSection):
-    """Layers of a delta rule, and others among them."""
+    """Delta-rule layers, and layers with full attention."""
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"linear": as_stated(self, LinearAttention)}
 
 
 class GatedDeltaSection(_DeltaSection, _HeadsSection):
-    """Gated delta rule, and grouped-query attention in every ``full_every``-th layer."""
+    """Gated DeltaNet, with grouped-query attention in every ``full_every``-th layer."""
 
     kind: Literal["gdn"]
 
@@ -133,7 +133,7 @@ class GatedDeltaSection(_DeltaSection, _HeadsSection):
 
 
 class KimiDeltaSection(_DeltaSection, _LatentsSection):
-    """Delta rule with a gate a channel (Kimi Delta Attention), and latent attention every ``full_every``-th layer."""
+    """Kimi Delta Attention (a gate per channel), with latent attention in every ``full_every``-th layer."""
 
     kind: Literal["kda"]
 
@@ -146,7 +146,7 @@ class KimiDeltaSection(_DeltaSection, _LatentsSection):
 
 
 class CompressedSection(AttentionSection):
-    """One latent for several tokens as key and value of all heads, and a window of the latest tokens."""
+    """Compressed attention: one latent for several tokens is key and value of all heads; a window keeps the latest."""
 
     kind: Literal["csa"]
     head_dim: PositiveCount = Field(description="width of a head, and of the latent that is its key and value")
