@@ -89,7 +89,7 @@ def waits_for_all(issued: Sequence[tuple[str, Sequence[int]]], place: int) -> bo
     return len(ended) == place
 
 
-# --- what a rank is told to do --------------------------------------------------------------------------------
+# --- instructions ---------------------------------------------------------------------------------------------
 
 #: Kinds of collectives that nccl-tests measures.
 COLLECTIVE_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all")
