@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 
 from ..base.errors import InputError, UnknownNameError
 from ..base.provenance import Provenance
-from ..base.strict import as_stated
 from ..hardware import Device, load_device, standing_for
 from ..model import Architecture, load_model
 from ..model.parts import BF16, Formats, WeightClass
@@ -24,8 +23,6 @@ from ..network import (
 )
 from ..operators import weight_bytes
 from ..parallel import (
-    Adapters,
-    ExpertRouting,
     Job,
     Optimizer,
     Plan,
@@ -122,10 +119,10 @@ FRESH = Lookups()
 
 def optimizer_of(workload: Workload, software: Stack) -> Optimizer:
     """What an optimizer keeps: as stated, else what the software's own keeps."""
-    spec = workload.optimizer
-    if "optimizer" not in workload.model_fields_set and software.optimizer_state is not None:
-        spec = spec.model_copy(update={"name": f"{spec.name} of {software.name}", "state": software.optimizer_state})
-    return as_stated(spec, Optimizer)
+    stated = workload.optimizer
+    if "optimizer" in workload.model_fields_set or software.optimizer_state is None:
+        return stated
+    return replace(stated, name=f"{stated.name} of {software.name}", state=software.optimizer_state)
 
 
 def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
@@ -182,10 +179,10 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         optimizer=optimizer_of(workload, stack.stack()),
         runtime_reserve_bytes=workload.runtime_reserve,
         causal=workload.causal,
-        routing=as_stated(workload.routing, ExpertRouting),
+        routing=workload.routing,
         multi_token=workload.multi_token,
         document=None if workload.document == workload.sequence else workload.document,
-        adapters=as_stated(workload.adapters, Adapters) if workload.adapters else None,
+        adapters=workload.adapters,
         stack=stack.stack().on(device.name, model.attention_kind.name),
         load=workload.load(),
         formats=formats,
