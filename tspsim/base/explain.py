@@ -140,16 +140,16 @@ def _known_keys(type_: type[BaseModel], place: Sequence[int | str]) -> list[str]
         deeper = []
         for candidate in (section for annotation in candidates for section in _members(annotation)):
             if _is_section(candidate):
-                deeper += [type_ for key, type_ in _keys(candidate).items() if key == step]
+                deeper += [type_ for key, type_ in section_keys(candidate).items() if key == step]
             else:
                 deeper += [argument for argument in get_args(candidate) if argument is not Ellipsis][-1:]
         candidates = deeper
     sections = [member for annotation in candidates for member in _members(annotation) if _is_section(member)]
-    names = {key for section in sections for key in _keys(section)}
+    names = {key for section in sections for key in section_keys(section)}
     return sorted(names | {name.name for part in sections if hasattr(part, "further") for name in part.further()})
 
 
-def _keys(section: Any) -> dict[str, Any]:
+def section_keys(section: Any) -> dict[str, Any]:
     """A section's keys as files spell them, and the types of their values."""
     if issubclass(section, BaseModel):
         declared = section.model_fields

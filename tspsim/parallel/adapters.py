@@ -30,6 +30,8 @@ TARGETS = {
     "gate_up": (Role.GATE_UP, Role.EXPERTS_GATE_UP),
     "down": (Role.DOWN, Role.EXPERTS_DOWN),
 }
+
+
 def _once(targets: tuple[str, ...]) -> tuple[str, ...]:
     twice = next((target for target in targets if targets.count(target) > 1), None)
     if twice is not None:

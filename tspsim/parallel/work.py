@@ -64,9 +64,7 @@ class Optimizer:
 #: (Rajbhandari et al. 2020, ZeRO, §3.1: 2 + 2 + 12). An unfused step also holds an fp32 copy of the gradients
 #: and the fp32 update.
 ADAMW = Optimizer(name="adamw", weights=2.0, gradients=2.0, state=12.0)
-OPTIMIZERS = {
-    optimizer.name: optimizer for optimizer in (ADAMW, replace(ADAMW, name="adamw-unfused", temporaries=8.0))
-}
+OPTIMIZERS = {optimizer.name: optimizer for optimizer in (ADAMW, replace(ADAMW, name="adamw-unfused", temporaries=8.0))}
 
 
 #: Of a step that serves nobody.
