@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import create_model
 
 from tspsim.base import catalog
+from tspsim.base.stated import Stated
 from tspsim.base.strict import Strict, keys_of
 
-from .specification import ASSUMED_AS, DeviceSpec, MeasuredAt, Sourced
+from .specification import ASSUMED_AS, DeviceSpec, MeasuredAt
 
 #: The device of each vendor's latest generation that was measured as a whole: products, attention forward and backward.
 LATEST_MEASURED: dict[str, str] = {"amd": "mi355x", "nvidia": "b200"}
@@ -69,7 +70,7 @@ class AnnouncedDevice(_AnnouncedKeys):
         return stated | left_out | further
 
 
-def _assumed(like: DeviceSpec, number: Sourced[Any]) -> Sourced[Any]:
+def _assumed(like: DeviceSpec, number: Stated[Any]) -> Stated[Any]:
     return number.model_copy(update={"source": f"{ASSUMED_AS}{like.name}: {number.source}"})
 
 

@@ -99,12 +99,13 @@ class Device(IsolatedKernels, DeviceFacts):
         """The same device where a GPU may draw so many watts; raises InputError for more than its own, or too few."""
         if watts not in self._limited:
             # Here, so that importing this room does not load pydantic.
-            from .specification import IDLE_WATTS, Sourced
+            from ..base.stated import Stated
+            from .specification import IDLE_WATTS
 
             if not IDLE_WATTS < watts <= self.tdp_watts:
                 problem = f"{watts:g} W is not between {IDLE_WATTS:g} W and the {self.tdp_watts:g} W of {self.name}"
                 raise InputError(problem)
-            limit = Sourced[float](value=watts, source="the scenario's cluster.power_limit")
+            limit = Stated[float](value=watts, source="the scenario's cluster.power_limit")
             spec = self.spec.model_copy(update={"power_limit": limit})
             self._limited[watts] = Device(spec, self.relatives, self.clocks, self.engine, self.instead)
         return self._limited[watts]

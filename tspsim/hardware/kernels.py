@@ -24,7 +24,8 @@ from .libraries import is_of, of_library
 from .limits import DeviceLimits, Estimate
 
 if TYPE_CHECKING:
-    from .specification import DeviceSpec, KernelFit, Sourced
+    from ..base.stated import Stated
+    from .specification import DeviceSpec, KernelFit
 
 #: What a borrowed range adds to the lender's own for each way in which the two differ, as half widths in log time; the
 #: squares add. They are the least-squares fit to what 203 groups of rows need for 92 % of them to lie inside: of every
@@ -327,7 +328,7 @@ _LARGE["latent_prefill"] = (
 _LARGE["attention_backward"] = (_LARGE["attention_forward"][0], 2.5 * _LARGE["attention_forward"][1])
 
 
-def _best_measured(spec: DeviceSpec, family: str, dtype: str) -> Sourced[float] | None:
+def _best_measured(spec: DeviceSpec, family: str, dtype: str) -> Stated[float] | None:
     """The best rate measured on this device for a family and type, if its file has one."""
     return {
         "gemm": spec.achieved.gemm.get(dtype),
@@ -339,7 +340,7 @@ def _best_measured(spec: DeviceSpec, family: str, dtype: str) -> Sourced[float] 
 
 def _best_of_its_generation(
     spec: DeviceSpec, relatives: Sequence[DeviceSpec], family: str, dtype: str
-) -> Sourced[float] | None:
+) -> Stated[float] | None:
     """The same share of its peak as the nearest relative of its generation was measured at."""
     for other in relatives:
         best = _best_measured(other, family, dtype) if other.family == spec.family else None

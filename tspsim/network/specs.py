@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic_core import PydanticCustomError, core_schema
 
 from ..base.errors import InputError, UnknownNameError, shorten
+from ..base.stated import Stated, Value
 from ..base.strict import Strict
 from ..base.units import BytesPerSecond, PositiveCount, Seconds
 from .calibration import Basis, BetweenNodes, Curve, CustomAllReduce, ExpertCurve, FabricFactors, Fraction, Kind
@@ -69,17 +70,14 @@ def _refused(sentence: str) -> PydanticCustomError:
 
 # --- nodes, fabrics and clusters as their YAML states them ----------------------------------------------------
 
-Value = TypeVar("Value")
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
 #: Families of algorithms that share one efficiency on a node; ``default`` serves those not named.
 Family = Literal["default", "ring", "tree", "direct", "in_switch", "in_memory", "point_to_point"]
 
 
-class NumberWithBasis(Strict, Generic[Value]):
+class NumberWithBasis(Stated[Value], Generic[Value]):
     """A number, where it is from, and how it was come by."""
 
-    value: Value
-    source: str = Field(min_length=3)
     basis: Basis = "data sheet"
 
 

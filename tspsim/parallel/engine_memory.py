@@ -10,9 +10,9 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, PositiveInt, StrictBool
 
 from ..base.provenance import Provenance
+from ..base.stated import Source
 from ..base.strict import section
 from ..base.units import Bytes, PositiveCount
-from .stated import Source
 
 
 @dataclass(frozen=True, kw_only=True)

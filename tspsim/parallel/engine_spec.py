@@ -12,10 +12,10 @@ from tspsim.base.provenance import Provenance
 from tspsim.base.strict import Strict
 from tspsim.base.units import Bytes, PositiveCount, Seconds, duration, gib
 
+from ..base.stated import Expected, Stated
 from .engine_memory import EngineLimits, MemoryRule, Pages, StateRule
 from .paces import FAMILIES, Factor, Pace
 from .serving_engine import Graphs, Prior, Scheduler, Selection, ServingEngine
-from .stated import Expected, Stated
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 BytesPerLogit = Annotated[float, Field(ge=0.0, le=256.0, allow_inf_nan=False)]

@@ -13,7 +13,7 @@ from tspsim.base.provenance import Provenance
 from tspsim.base.units import Seconds, duration
 from tspsim.operators import Operator
 
-from .stated import Expected
+from ..base.stated import Expected
 
 #: What :class:`Pace` calls the products of routed experts.
 ROUTED = "routed"

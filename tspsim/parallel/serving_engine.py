@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import Field, PositiveInt, StrictBool
 
 from ..base.memo import remembered
+from ..base.stated import Expected, Source
 from ..base.strict import section
 from ..base.units import PositiveCount, Seconds
 from ..model.attention import NO_CONTEXT, decoded
@@ -26,7 +27,6 @@ from ..model.parts import Experts
 from ..operators import AbsorbProduct, Gemm, Operator, Role
 from .engine_memory import ALL_FOR_CACHES, Budget, EngineLimits, MemoryRule, Pages, StateRule
 from .paces import Pace
-from .stated import Expected, Source
 
 if TYPE_CHECKING:
     from ..hardware import Device

@@ -13,10 +13,10 @@ from tspsim.base.strict import Strict
 from tspsim.base.units import FlopsPerSecond, PositiveCount, Seconds, duration, flops
 from tspsim.steps import Step
 
+from ..base.stated import Expected, Stated
 from .activation_store import ACTIVATION_STORES
 from .engine_spec import EngineSpec
 from .stack import Stack
-from .stated import Expected, Stated
 
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
 Lower = Annotated[float, Field(ge=0.3, le=1.0)]

@@ -1,4 +1,4 @@
-"""Values of a stack's YAML and where they are from."""
+"""Values of files and where they are from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from tspsim.base.strict import Strict
+from .strict import Strict
 
 Value = TypeVar("Value")
 #: Where a value is from.
