@@ -45,12 +45,12 @@ class Estimate(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """One fitted number of a kernel model: where a fit starts, its bounds, and what it means."""
+    """One fitted number: where a fit starts, its bounds, and in a kernel model what it means."""
 
     default: float
     low: float
     high: float
-    meaning: str
+    meaning: str = ""
 
 
 def cost_of_p_norm(a: Any, b: Any, p: float) -> Any:

@@ -11,9 +11,9 @@ from ..fleet import FleetQuestion, load
 from ..step.cells import Cell
 from .axes import Axis
 from .best_plans import fleet_with_best
-from .executors import Keyed, Work
-from .fleet_worker import FleetQuery, answer, key_of
-from .query import Entry, Library
+from .executors import Work
+from .fleet_worker import answer, key_of
+from .query import Entry, Library, Query
 from .store import AnswerStore
 from .sweeping import Clock, Sweeping
 from .table import Table
@@ -69,7 +69,7 @@ class FleetSweep(Sweeping[FleetQuestion]):
     def expected(self) -> int:
         return len(self.points)
 
-    def questions(self, answered: set[str], entries: list[Entry], clock: Clock) -> Iterator[Keyed]:
+    def questions(self, answered: set[str], entries: list[Entry], clock: Clock) -> Iterator[Query[FleetQuestion]]:
         library, seen = Library(), set(answered)
         best: dict[str, dict[str, Any]] = {}
         for point in self.points:
@@ -86,7 +86,7 @@ class FleetSweep(Sweeping[FleetQuestion]):
                 clock.skipped()
             else:
                 seen.add(key)
-                yield FleetQuery(key, question)
+                yield Query(key, question)
 
     def table(self, store: AnswerStore, entries: Sequence[Entry], bugs: dict[str, str]) -> FleetTable:
         rows: list[dict[str, Cell]] = []
