@@ -209,7 +209,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
             node_axes=entry.placement.node if entry.placement else (),
             rail_axes=entry.placement.rails if entry.placement else (),
             node_order=entry.placement.order if entry.placement else (),
-            routing=entry.routing.routing() if entry.routing else None,
+            routing=entry.routing,
             options=entry.options,
         )
         if not workload.lengths:
@@ -303,7 +303,7 @@ def cluster_of(scenario: Scenario, lookups: Lookups = FRESH) -> Cluster:
         if inline.measured is not None:
             cluster = measured_between(cluster, inline.measured)
         if inline.routing is not None:
-            cluster = cluster.with_routing(inline.routing.routing())
+            cluster = cluster.with_routing(inline.routing)
         return with_faults(cluster, scenario.faults)
     except UnknownNameError as error:  # the catalog's names are known by now
         raise error.at(key="cluster.library") from None

@@ -113,6 +113,8 @@ class MeasuredCurve:
 
 #: A group's schedules for one byte of a kind of collective; none: it cannot run there.
 Builder = Callable[[Group, CollectiveKind], list[Schedule]]
+#: A group's seconds for a schedule of a kind.
+Costing = Callable[[Group, CollectiveKind, Schedule], "CollectiveCost"]
 
 
 class CollectiveCost(Protocol):
@@ -254,12 +256,21 @@ class CollectiveAlgorithm:
         What it is, in a line.
     build
         A group's schedules for one byte of a kind, of which the cheapest is taken; none: it cannot run there.
+    cost
+        Its own time of a schedule; None: that of a measured curve, or of the library's protocols.
+    apart
+        It runs without compute units.
+    needs
+        The key of a node's file that it cannot run without; empty: none.
     """
 
     name: str
     kinds: tuple[str, ...]
     summary: str
     build: Builder
+    cost: Costing | None = None
+    apart: bool = False
+    needs: str = ""
 
     def schedules(self, group: Group, kind: CollectiveKind) -> list[Schedule]:
         """Those of a kind; none of one that is not among its kinds."""
@@ -268,7 +279,12 @@ class CollectiveAlgorithm:
     def choices(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
     ) -> list[AlgorithmCandidate]:
-        """Its schedules, each with its measured time or under every protocol."""
+        """Its schedules, each with its own or its measured time, or under every protocol."""
+        if self.cost is not None:
+            return [
+                AlgorithmCandidate(self.name, schedule, self.cost(group, kind, schedule), self.apart)
+                for schedule in self.schedules(group, kind)
+            ]
         return [
             choice
             for schedule in self.schedules(group, kind)

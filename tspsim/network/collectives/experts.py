@@ -151,8 +151,8 @@ class ExpertPhase(CollectiveAlgorithm):
     """One phase of an expert-parallel library as an algorithm of an all-to-all: its loads depend on what is exchanged,
     and only a measured curve tells its time. A node without such a library takes its own all-to-all."""
 
-    phase: str
-    mode: str
+    phase: str = "dispatch"
+    mode: str = "normal"
 
     def choices(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
@@ -175,5 +175,5 @@ class ExpertPhase(CollectiveAlgorithm):
 for _mode, _suffix in (("normal", ""), ("low_latency", "_low_latency")):
     for _phase, _what in (("dispatch", "tokens to the ranks of their experts"), ("combine", "and back, summed")):
         ALGORITHMS.register(
-            ExpertPhase(_phase + _suffix, (ALL_TO_ALL.name,), _what, lambda group, kind: [], _phase, _mode)
+            ExpertPhase(_phase + _suffix, (ALL_TO_ALL.name,), _what, lambda group, kind: [], phase=_phase, mode=_mode)
         )

@@ -27,7 +27,7 @@ from . import (
     two_level,  # noqa: F401
 )
 from .algorithm import ALGORITHMS, AlgorithmCandidate, cheapest, lines
-from .copies import Copies
+from .copy_engines import COPY_ENGINES  # noqa: F401  (registers)
 from .exchange import ExpertExchange
 from .experts import copies, exchange_choice, expert_curve
 from .schedule import Group, on_links, summed
@@ -271,8 +271,8 @@ def considered(
     if not choices:
         able = [other.name for other in ALGORITHMS.values() if other.schedules(group, kind)]
         refused = f"algorithm '{named.name}'" if named else f"no algorithm of {node.name}"
-        if isinstance(named, Copies) and node.copy_engine is None:
-            refused = f"{node.name} states no copy_engine: algorithm '{named.name}'"
+        if named is not None and named.needs and getattr(node, named.needs) is None:
+            refused = f"{node.name} states no {named.needs}: algorithm '{named.name}'"
         raise InputError(f"{refused} cannot run {kind.name} on these {group.size} ranks; here: {', '.join(able)}")
     return tuple(choices)
 

@@ -30,7 +30,7 @@ from ..sought import Sought, serves_nobody
 
 #: What a plan's ``overlap`` says where products and sums meet in slices of one kernel.
 FUSED = "fused"
-#: Algorithm of copies (:mod:`tspsim.network.collectives.copies`).
+#: Algorithm of copies (:mod:`tspsim.network.collectives.copy_engines`).
 COPIES = "copy_engines"
 TRANSPORT = Option(
     "fused_transport",
