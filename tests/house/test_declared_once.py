@@ -13,8 +13,8 @@ from tspsim.base.strict import Strict
 from tspsim.hardware.announced import AnnouncedDevice
 from tspsim.hardware.specification import DeviceSpec
 from tspsim.model import Architecture
-from tspsim.model.attention.sections import KimiDeltaSection, LatentSection
-from tspsim.model.parts import Experts, LatentAttention, LinearAttention, StatedFacts
+from tspsim.model.attention.sections import CompressedSection, KimiDeltaSection, LatentSection
+from tspsim.model.parts import CompressedAttention, Experts, LatentAttention, LinearAttention, StatedFacts
 from tspsim.model.spec import ModelSpec, MoeSpec
 from tspsim.network.announced import AnnouncedLink, AnnouncedNode, LentNode
 from tspsim.network.specs import LinkSpec, NodeSpec
@@ -34,6 +34,7 @@ PAIRS: tuple[tuple[type[Strict], type], ...] = (
     (MoeSpec, Experts),
     (LatentSection, LatentAttention),
     (KimiDeltaSection, LinearAttention),
+    (CompressedSection, CompressedAttention),
 )
 #: Fields that a file may leave out and the package may not.
 LEFT_OUT = {"name", "q_rank"}

@@ -124,23 +124,26 @@ class LinearAttention:
         return (layer + 1) % self.full_every == 0 or (self.last_full and layer == layers - 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CompressedAttention:
-    """One latent of a head's width a token, key and value at once, kept once for several tokens (DeepSeek-V4)."""
+    """One latent of a head's width a token, key and value at once, kept once for several tokens (DeepSeek-V4). The
+    output projection is of low rank: heads in groups, each down to ``output_rank``, and all of them up to h."""
 
-    #: Width of the queries' latent.
-    q_rank: int
-    #: Rotary part of a head's width.
-    rope_dim: int
-    #: The output projection is of low rank: heads in groups, each down to ``output_rank``, and all of them up to h.
-    output_groups: int
-    output_rank: int
-    #: Tokens an entry of a layer's cache stands for, a layer each; 0: the layer keeps its window alone.
-    ratios: tuple[int, ...]
-    #: Latest tokens that every layer keeps and attends besides, uncompressed.
-    window: int = 128
-    #: Layers of this ratio own an indexer; others attend all their entries.
-    indexed: int = 4
+    q_rank: Annotated[PositiveCount, Field(description="width of the queries' latent")]
+    rope_dim: Annotated[PositiveCount, Field(description="rotary part of a head's width")]
+    output_groups: Annotated[PositiveCount, Field(description="groups of heads whose outputs are projected apart")]
+    output_rank: Annotated[PositiveCount, Field(description="width of a group's projection")]
+    ratios: Annotated[
+        tuple[Count, ...],
+        Field(
+            alias="compression",
+            min_length=1,
+            max_length=10_000,
+            description="tokens an entry of the cache stands for, a layer each; 0: the window alone",
+        ),
+    ]
+    window: Annotated[PositiveCount, Field(description="latest tokens that are kept and attended besides")] = 128
+    indexed: Annotated[PositiveCount, Field(description="layers with this compression own an indexer")] = 4
 
 
 @dataclass(frozen=True)
