@@ -19,15 +19,6 @@ from .sweeping import Clock, Sweeping
 from .table import Table
 
 
-class FleetTable(Table):
-    """Rows of a sweep over a fleet."""
-
-    @property
-    def ran(self) -> int:
-        """Rows with an answer."""
-        return sum(error is None for error in self.columns["error"])
-
-
 class FleetSweep(Sweeping[FleetQuestion]):
     """A fleet and the points of its sweep; :meth:`run` answers them. A process simulates a job's step once for all
     points that share it. A job's ``plan: best`` is searched once for all points where the job is the same.
@@ -88,7 +79,7 @@ class FleetSweep(Sweeping[FleetQuestion]):
                 seen.add(key)
                 yield Query(key, question)
 
-    def table(self, store: AnswerStore, entries: Sequence[Entry], bugs: dict[str, str]) -> FleetTable:
+    def table(self, store: AnswerStore, entries: Sequence[Entry], bugs: dict[str, str]) -> Table:
         rows: list[dict[str, Cell]] = []
         for entry in entries:
             kept = store.get(entry.key) if entry.key and entry.key not in bugs else None
@@ -103,7 +94,7 @@ class FleetSweep(Sweeping[FleetQuestion]):
         names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in last]
         columns = {name: [row.get(name) for row in rows] for name in (*names, *last)}
         units = {axis.path: axis.unit for axis in self.axes if axis.unit}
-        return FleetTable(tuple(axis.path for axis in self.axes), columns, (), units, self.zipped)
+        return Table(tuple(axis.path for axis in self.axes), columns, (), units, self.zipped)
 
 
 def _document(text: str, store: AnswerStore) -> dict[str, Any]:

@@ -12,7 +12,15 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
 from ..base.errors import UnitError, did_you_mean, either
@@ -150,23 +158,18 @@ def refuse(sentence: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})
 
 
-class _Rate:
-    """Requests a second: text with its unit, or a bare number, as benchmarks take it."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        def read(value: object) -> float:
-            try:
-                return parse(value, "requests/s", positive=True)
-            except UnitError as error:
-                raise PydanticCustomError("quantity", "{reason}", {"reason": error.message}) from None
-
-        return core_schema.no_info_plain_validator_function(read)
-
-    def __get_pydantic_json_schema__(
-        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        number = {"type": "number", "exclusiveMinimum": 0}
-        return {"anyOf": [number, {"type": "string", "examples": ["4 requests/s", "90 requests/min"]}]}
+def _read_rate(value: object) -> float:
+    try:
+        return parse(value, "requests/s", positive=True)
+    except UnitError as error:
+        raise PydanticCustomError("quantity", "{reason}", {"reason": error.message}) from None
 
 
-Rate = Annotated[float, _Rate()]
+_RATE_SCHEMA = {
+    "anyOf": [
+        {"type": "number", "exclusiveMinimum": 0},
+        {"type": "string", "examples": ["4 requests/s", "90 requests/min"]},
+    ]
+}
+#: Requests a second: text with its unit, or a bare number, as benchmarks take it.
+Rate = Annotated[float, PlainValidator(_read_rate), WithJsonSchema(_RATE_SCHEMA)]
