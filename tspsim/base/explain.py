@@ -146,7 +146,7 @@ def _known_keys(type_: type[BaseModel], place: Sequence[int | str]) -> list[str]
         candidates = deeper
     sections = [member for annotation in candidates for member in _members(annotation) if _is_section(member)]
     names = {key for section in sections for key in section_keys(section)}
-    return sorted(names | {name.name for part in sections if hasattr(part, "further") for name in part.further()})
+    return sorted(names | {key for part in sections if hasattr(part, "further_keys") for key in part.further_keys()})
 
 
 def section_keys(section: Any) -> dict[str, Any]:

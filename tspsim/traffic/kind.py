@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class Key(NamedTuple):
-    """A key that a mapping may have."""
-
-    name: str
-
-
 class Kind(BaseModel):
     """One way in which something varies.
 
@@ -58,10 +52,10 @@ class Kind(BaseModel):
         return {field.alias or name for name, field in cls.model_fields.items()}
 
     @classmethod
-    def further(cls) -> Iterator[Key]:
+    def further_keys(cls) -> Iterator[str]:
         """All keys of a family's registered classes, for messages that offer the nearest."""
         for kind in cls.registry.values():
-            yield from map(Key, kind.stated())
+            yield from kind.stated()
 
     def in_words(self) -> str:
         """What the kind does, as a clause of a sentence."""
