@@ -36,9 +36,9 @@ import simpy
 
 import tspsim
 from tspsim.engine.core import Submission
+from tspsim.hardware import Costs
 from tspsim.network.fluid import Calendar
 from tspsim.parallel import Plan, build_mesh
-from tspsim.step.costs import Costs
 from tspsim.step.simulation import Question, look_up, run
 
 SCENARIO = "tsp-vs-tpsp-1024-mi300x"

@@ -18,6 +18,7 @@ import generate_kernels
 import pages
 
 import tspsim
+from tspsim.hardware import Costs
 from tspsim.model import load_model
 from tspsim.network import collective, load_cluster
 from tspsim.operators import Attention, Gemm, Operator
@@ -39,7 +40,6 @@ from tspsim.parallel import (
 )
 from tspsim.parallel.feature import FEATURES
 from tspsim.step.bound import bounds
-from tspsim.step.costs import Costs
 from tspsim.step.result import Result
 from tspsim.step.simulation import Question, look_up, run, run_plan, scheduled
 

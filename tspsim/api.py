@@ -16,9 +16,10 @@ from .answer.kinds import bounds as ceilings_of
 from .answer.kinds import simulate
 from .answer.refusals import nothing_runs, placed
 from .answer.schema import schema
-from .base.catalog import FOLDERS, VERSION, Kind, describe_entry, kind_of, mapping_of, parse_yaml
+from .base.catalog import FOLDERS, VERSION, Kind, describe_entry, kind_of
 from .base.catalog import locate as locate_entry
 from .base.catalog import names as entries
+from .base.dialect import mapping_of, parse_yaml
 from .base.display import Progress, progress_bar
 from .base.errors import InputError, Interrupted
 from .base.files import atomic_write

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.engine import classes
-from tspsim.engine.channels import constrain
-from tspsim.engine.folding import number, refined
+from tspsim.engine.classes import constrain, number, refined
 from tspsim.network import build_cluster, load_cluster, point_to_point
 from tspsim.network import collective as traffic_of
 from tspsim.network.cluster import Vertex
 from tspsim.network.fluid import Channel
-from tspsim.program.mesh import Mesh
+from tspsim.program.instructions import Mesh
 from tspsim.step.result import PlanResult
 from tspsim.step.simulation import Question, look_up, run_plan
 

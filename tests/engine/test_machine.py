@@ -21,7 +21,7 @@ from tspsim.network import Cluster, build_cluster, load_cluster, point_to_point
 from tspsim.network import collective as traffic_of
 from tspsim.operators import Operator
 from tspsim.program import COLLECTIVE_KINDS, Collective, Compute, Instruction, Program, SendReceive
-from tspsim.program.mesh import Mesh
+from tspsim.program.instructions import Mesh
 
 MIB, GIB = 2**20, 2**30
 SAME = 1e-12

@@ -18,7 +18,7 @@ from tspsim.engine.core import Interference, Submission
 from tspsim.network import Cluster
 from tspsim.network.fluid import Fluid, Transfer
 from tspsim.program import Collective, Program
-from tspsim.program.mesh import Mesh
+from tspsim.program.instructions import Mesh
 
 #: Near enough for sums of many numbers.
 NEAR = 1e-9

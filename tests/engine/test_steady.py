@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from tspsim.engine import steady
 from tspsim.engine.core import DeadlockError, Interference, Submission
 from tspsim.engine.instances import Assignment
+from tspsim.hardware import Costs
 from tspsim.network import Cluster
 from tspsim.parallel import build_mesh
 from tspsim.program import Compute, Instruction, Launch, Program, Repeat, Tokens
-from tspsim.program.instructions import content
-from tspsim.program.mesh import Mesh
+from tspsim.program.instructions import Mesh, content
 from tspsim.scenario import load
 from tspsim.step import simulation
-from tspsim.step.costs import Costs
 from tspsim.step.simulation import look_up
 
 

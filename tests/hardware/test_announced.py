@@ -16,7 +16,7 @@ from tspsim.cli import main
 from tspsim.hardware import Device, load_device
 from tspsim.hardware.announced import LATEST_MEASURED
 from tspsim.hardware.families import FAMILIES
-from tspsim.network.announced import load_node
+from tspsim.network.announced import NODES
 from tspsim.operators import Attention, Gemm
 
 ANNOUNCED = ("mi455x", "rubin")
@@ -119,7 +119,7 @@ def test_like_is_no_key_of_what_was_measured(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.yaml"
         path.write_text(f"like: other\n{catalog.locate(kind, name).read_text()}")  # type: ignore[arg-type]
         with pytest.raises(InputError, match="like is a key of announced"):
-            (load_device if kind == "devices" else load_node)(str(path))
+            (load_device if kind == "devices" else NODES.load)(str(path))
 
 
 def test_an_announced_device_is_not_calibrated_before_its_file_is_a_measured_ones() -> None:
@@ -132,8 +132,8 @@ def test_an_announced_device_is_not_calibrated_before_its_file_is_a_measured_one
 
 @pytest.mark.parametrize("name", ["helios-72", "vera-rubin-nvl144"])
 def test_a_rack_takes_its_library_from_the_one_that_was_measured_with_wider_ranges(name: str) -> None:
-    node = load_node(name)
-    like = load_node(str(node.like))
+    node = NODES.load(name)
+    like = NODES.load(str(node.like))
     assert (node.gpus, node.link.bandwidth.value) == (72, 1.8e12)
     assert load_device(node.device).spec.node == name
     measured = {curve.kinds: curve for curve in like.collectives.curves}
@@ -159,7 +159,7 @@ def test_a_wrong_announced_node_is_told_by_key(old: str, new: str, told: str, tm
     path = tmp_path / "rack.yaml"
     path.write_text(catalog.locate("nodes", "helios-72").read_text().replace(old, new, 1))
     with pytest.raises(InputError, match=told):
-        load_node(str(path))
+        NODES.load(str(path))
 
 
 def test_init_writes_a_sheet_and_its_rack_that_run_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def test_a_sheet_with_more_is_never_slower_and_its_range_stays_around_its_time(t
 @pytest.mark.parametrize("name", ["a10", "t4", "v100", "v100-16gb", "p100", "l20", "mi250x", "a800"])
 def test_what_was_sold_but_is_not_fitted_here_is_not_called_announced(name: str) -> None:
     device = load_device(name)
-    node = load_node(str(device.spec.node))
+    node = NODES.load(str(device.spec.node))
     kernel = device.kernel("gemm", "bf16")
     assert device.spec.sold and node.sold and node.device == name and kernel.basis.startswith("a data sheet, nothing")
     assert Gemm(8192, 8192, 8192).flops / device.time(Gemm(8192, 8192, 8192)).low <= device.peak_of("bf16") * 1.000001

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from tspsim.base import catalog
+from tspsim.base import catalog, dialect
 from tspsim.base.errors import InputError
 from tspsim.calibration import kernels as fit
 from tspsim.calibration.residuals import kernel_spread
@@ -61,7 +61,7 @@ def test_a_written_fit_is_read_back_and_used(spec: DeviceSpec, tmp_path: Path) -
     table, _ = gemm_table(spec, scatter=0.02, rows=120)
     rows = calls("gemm.csv", table.assign(library="mine"))
     report = fit.fit_device(spec, rows, date="2026-11", source="a made-up table", starts=1)
-    original = catalog.read_yaml(catalog.locate("devices", "h200"))
+    original = dialect.read_yaml(catalog.locate("devices", "h200"))
     path = tmp_path / "my-h200.yaml"
     path.write_text(yaml.safe_dump(document(original, spec, report.fits)))
     device = load_device(path)
@@ -72,7 +72,7 @@ def test_a_written_fit_is_read_back_and_used(spec: DeviceSpec, tmp_path: Path) -
 
 
 def test_new_fits_replace_those_of_the_same_library_and_leave_the_rest_of_the_file(spec: DeviceSpec) -> None:
-    original = catalog.read_yaml(catalog.locate("devices", "h200"))
+    original = dialect.read_yaml(catalog.locate("devices", "h200"))
     old = spec.kernels[0]
     changed = document(original, spec, (old.model_copy(update={"date": "2027-01"}),))
     assert changed["kernels"][0]["date"] == "2027-01"

@@ -15,9 +15,9 @@ import tspsim
 from tspsim.base import catalog
 from tspsim.calibration.kernels import fit_device, fit_generation, split_by, used_in_fit
 from tspsim.hardware import Device, load_device
+from tspsim.hardware.facts import maker_of
 from tspsim.hardware.families import FAMILIES
 from tspsim.hardware.kernels import limits_of
-from tspsim.hardware.libraries import maker_of
 from tspsim.hardware.specification import DeviceSpec
 from tspsim.operators import FusedMoE, element_bytes
 from tspsim.validation.kernel_tables import calls

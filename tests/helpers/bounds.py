@@ -9,9 +9,9 @@ import pytest
 from helpers.engine import question
 
 import tspsim
+from tspsim.hardware import Costs
 from tspsim.parallel import build_mesh
 from tspsim.step.bound import Bounds, bounds
-from tspsim.step.costs import Costs
 from tspsim.step.paths import LowerBound
 from tspsim.step.question import Question, look_up
 from tspsim.step.result import PlanResult, Result

@@ -22,7 +22,7 @@ from tspsim.parallel import Adapters, ExpertRouting, Job, Optimizer, Plan, Work,
 from tspsim.parallel.checks import check
 from tspsim.parallel.routing import BALANCED
 from tspsim.program import Collective, Compute, Instruction, Program, SendReceive
-from tspsim.program.mesh import Mesh
+from tspsim.program.instructions import Mesh
 
 ADAMW_UNFUSED = Optimizer(name="adamw-unfused", weights=2.0, gradients=2.0, state=12.0, temporaries=8.0)
 

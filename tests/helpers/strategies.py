@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tspsim.engine.core import Interference
 from tspsim.network import build_cluster, load_cluster
 from tspsim.program import COLLECTIVE_KINDS, Compute, Instruction, Program
-from tspsim.program.mesh import Mesh
+from tspsim.program.instructions import Mesh
 
 CLUSTERS = {name: load_cluster(name) for name in ("mi300x-8", "hgx-h100-8", "mi300x-2x8", "h100-2x8")}
 #: Leaf switches a rail, and spines so narrow that groups of different rails share them.

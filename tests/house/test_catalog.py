@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tspsim.answer.schema import KINDS, main, schema
-from tspsim.base import catalog
+from tspsim.base import catalog, dialect
 from tspsim.base.errors import InputError, UnknownNameError
 
 
@@ -83,7 +83,7 @@ def test_a_missing_name_is_one_short_line(name: str) -> None:
 def _read(tmp_path: Path, text: str | bytes) -> dict[str, Any]:
     path = tmp_path / "f.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return catalog.read_yaml(path)
+    return dialect.read_yaml(path)
 
 
 def test_numbers_are_what_a_person_calls_numbers(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_aliases_and_merge_keys_work(tmp_path: Path) -> None:
 def test_json_with_tabs_is_read(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{\n\t"layers": 2\n}')
-    assert catalog.read_yaml(path) == {"layers": 2}
+    assert dialect.read_yaml(path) == {"layers": 2}
 
 
 _BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]\n" for i in range(60))
@@ -154,13 +154,13 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, text: str | bytes, sa
 def test_every_reader_gets_a_mapping_of_their_own_and_what_the_file_says_now(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     path.write_text("a: [1]\n")
-    first = catalog.read_yaml(path)
+    first = dialect.read_yaml(path)
     first["a"].append(2)
-    assert catalog.read_yaml(path) == {"a": [1]}
+    assert dialect.read_yaml(path) == {"a": [1]}
     before = path.stat()
     path.write_text("a: [3]\n")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as long and as old as it was
-    assert catalog.read_yaml(path) == {"a": [3]}
+    assert dialect.read_yaml(path) == {"a": [3]}
 
 
 def test_aliases_in_merged_keys_do_not_get_around_the_limit_of_nesting(tmp_path: Path) -> None:
@@ -173,26 +173,26 @@ def test_aliases_in_merged_keys_do_not_get_around_the_limit_of_nesting(tmp_path:
 
 def test_what_is_not_a_readable_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
-        catalog.read_yaml(tmp_path)
+        dialect.read_yaml(tmp_path)
     with pytest.raises(InputError, match="no such file"):
-        catalog.read_yaml(tmp_path / "absent.yaml")
+        dialect.read_yaml(tmp_path / "absent.yaml")
     os.mkfifo(tmp_path / "pipe.yaml")
     with pytest.raises(InputError, match="is not a regular file"):
-        catalog.read_yaml(tmp_path / "pipe.yaml")
+        dialect.read_yaml(tmp_path / "pipe.yaml")
     path = tmp_path / "secret.yaml"
     path.write_text("{}")
     path.chmod(0)
     if os.geteuid() == 0:
         pytest.skip("root reads files whatever their mode")
     with pytest.raises(InputError, match="cannot be read: Permission denied"):
-        catalog.read_yaml(path)
+        dialect.read_yaml(path)
 
 
 def test_half_a_surrogate_pair_in_json_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "f.json"
     path.write_text('{"name": "\\ud800"}')
     with pytest.raises(InputError, match="is not valid JSON"):
-        catalog.read_yaml(path)
+        dialect.read_yaml(path)
 
 
 @given(texts() | st.text(alphabet="{}[]:,&*!-?<>|'\"# \nab1."))
@@ -200,7 +200,7 @@ def test_half_a_surrogate_pair_in_json_is_refused(tmp_path: Path) -> None:
 @example("%YAML 9.9\n---\n")
 def test_any_text_is_a_value_or_an_input_error(text: str) -> None:
     try:
-        catalog.parse_yaml(text)
+        dialect.parse_yaml(text)
     except InputError as error:
         assert "\n" not in str(error)
 

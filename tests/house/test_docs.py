@@ -14,7 +14,7 @@ from helpers import documents
 
 import tspsim
 from tspsim import cli
-from tspsim.base.catalog import parse_yaml
+from tspsim.base.dialect import parse_yaml
 from tspsim.base.explain import section_keys
 from tspsim.model import load_model
 from tspsim.network import load_cluster

@@ -21,7 +21,7 @@ from helpers.engine import model_file, moe
 
 import tspsim
 from tspsim.answer import schema
-from tspsim.base import catalog, registry
+from tspsim.base import catalog, dialect, registry
 from tspsim.base.errors import InputError, TspsimError
 from tspsim.base.registry import Registry
 from tspsim.cli import main
@@ -188,7 +188,7 @@ def five_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An H100 that multiplies five bits twice as fast as eight, in the node of the one there is."""
     folder = tmp_path / "topologies" / "devices"
     folder.mkdir(parents=True)
-    stated = catalog.read_yaml(catalog.locate("devices", "h100"))
+    stated = dialect.read_yaml(catalog.locate("devices", "h100"))
     stated["name"], stated["node"] = "h100-five", {"like": "hgx-h100-8"}
     stated["peak"]["fp5"] = {"value": "4000 TFLOP/s", "source": "made up"}
     (folder / "h100-five.yaml").write_text(yaml.safe_dump(stated))

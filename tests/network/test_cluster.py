@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.base import catalog
 from tspsim.base.errors import InputError, UnknownNameError
-from tspsim.hardware.announced import load_spec
+from tspsim.hardware.announced import DEVICES
 from tspsim.network import Cluster, Flow, build_cluster, collective, finish_times, load_cluster
-from tspsim.network.announced import load_node
+from tspsim.network.announced import NODES
 from tspsim.network.specs import FabricSpec, NodeSpec
 from tspsim.network.wiring import full_mesh
 from tspsim.scenario import load
@@ -242,9 +242,9 @@ def test_a_users_node_is_found_first_and_needs_sources(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("name", catalog.names("devices"))
 def test_every_device_names_its_usual_node(name: str) -> None:
-    spec = load_spec(name)
+    spec = DEVICES.load(name)
     assert spec.node is not None
-    assert load_node(spec.node).device == name
+    assert NODES.load(spec.node).device == name
 
 
 def own_catalog(root: Path, monkeypatch: pytest.MonkeyPatch, *, device: str, nodes: dict[str, str]) -> None:
@@ -333,7 +333,7 @@ def test_regimes_between_nodes_are_as_many_as_protocols(tmp_path: Path) -> None:
 
 
 def test_names_in_the_files_are_their_file_names() -> None:
-    assert [load_node(name).name for name in catalog.names("nodes")] == catalog.names("nodes")
+    assert [NODES.load(name).name for name in catalog.names("nodes")] == catalog.names("nodes")
     fabrics = catalog.names("fabrics")
     assert [catalog.load("fabrics", name, FabricSpec).name for name in fabrics] == fabrics
 

@@ -16,8 +16,7 @@ from tspsim.calibration.forms import TransferFit
 from tspsim.calibration.measurements import MeasuredCollective, MeasuredExchange
 from tspsim.calibration.residuals import transfer_spread
 from tspsim.network import Cluster, ExpertExchange, build_cluster, collective, exchange_experts, load_cluster
-from tspsim.network.calibration import LibraryFactors
-from tspsim.network.specs import CollectivesSpec
+from tspsim.network.calibration import CollectivesSpec, LibraryFactors
 
 NODE = load_cluster("hgx-h100-8")
 SIZES = tuple(2**power for power in range(9, 33))

@@ -11,7 +11,7 @@ import yaml
 from helpers.engine import make_anew
 
 import tspsim
-from tspsim.base import catalog, memo
+from tspsim.base import catalog, dialect, memo
 from tspsim.base.memo import BoundedCache
 from tspsim.base.registry import Registry
 from tspsim.network import build_cluster, load_cluster
@@ -32,7 +32,7 @@ def ask(cluster: dict[str, Any] | str, name: str = "asked") -> str:
 
 def write_own(folder: Path, kind: catalog.Kind, name: str, **changes: Any) -> None:
     """An entry of the catalog with other numbers, found before the shipped one."""
-    entry = catalog.read_yaml(catalog.locate(kind, name))
+    entry = dialect.read_yaml(catalog.locate(kind, name))
     for path, value in changes.items():
         part, key = path.split("__")
         entry[part][key]["value"] = value

@@ -14,7 +14,7 @@ import tspsim
 from tspsim import operators
 from tspsim.base import registry
 from tspsim.base.errors import TspsimError
-from tspsim.hardware import Device, Estimate, load_device, pricer, pricers
+from tspsim.hardware import Costs, Device, Estimate, load_device, pricer, pricers
 from tspsim.model.layer import LayerShard
 from tspsim.network import load_cluster
 from tspsim.operators import (
@@ -29,7 +29,6 @@ from tspsim.operators import (
     Sharding,
 )
 from tspsim.program import Compute
-from tspsim.step.costs import Costs
 
 LORA = {"rank": 16}
 TRAINED: dict[str, Any] = {"cluster": "hgx-b200-8", "pass_": "training", "sequence": 4096}

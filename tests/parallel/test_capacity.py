@@ -17,7 +17,7 @@ from tspsim.parallel import ServingEngine, load_stack
 from tspsim.parallel.decode import ContextShare
 from tspsim.parallel.engine_memory import Budget, MemoryRule
 from tspsim.parallel.serving_engine import NONE
-from tspsim.parallel.state.capacity import Capacity, StageRoom, activation_bytes, capacity_of
+from tspsim.parallel.state.capacity import Capacity, StageRoom, activation_bytes, cache_budget, capacity_of
 from tspsim.step.question import look_up
 
 KIMI = load_model("kimi-k2.6")
@@ -36,7 +36,7 @@ def holding(
 def room(visible_bytes: float, share: float, cache: str = "fp8", **shards: int) -> float:
     """Sessions of 256 Ki tokens on eight GPUs that share 610 GB of weights, under a utilisation of all memory."""
     engine = ServingEngine(memory=MemoryRule("a test", share, after=("weights",)))
-    budget = engine.cache_budget(visible_bytes, 610 * GB / 8)
+    budget = cache_budget(engine, visible_bytes, 610 * GB / 8)
     return holding(budget.size_bytes, cache, **shards).sessions(262_144)
 
 
@@ -106,24 +106,24 @@ def test_sglang_keeps_the_reserve_that_its_scripts_compute() -> None:
     """1 − reserve / memory of an eight-GPU B200 replica: (512 + 16384·1.5 + 512·2 + 8·128) MiB."""
     engine = load_stack("sglang").stack().engine
     reserve = (512 + 16384 * 1.5 + 512 * 2 + 8 * 128) * 2**20
-    found = engine.cache_budget(178 * GIB, 70 * GIB, ranks=8)
+    found = cache_budget(engine, 178 * GIB, 70 * GIB, ranks=8)
     context = 1.5 * GIB
     assert found.size_bytes == pytest.approx(178 * GIB - context - 70 * GIB - reserve, rel=1e-12)
-    small = engine.cache_budget(64 * GIB, 20 * GIB)
+    small = cache_budget(engine, 64 * GIB, 20 * GIB)
     assert small.size_bytes == pytest.approx((64 - 1.5 - 20) * GIB - 14.0 * GIB + 0.375 * GIB, rel=1e-12)
 
 
 def test_trtllm_takes_its_share_of_what_is_free() -> None:
     engine = load_stack("trtllm").stack().engine
-    found = engine.cache_budget(178 * GIB, 70 * GIB, 4 * GIB)
+    found = cache_budget(engine, 178 * GIB, 70 * GIB, 4 * GIB)
     assert found.size_bytes == pytest.approx(0.9 * (178 - 70 - 4 - 2) * GIB, rel=1e-12)
     assert found.low < found.size_bytes < found.high
 
 
 def test_no_rule_gives_more_than_there_is() -> None:
     greedy = ServingEngine(memory=MemoryRule("a test"))
-    assert greedy.cache_budget(80 * GIB, 70 * GIB, 5 * GIB, reserve_bytes=2 * GIB).size_bytes == 3 * GIB
-    assert greedy.cache_budget(80 * GIB, 90 * GIB).size_bytes == 0.0
+    assert cache_budget(greedy, 80 * GIB, 70 * GIB, 5 * GIB, reserve_bytes=2 * GIB).size_bytes == 3 * GIB
+    assert cache_budget(greedy, 80 * GIB, 90 * GIB).size_bytes == 0.0
 
 
 ENGINES = st.sampled_from(["ideal", "vllm", "vllm@0.19", "sglang", "trtllm", "atom"])
@@ -141,7 +141,7 @@ def test_more_memory_never_holds_fewer_tokens_but_where_an_engine_admits_larger_
     engine = SHIPPED[name]
     engine = replace(engine, limits=tuple(replace(limits, memory_bytes=0.0) for limits in engine.limits[-1:]))
     small, large = (
-        engine.cache_budget(size * GIB, weights * GIB, activations * GIB) for size in (visible, visible + more)
+        cache_budget(engine, size * GIB, weights * GIB, activations * GIB) for size in (visible, visible + more)
     )
     assert small.low <= small.size_bytes <= small.high
     held = [holding(budget.size_bytes, block=16) for budget in (small, large)]

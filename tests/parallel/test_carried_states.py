@@ -13,12 +13,12 @@ from helpers.engine import architecture, model_file, programs_of, question
 
 import tspsim
 from tspsim.base.errors import InputError
+from tspsim.hardware import Costs
 from tspsim.model.parts import LinearAttention
 from tspsim.operators import DeltaScan
 from tspsim.parallel import Job, build_mesh, scheme_of
 from tspsim.program import Compute
 from tspsim.step.bound import bounds
-from tspsim.step.costs import Costs
 from tspsim.step.paths import LowerBound
 from tspsim.step.question import look_up
 from tspsim.step.simulation import run_plan, scheduled

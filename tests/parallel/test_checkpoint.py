@@ -10,10 +10,10 @@ from helpers.engine import architecture, model_file
 
 import tspsim
 from tspsim.base.errors import InputError
+from tspsim.hardware import Costs
 from tspsim.network import host_bandwidth, load_cluster
 from tspsim.parallel import CHECKPOINTS, build_mesh
 from tspsim.scenario.project import Failures
-from tspsim.step.costs import Costs
 from tspsim.step.paths import LowerBound
 from tspsim.step.question import look_up
 from tspsim.step.result import PlanResult

@@ -13,6 +13,7 @@ from helpers.engine import LATENT, architecture, latent, model_file, moe, questi
 import tspsim
 from tspsim.answer import schema
 from tspsim.base.errors import InputError
+from tspsim.hardware import Costs
 from tspsim.model import Architecture, load_model
 from tspsim.model.parts import WeightClass
 from tspsim.parallel import DECODE_EXCHANGES, DECODE_FORMS, Job, Plan, build_mesh, scheme_of
@@ -22,7 +23,6 @@ from tspsim.parallel.rank_groups import expert_ranks
 from tspsim.parallel.state.capacity import capacity_of
 from tspsim.parallel.state.served import dealt, layer_weight_bytes
 from tspsim.step.bound import bounds
-from tspsim.step.costs import Costs
 from tspsim.step.paths import LowerBound
 from tspsim.step.question import look_up
 from tspsim.step.simulation import run_plan, scheduled

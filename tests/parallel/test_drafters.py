@@ -10,11 +10,11 @@ from helpers.engine import architecture, model_file, question
 
 import tspsim
 from tspsim.base.errors import InputError
+from tspsim.hardware import Costs
 from tspsim.parallel import Job, build_mesh
 from tspsim.parallel.drafting import draft_passes, drafting
 from tspsim.serving.speculation import AcceptanceModel
 from tspsim.step.bound import bounds
-from tspsim.step.costs import Costs
 from tspsim.step.paths import LowerBound
 from tspsim.step.question import Question, look_up
 from tspsim.step.simulation import run_plan, scheduled

@@ -12,12 +12,12 @@ from helpers.engine import architecture, model_file
 
 import tspsim
 from tspsim.base.errors import InputError
+from tspsim.hardware import Costs
 from tspsim.operators import Role
 from tspsim.parallel import build_mesh, load_stack, scheme_of, write_program
 from tspsim.parallel.dualpipe import DUALPIPE, DUALPIPE_BESIDE, dualpipe
 from tspsim.parallel.pipeline import ORDERS
 from tspsim.program import Collective
-from tspsim.step.costs import Costs
 from tspsim.step.paths import LowerBound
 from tspsim.step.question import look_up
 from tspsim.step.simulation import scheduled, step_of

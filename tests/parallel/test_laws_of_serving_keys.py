@@ -10,9 +10,9 @@ from helpers.engine import question
 
 import tspsim
 from tspsim.base.errors import InputError
+from tspsim.hardware import Costs
 from tspsim.parallel import build_mesh
 from tspsim.step.bound import bounds
-from tspsim.step.costs import Costs
 from tspsim.step.paths import LowerBound
 from tspsim.step.question import look_up
 from tspsim.step.simulation import run_plan, scheduled

@@ -16,7 +16,7 @@ import tspsim
 from tspsim.base.errors import InputError
 from tspsim.parallel import Job, Plan, build_mesh, mesh_axes
 from tspsim.parallel.rank_groups import ranks_along
-from tspsim.program.mesh import Mesh
+from tspsim.program.instructions import Mesh
 
 AXES = mesh_axes()
 #: A forward pass.

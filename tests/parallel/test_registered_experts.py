@@ -16,8 +16,9 @@ from tspsim.base.registry import Registry
 from tspsim.parallel import ExpertRouting, Job, axes_of, peak_memory, scheme_of, write_program
 from tspsim.parallel.balance import BALANCES, Balance, Balanced, ExpertBalance, Visits
 from tspsim.parallel.dispatch import DISPATCHES, ExpertDispatch
-from tspsim.parallel.ledger import Buffer, Lifetime, peak
+from tspsim.parallel.ledger import Buffer, Lifetime
 from tspsim.parallel.pipeline import ORDERS, Pipeline, PipelineOrder, Refusal
+from tspsim.parallel.state.memory import peak
 from tspsim.program import Collective, Compute, Program
 from tspsim.step.bound import bounds
 from tspsim.steps import BACKWARD, FORWARD, Batch, Task

@@ -19,10 +19,11 @@ from tspsim.model import load_model
 from tspsim.model.attention.base import NO_CONTEXT, attended, decoded, prefilled
 from tspsim.model.layer import LayerShard
 from tspsim.operators import FusedMoE, Gemm, MemoryBound
-from tspsim.parallel import Captured, ServingEngine, host_time, load_stack
+from tspsim.parallel import Captured, ServingEngine, load_stack
 from tspsim.parallel.serving_engine import NONE, Prior, Saving
 from tspsim.program import Collective, Compute, Launch
 from tspsim.scenario import load
+from tspsim.step import metrics
 from tspsim.step.question import look_up
 from tspsim.step.result import PlanResult
 
@@ -309,7 +310,7 @@ def test_the_host_between_the_passes_of_drafts_is_waited_for_where_an_engine_say
         cluster, plans = "hgx-b200-8", [{"name": "P", "tp": 8}]
         asked = load({"name": "drafted", "cluster": cluster, "workload": {**work, "stack": stack}, "plans": plans})
         question = look_up(asked)
-        return host_time.between_s(question.job(question.plans[0]))
+        return metrics.host_of_a_pass_s(question.job(question.plans[0]))
 
     assert between_s("sglang@0.5.8-plain", 3) - between_s("sglang@0.5.8-plain", 0) == pytest.approx(6e-3)
     assert between_s("sglang", 3) == between_s("sglang", 0)
@@ -403,5 +404,5 @@ def test_a_step_waits_in_its_collectives_as_its_device_does() -> None:
         "plans": [{"name": "TP8", "tp": 8}, {"name": "TP1", "tp": 1, "dp": 8}],
     }  # fmt: skip
     question = look_up(load(asked))
-    waits = [host_time.between_s(question.job(plan)) for plan in question.plans]
+    waits = [metrics.host_of_a_pass_s(question.job(plan)) for plan in question.plans]
     assert waits == pytest.approx([2 * 32 * 3 * 3.5e-6, 0.0])

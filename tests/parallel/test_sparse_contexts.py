@@ -13,13 +13,13 @@ from helpers.engine import LATENT, architecture, model_file, question
 
 import tspsim
 from tspsim.base.errors import InputError
+from tspsim.hardware import Costs
 from tspsim.model import Architecture
 from tspsim.model.parts import CompressedAttention, Indexing
 from tspsim.operators import BestOf, Indexer, SparseAttention
 from tspsim.parallel import DECODE_EXCHANGES, DECODE_FORMS, INDEX_EXCHANGES, Job, build_mesh, scheme_of
 from tspsim.parallel.cache import sequence_bytes
 from tspsim.step.bound import bounds
-from tspsim.step.costs import Costs
 from tspsim.step.paths import LowerBound
 from tspsim.step.question import look_up
 from tspsim.step.simulation import run_plan, scheduled

@@ -14,7 +14,7 @@ from tspsim.operators import Gemm
 from tspsim.operators.base import Computes, Role
 from tspsim.operators.products import GroupedGemm
 from tspsim.parallel import load_stack
-from tspsim.parallel.lowering import lowering_of
+from tspsim.parallel.builder import lowering_of
 from tspsim.parallel.state.memory import peak_bytes, stage_memory
 from tspsim.scenario import load
 from tspsim.step.question import Question

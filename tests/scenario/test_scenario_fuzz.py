@@ -11,7 +11,7 @@ from helpers.texts import texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tspsim.base import catalog
+from tspsim.base import dialect
 from tspsim.base.errors import InputError
 from tspsim.scenario import Scenario, load
 
@@ -111,7 +111,7 @@ def test_mutated_scenarios(data: dict[str, Any]) -> None:
 @given(mutated())
 def test_mutated_scenarios_written_as_yaml(data: dict[str, Any]) -> None:
     try:
-        read = catalog.parse_yaml(yaml.safe_dump(data, allow_unicode=True))
+        read = dialect.parse_yaml(yaml.safe_dump(data, allow_unicode=True))
     except InputError:
         return
     _check(read)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.base.errors import InputError
 from tspsim.network import build_cluster
-from tspsim.network.host import COPIES, host_bandwidth
+from tspsim.network.collectives.traffic import COPIES, host_bandwidth
 from tspsim.scenario import load
 from tspsim.serving import AffineCost
 from tspsim.serving.engine import Engine

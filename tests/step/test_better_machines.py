@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import tspsim
-from tspsim.base import catalog
+from tspsim.base import catalog, dialect
 from tspsim.base.errors import InputError
 from tspsim.step.result import PlanResult
 
@@ -27,7 +27,7 @@ MODELS = ("llama-3.1-8b", "qwen3-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-
 
 def better(folder: Path, kind: catalog.Kind, name: str, factor: float) -> str:
     """A node or fabric of the catalog with faster links, or NICs, under a name of its own."""
-    entry = copy.deepcopy(catalog.read_yaml(catalog.locate(kind, name)))
+    entry = copy.deepcopy(dialect.read_yaml(catalog.locate(kind, name)))
     bandwidth = entry["link" if kind == "nodes" else "nic"]["bandwidth"]
     value, unit = str(bandwidth["value"]).split(" ", 1)
     bandwidth["value"], entry["name"] = f"{float(value) * factor:g} {unit}", f"{name}-better"

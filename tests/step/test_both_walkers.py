@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tspsim.engine.core import Interference
 from tspsim.program import Compute, Instruction, Launch, Program, Repeat
 from tspsim.program.excerpts import parted_behind_layers
-from tspsim.program.mesh import Mesh
-from tspsim.program.order import orders, waits_for_all
+from tspsim.program.instructions import Mesh, orders, waits_for_all
 from tspsim.step.paths.groups import RankGroups
 from tspsim.step.paths.kernels import KernelTimes
 from tspsim.step.paths.parts import TaskParts

@@ -19,7 +19,7 @@ from tspsim.model import load_model
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster, point_to_point
 from tspsim.program import Program, Repeat
-from tspsim.program.mesh import Mesh
+from tspsim.program.instructions import Mesh
 from tspsim.step.metrics import breakdown, claimed, gaps, layer_period_s, shared
 from tspsim.step.result import Result
 

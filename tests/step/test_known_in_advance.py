@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 import tspsim
-from tspsim.hardware import load_device
+from tspsim.hardware import Costs, load_device
 from tspsim.network import Cluster, build_cluster, collective
 from tspsim.operators import LatentDecode
 from tspsim.scenario import Scenario
-from tspsim.step.costs import Costs
 from tspsim.step.question import Question, look_up
 from tspsim.step.result import PlanResult
 from tspsim.step.simulation import run_plan, scheduled

@@ -18,7 +18,7 @@ import tspsim
 from tspsim.base.errors import InputError, TspsimError
 from tspsim.hardware import Device
 from tspsim.model.parts import WeightClass
-from tspsim.parallel.state.served import layer_weight_bytes
+from tspsim.parallel.state.served import layer_weight_bytes, rank_bytes
 from tspsim.scenario import load
 from tspsim.step.bound import plan_bound
 from tspsim.step.question import Question
@@ -300,7 +300,7 @@ def test_a_models_own_drafter_is_one_layer_more_in_weights_and_caches(model: str
     job, further = asked.job(asked.plans[0]), asked.model.further_block
     assert with_ is not None and without is not None
     kept = asked.model.attention_of(further).cache(asked.model, further, job.work.formats.cache)
-    cache = 16 * job.scheme.context(job.plan).rank_bytes(kept, 4096 + 3)
+    cache = 16 * rank_bytes(job.scheme.context(job.plan), kept, 4096 + 3)
     more = {part: with_.memory.parts[part] - without.memory.parts[part] for part in ("kv_cache", "weights")}
     assert more["kv_cache"] == pytest.approx(cache, rel=1e-6)
     layer = layer_weight_bytes(job, 8, further)

@@ -26,7 +26,7 @@ from tspsim.network import Traffic
 from tspsim.operators import Operator
 from tspsim.parallel import Job
 from tspsim.program import Compute
-from tspsim.program.mesh import Mesh
+from tspsim.program.instructions import Mesh
 from tspsim.scenario import Scenario, load
 from tspsim.step import simulation
 from tspsim.step.bound import bounds

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.base.errors import InfeasibleError, InputError
 from tspsim.cli import main
+from tspsim.hardware import Costs
 from tspsim.parallel import Job, peak_memory, scheme_of
 from tspsim.parallel.recomputed import KEPT
 from tspsim.report.plan import yaml_of
 from tspsim.scenario import PlanSpec as PlanKeys
-from tspsim.step.costs import Costs
 from tspsim.step.paths import tasks as longest
 from tspsim.step.paths.lower_bound import LowerBound
 from tspsim.step.paths.walk import Layers, TimedInstruction, TimedTask, walk

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import tspsim
+from tspsim.hardware import Costs
 from tspsim.parallel import BALANCES, DEALS, DECODE_EXCHANGES, Captured, build_mesh, mesh_axes
 from tspsim.parallel.dispatch import DISPATCHES
 from tspsim.parallel.pipeline import ORDERS
@@ -15,7 +16,6 @@ from tspsim.parallel.search_keys import search_keys
 from tspsim.parallel.sought import AS_STATED
 from tspsim.report.plan import searched
 from tspsim.scenario.plan import PlanSpec
-from tspsim.step.costs import Costs
 from tspsim.step.paths import LowerBound
 from tspsim.step.question import Question, look_up
 from tspsim.step.simulation import run_plan, scheduled

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import tspsim
+from tspsim.hardware import Costs
 from tspsim.parallel import build_mesh, peak_memory, scheme_of
 from tspsim.parallel.recomputed import Partly
-from tspsim.step.costs import Costs
 from tspsim.step.paths import LowerBound
 from tspsim.step.question import look_up
 from tspsim.step.simulation import scheduled, step_of

@@ -15,9 +15,9 @@ import yaml
 import tspsim
 from tspsim.base.errors import InfeasibleError, InputError
 from tspsim.cli import main
+from tspsim.hardware import Costs
 from tspsim.parallel import Job, Plan
 from tspsim.report.plan import sure
-from tspsim.step.costs import Costs
 from tspsim.step.paths import Division, Effort, LowerBound
 from tspsim.step.question import look_up
 from tspsim.step.simulation import run_plan

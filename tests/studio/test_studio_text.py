@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.api import load_text, schema
-from tspsim.base.catalog import parse_yaml
+from tspsim.base.dialect import parse_yaml
 from tspsim.cli.templates import text_of
 from tspsim.studio import kept, link, numbers, values
 from tspsim.studio.fields import Form

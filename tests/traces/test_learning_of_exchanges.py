@@ -10,7 +10,7 @@ import pytest
 from helpers.profiles import kineto, of_lane, written
 
 import tspsim
-from tspsim.base import catalog
+from tspsim.base import catalog, dialect
 from tspsim.calibration.collectives import TransferFits
 from tspsim.calibration.network_files import calibrate_transfers
 from tspsim.calibration.traced_transfers import transfers_of
@@ -80,7 +80,7 @@ def exchanges(folder: Path, *sequences: int) -> TransferFits:
 def test_exchanges_with_experts_move_the_curves_of_their_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    was = catalog.read_yaml(catalog.locate("nodes", "hgx-h100-8"))["collectives"]["experts"]
+    was = dialect.read_yaml(catalog.locate("nodes", "hgx-h100-8"))["collectives"]["experts"]
     two = exchanges(tmp_path, 1024, 4096)
     now = two.documents["nodes", "hgx-h100-8"]["collectives"]["experts"]
     moved = {(old["mode"], old["phase"]) for old, new in zip(was, now, strict=True) if old != new}

@@ -3,7 +3,9 @@ reinforcement learning; with ``jobs`` all jobs of a cluster."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -71,12 +73,12 @@ def simulate(
             raise InputError("a cluster beside the scenario is for single steps; a fleet names its own")
         from ..fleet import answer as of_jobs
 
-        with progress_bar(progress) as callback:
+        with _shown(progress) as callback:
             return of_jobs(fleet, simulate, every_job_step=every_job_step, progress=callback)
     question = question_of(scenario)
     if cluster is not None and (question.loop is not None or question.traffic is not None):
         raise InputError("a cluster beside the scenario is for single steps; name a file in cluster.topology")
-    with progress_bar(progress) as callback:
+    with _shown(progress) as callback:
         if question.loop is not None:
             from ..loop.answer import answer as iterations
 
@@ -87,6 +89,11 @@ def simulate(
         from ..serving.answer import answer
 
         return answer(look_up(question), every_step=every_step, every_kernel=every_kernel, progress=callback)
+
+
+def _shown(progress: Progress | None) -> AbstractContextManager[Progress | None]:
+    """``progress``, or a bar where somebody may see one."""
+    return progress_bar(progress) if sys.stderr.isatty() or "IPython" in sys.modules else nullcontext(progress)
 
 
 def fleet_of(source: object) -> FleetQuestion | None:

@@ -17,15 +17,12 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
-from .dialect import KEPT_FILES, mapping_in, text_of
-from .dialect import mapping_of as mapping_of
-from .dialect import parse_yaml as parse_yaml
-from .dialect import read_yaml as read_yaml
-from .dialect import stated as stated
+from .dialect import KEPT_FILES, mapping_in, read_yaml, text_of
 from .errors import InputError, UnknownNameError, did_you_mean, printable, shorten
 from .memo import MOST, BoundedCache, remembered
 from .registry import changes
@@ -256,34 +253,51 @@ def load(kind: Kind, name_or_path: str | Path, type_: type[Model]) -> Model:
     return entry
 
 
-def load_announced(
-    kind: Kind, name: str | Path, type_: type[Model], stated: type[BaseModel], lender: Callable[[Any], str]
-) -> Model:
-    """A file of hardware, measured or announced. One with ``announced: true`` states less; the rest comes from a
-    measured one (``stated.completed``), named by ``lender``.
+@dataclass(frozen=True)
+class HardwareFiles(Generic[Model]):
+    """Files of one kind of hardware, each measured or announced. One with ``announced: true`` states less; the rest
+    comes from a measured one.
 
-    Raises
-    ------
-    InputError
-        The file is wrong, or the one it borrows from is announced itself.
+    Attributes
+    ----------
+    kind
+        Their kind in the catalog.
+    measured, announced
+        What a file says of measured hardware, and of announced, which is ``completed`` with what it borrows.
+    lender
+        Announced hardware → the name of the measured one that it borrows from.
     """
-    path, what = locate(kind, name), kind.removesuffix("s")
-    entry: Any = _read_as(path, type_, stated)
-    if isinstance(entry, type_):
-        return entry
-    file, measured = str(path), lender(entry)
-    if measured == entry.name:
-        raise InputError(f"an announced {what} cannot be like itself; name a measured one", file=file, key="like")
-    try:
-        like: Any = load_announced(kind, measured, type_, stated, lender)
-    except InputError as error:
-        raise error.at(file=file, key="like") from None
-    if like.announced:
-        raise InputError(f"'{measured}' is announced itself; name a measured {what}", file=file, key="like")
-    completed: Model = _completed.of_parts(
-        (entry, like), file, lambda: validate(entry.completed(like), type_, file=file)
-    )
-    return completed
+
+    kind: Kind
+    measured: type[Model]
+    announced: type[BaseModel]
+    lender: Callable[[Any], str]
+
+    def load(self, name: str | Path) -> Model:
+        """The hardware of a file, with the defaults of announced hardware filled in.
+
+        Raises
+        ------
+        InputError
+            The file is wrong, or the one it borrows from is announced itself.
+        """
+        path, what = locate(self.kind, name), self.kind.removesuffix("s")
+        entry: Any = _read_as(path, self.measured, self.announced)
+        if isinstance(entry, self.measured):
+            return entry
+        file, lender = str(path), self.lender(entry)
+        if lender == entry.name:
+            raise InputError(f"an announced {what} cannot be like itself; name a measured one", file=file, key="like")
+        try:
+            like: Any = self.load(lender)
+        except InputError as error:
+            raise error.at(file=file, key="like") from None
+        if like.announced:
+            raise InputError(f"'{lender}' is announced itself; name a measured {what}", file=file, key="like")
+        completed: Model = _completed.of_parts(
+            (entry, like), file, lambda: validate(entry.completed(like), self.measured, file=file)
+        )
+        return completed
 
 
 #: Announced hardware, completed with what it borrows.
@@ -293,7 +307,7 @@ _completed = BoundedCache(MOST, changes)
 def _read_as(path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> Any:
     """A file as ``type_``, or as ``announced`` where it says ``announced: true``. All readers of the same text share
     one immutable object."""
-    return _known(text_of(path, shorten(path, 200)), path, type_, announced)
+    return _known(text_of(path), path, type_, announced)
 
 
 @remembered(KEPT_FILES)

@@ -33,26 +33,26 @@ def read_yaml(path: Path) -> dict[str, Any]:
     InputError
         The file cannot be read, is too large, is not YAML of the dialect above, or is not a mapping.
     """
-    return mapping_in(text_of(path, shorten(path, 200)), path)
+    return mapping_in(text_of(path), path)
 
 
 def mapping_of(text: str, path: Path) -> dict[str, Any]:
     """The mapping in a text that would stand at ``path``; raises as :func:`read_yaml`. It is not cached: a text that
     is being written differs with every key stroke."""
-    file = shorten(path, 200)
-    if len(text.encode("utf-8", "replace")) > LARGEST_FILE_BYTES:
-        raise InputError(TOO_LARGE, file=file)
     try:
-        data = _parse_json(text, file) if path.suffix == ".json" else parse_yaml(text, file=file)
+        if len(text.encode("utf-8", "replace")) > LARGEST_FILE_BYTES:
+            raise InputError(TOO_LARGE)
+        return _as_mapping(_parse_json(text) if path.suffix == ".json" else parse_yaml(text))
     except RecursionError:
-        raise InputError(TOO_DEEP, file=file) from None
-    return _as_mapping(data, file)
+        raise InputError(TOO_DEEP, file=shorten(path, 200)) from None
+    except InputError as error:
+        raise error.at(file=shorten(path, 200)) from None
 
 
 def stated(path: Path, key: str) -> Any:
     """The value of one key of a file, without validation; None where the file lacks it. Raises as
     :func:`read_yaml`."""
-    return _stated(text_of(path, shorten(path, 200)), path, key)
+    return _stated(text_of(path), path, key)
 
 
 @remembered(KEPT_FILES)
@@ -62,53 +62,61 @@ def _stated(text: str, path: Path, key: str) -> Any:
 
 def mapping_in(text: str, path: Path) -> dict[str, Any]:
     """The mapping in a file's text, a copy of its own for each caller."""
-    file = shorten(path, 200)
-    return _as_mapping(
-        _parse_json(text, file) if path.suffix == ".json" else pickle.loads(_pickled_yaml(text, file)), file
-    )
+    try:
+        return _as_mapping(_parse_json(text) if path.suffix == ".json" else pickle.loads(_pickled_yaml(text)))
+    except InputError as error:
+        raise error.at(file=shorten(path, 200)) from None
 
 
-def _as_mapping(data: Any, file: str) -> dict[str, Any]:
+def _as_mapping(data: Any) -> dict[str, Any]:
     if not isinstance(data, dict):
         what = "is empty" if data is None else f"holds {describe(data)}"
-        raise InputError(f"{what}, but a mapping of keys to values is needed", file=file)
+        raise InputError(f"{what}, but a mapping of keys to values is needed")
     return data
 
 
 @remembered(KEPT_FILES)
-def _pickled_yaml(text: str, file: str) -> bytes:
+def _pickled_yaml(text: str) -> bytes:
     """A text's value, pickled: each reader unpacks a copy of its own, in a hundredth of the parser's time.
 
     The key is the text and not the file's time, so that a file that changes is read anew. Errors are not cached.
     """
     try:
-        return pickle.dumps(parse_yaml(text, file=file), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(parse_yaml(text), pickle.HIGHEST_PROTOCOL)
     except RecursionError:  # aliases of aliases, each nested no deeper than allowed
-        raise InputError(TOO_DEEP, file=file) from None
+        raise InputError(TOO_DEEP) from None
 
 
-def text_of(path: Path, file: str) -> str:
+def text_of(path: Path) -> str:
+    """What a file says; raises as :func:`read_yaml`."""
+    try:
+        return _text_of(path)
+    except InputError as error:
+        raise error.at(file=shorten(path, 200)) from None
+
+
+def _text_of(path: Path) -> str:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise InputError("is a folder; name a YAML file", file=file)
+            raise InputError("is a folder; name a YAML file")
         if not stat.S_ISREG(mode):  # reading a pipe or a device might never end
-            raise InputError("is not a regular file", file=file)
+            raise InputError("is not a regular file")
         with path.open("rb") as stream:
             raw = stream.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise InputError("no such file", file=file) from None
+        raise InputError("no such file") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=file) from None
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(raw) > LARGEST_FILE_BYTES:
-        raise InputError(TOO_LARGE, file=file)
+        raise InputError(TOO_LARGE)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError("is not UTF-8 text", file=file) from None
+        raise InputError("is not UTF-8 text") from None
 
 
-def _parse_json(text: str, file: str) -> Any:
+def _parse_json(text: str) -> Any:
     """JSON is YAML but for tabs, long numbers and half of a surrogate pair."""
     import json
 
@@ -116,7 +124,7 @@ def _parse_json(text: str, file: str) -> Any:
         data = json.loads(text)
         json.dumps(data, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise InputError(f"is not valid JSON: {shorten(error, 160)}", file=file) from None
+        raise InputError(f"is not valid JSON: {shorten(error, 160)}") from None
     return data
 
 

@@ -184,6 +184,14 @@ class Registry(Generic[T]):
             raise UnknownNameError(self.what, name, self._all())
         return thing
 
+    def named_by(self, option: str, usual: str) -> Callable[[Any], T]:
+        """A function of what has ``options``: the object that one of them names, the ``usual`` one where none does."""
+
+        def named(of: Any) -> T:
+            return self.get(of.options.get(option) or usual)
+
+        return named
+
     def remove(self, name: str) -> None:
         """Forget the one of this name."""
         del self._objects[name]

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..network.calibration import UNMEASURED, Curve, FabricFactors
+from ..network.calibration import UNMEASURED, CollectivesSpec, Curve, FabricFactors
 from ..network.cluster import Cluster
 from ..network.collectives.algorithm import AlgorithmCandidate, CollectiveCost
 from ..network.collectives.between import Across
-from ..network.specs import CollectivesSpec, NodeSpec
+from ..network.specs import NodeSpec
 from .forms import Entry, FittedForm, Floats, TransferFit, entry_of, fabric_form, forms_of, name_of
 from .least_squares import used_rows
 from .measurements import MeasuredCollective, MeasuredTransfer

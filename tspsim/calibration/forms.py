@@ -26,8 +26,8 @@ from ..network.calibration import (
 )
 from ..network.collectives.algorithm import AlgorithmCandidate, CollectiveCost, MeasuredCurve
 from ..network.collectives.between import across
-from ..network.collectives.custom_all_reduce import Custom
 from ..network.collectives.experts import ExchangeCost
+from ..network.collectives.library import Custom
 from .least_squares import POOR_PRIOR, PRIOR, minimise
 from .measurements import MeasuredTransfer
 from .residuals import TransferErrors, rounded, wider_of

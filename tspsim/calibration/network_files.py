@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base import catalog
+from ..base import catalog, dialect
 from ..base.errors import InputError
 from ..network import Cluster, collective
-from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, TransferSpread
-from ..network.specs import CollectivesSpec
+from ..network.calibration import CollectivesSpec, Curve, CustomAllReduce, ExpertCurve, FabricFactors, TransferSpread
 from ..program import COLLECTIVE_KINDS
 from ..validation.collectives import cluster_of, custom_library, fabric_of, node_of
 from ..validation.devices import device_name
@@ -98,12 +97,12 @@ def calibrate_transfers(measured: MeasuredTransfers, source: str, *, held_out: b
         now, fits = fit_node(rows, source, held_out=held_out)
         done.append(fits)
         if now != was:
-            documents["nodes", name] = _node_document(catalog.read_yaml(catalog.locate("nodes", name)), was, now)
+            documents["nodes", name] = _node_document(dialect.read_yaml(catalog.locate("nodes", name)), was, now)
     for name, rows in sorted(measured.fabrics.items()):
         factors, fits = fit_fabric(rows, source, held_out=held_out)
         done.append(fits)
         if factors is not None:
-            document = catalog.read_yaml(catalog.locate("fabrics", name))
+            document = dialect.read_yaml(catalog.locate("fabrics", name))
             documents["fabrics", name] = document | {"collectives": _stated_factors(factors)}
     return TransferFits(
         tuple(fit for fits in done for fit in fits.fits),

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base import catalog
+from ..base import catalog, dialect
 from ..base.errors import InputError, UnknownNameError, shorten
-from ..hardware.announced import load_spec
+from ..hardware.announced import DEVICES
 from ..hardware.specification import DeviceSpec, KernelFit
-from ..network.announced import load_node
+from ..network.announced import NODES
 from ..validation.devices import device_name
 from ..validation.kernel_tables import KERNEL_TABLES, times_of
 from ..validation.kernels import normalised
@@ -196,7 +196,7 @@ def own_node(node: str, device: str | None = None) -> str:
     """
     if node not in catalog.names("nodes"):
         raise UnknownNameError("node", node, catalog.names("nodes"), key="--node")
-    its = load_node(node).device
+    its = NODES.load(node).device
     if device is not None and its != device:
         raise InputError(f"node '{shorten(node)}' has {shorten(its)} GPUs, not {device}", key="--node")
     return its
@@ -206,12 +206,12 @@ def _kernels(
     name: str, rows: pd.DataFrame, modules: pd.DataFrame, date: str, source: str
 ) -> tuple[KernelFits, DeviceSpec, dict[str, Any]]:
     """The fits to calls of a device and to modules, the device as it is, and its new file."""
-    spec = load_spec(name)
+    spec = DEVICES.load(name)
     if spec.announced:
         missing = ", ".join(("visible_memory", "compute_units", "clock", "l2", "tdp", "sustained", "overlap"))
         remedy = f"take `announced` and `like` out of its file and state what is measured now ({missing}; relatives)"
         raise InputError(f"'{name}' is announced; {remedy}", file=str(catalog.locate("devices", name)), key="announced")
-    relatives = tuple(load_spec(relative) for relative in spec.relatives)
+    relatives = tuple(DEVICES.load(relative) for relative in spec.relatives)
     report = KernelFits((), ())
     if len(rows):
         report = fit_device(spec, rows, date=date, source=source, starts=STARTS, relatives=relatives)
@@ -219,7 +219,7 @@ def _kernels(
         fitted = spec.model_copy(update={"kernels": in_place(spec.kernels, report.fits)})
         more, skipped = fit_sparse_modules(fitted, relatives, modules, date=date, source=source, starts=STARTS)
         report = KernelFits((*report.fits, *more), (*report.skipped, *((SPARSE_MODULES, why) for why in skipped)))
-    return report, spec, document(catalog.read_yaml(catalog.locate("devices", name)), spec, report.fits)
+    return report, spec, document(dialect.read_yaml(catalog.locate("devices", name)), spec, report.fits)
 
 
 def tables_of(folder: Path) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base import catalog
+from ..base import catalog, dialect
 from ..parallel.serving_engine import Prior
 from ..parallel.stack import Stack
 from ..step.question import Question
@@ -164,7 +164,7 @@ def _fit(stack: str, key: str, own: Sequence[_Seen]) -> HostFit:
 def _document(written: Mapping[str, Any] | None, stack: str, fit: HostFit, seen: _Seen, source: str) -> dict[str, Any]:
     """The stack's file with the new number, at the reference host; in a version's section for a version."""
     base, version = catalog.versioned(stack)
-    document = dict(written or catalog.read_yaml(catalog.locate("stacks", base)))
+    document = dict(written or dialect.read_yaml(catalog.locate("stacks", base)))
     slower = seen.question.work.stack.engine.slower_host(seen.question.device.name)
     value, low, high = (f"{1e6 * seconds / slower:.4g} us" for seconds in (fit.value_s, fit.low_s, fit.high_s))
     entry = {"value": value, "range": [low, high], "source": source}

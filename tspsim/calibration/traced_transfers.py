@@ -21,7 +21,7 @@ from ..network.collectives.exchange import ExpertExchange
 from ..network.collectives.experts import ExpertPhase
 from ..parallel import build_mesh
 from ..program import COLLECTIVE_KINDS
-from ..program.mesh import Mesh
+from ..program.instructions import Mesh
 from ..traces.comparison import Laid
 from ..traces.kinds import COLLECTIVES
 from ..traces.learned import kernels_found

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..base import catalog
+from ..base import catalog, dialect
 from ..base.errors import InputError
-from ..hardware import Device, load_device
+from ..hardware import Costs, Device, load_device
 from ..hardware.pricers import bound_of
 from ..hardware.specification import InSteps
 from ..operators import Operator
 from ..scenario import load
-from ..step.costs import Costs
 from ..step.question import Question, look_up
 from ..traces import Trace, read
 from ..traces.comparison import Laid
@@ -255,7 +254,7 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
                 }
             )
         before[entry.operator, entry.bound] = entry
-    document = dict(catalog.read_yaml(catalog.locate("devices", name)))
+    document = dict(dialect.read_yaml(catalog.locate("devices", name)))
     document["in_steps"] = [entry.model_dump(exclude_none=True) for entry in before.values()]
     measured = transfers_of([one for one, *_ in laid])
     any_transfers = measured.rows or measured.left_out

@@ -78,7 +78,8 @@ def _print_table(kinds: Sequence[Kind]) -> None:
 @click.argument("name", shell_complete=entries)
 def show(name: str) -> None:
     """An entry's YAML and its file; KIND/NAME where a cluster and a node share a name."""
-    from ..base.catalog import locate, names, read_yaml
+    from ..base.catalog import locate, names
+    from ..base.dialect import read_yaml
 
     kind, slash, rest = name.partition("/")
     if slash:

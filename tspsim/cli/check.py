@@ -28,11 +28,11 @@ def check(file: str, overrides: tuple[str, ...]) -> None:
 
     Of a scenario it prints machine and workload, and which plans fit in memory.
     """
-    from ..base import catalog
+    from ..base import catalog, dialect
 
     if catalog.is_path(file):
         path = catalog.locate("scenarios", file)
-        kind = catalog.kind_of(path, catalog.read_yaml(path))
+        kind = catalog.kind_of(path, dialect.read_yaml(path))
         if kind is not None and kind != "scenarios":
             from ..answer.entries import entry_in_words
 

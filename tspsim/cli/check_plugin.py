@@ -29,7 +29,7 @@ def check_plugin(name: str, keys: tuple[str, ...], scenario: str | None, json_fi
     the answer, memory names its parts, folded ranks equal every rank, all requests are answered. Exit code 2: a law is
     broken. Write GROUP/NAME where two objects have one name.
     """
-    from ..base import catalog
+    from ..base import catalog, dialect
     from ..scenario.loading import assignment
     from ..studies.contract import check
 
@@ -37,10 +37,10 @@ def check_plugin(name: str, keys: tuple[str, ...], scenario: str | None, json_fi
     for text in keys:
         path, value, place = assignment(text, "--with", "key=value, such as short=40")
         try:
-            stated[path] = catalog.parse_yaml(value)
+            stated[path] = dialect.parse_yaml(value)
         except InputError as error:
             raise error.at(file=place) from None
-    source = catalog.read_yaml(catalog.locate("scenarios", scenario)) if scenario is not None else None
+    source = dialect.read_yaml(catalog.locate("scenarios", scenario)) if scenario is not None else None
     outputs = Outputs(inputs=files_of(scenario), json=json_file)
     report = check(name, stated, source)
     outputs.write({"json": lambda: json_text(report.to_json())}, show=lambda: _print(report))

@@ -38,7 +38,7 @@ def studio(start: str | None, port: int | None, host: str, no_open: bool) -> Non
 
 def _folder(start: str | None) -> tuple[Path, str | None]:
     """The folder to work in, and the first scenario; raises InputError where there is no such file."""
-    from ..base import catalog
+    from ..base import catalog, dialect
 
     here = Path.cwd()
     if start is None:
@@ -48,7 +48,7 @@ def _folder(start: str | None) -> tuple[Path, str | None]:
     path = catalog.locate("scenarios", start)
     if not catalog.is_path(start):
         return here, start
-    kind = catalog.kind_of(path, catalog.read_yaml(path))
+    kind = catalog.kind_of(path, dialect.read_yaml(path))
     if kind not in (None, "scenarios"):
         raise InputError("is no scenario; name one, or a folder", file=start)
     path = path.resolve()

@@ -1,9 +1,19 @@
-"""Which ranks and which uses of links are alike: classes by colour refinement."""
+"""Which ranks need to be run: classes of ranks and of uses of links, derived from programs, costs and surroundings; and
+the channel of each class of uses, known to its devices, with the links that it shares with others.
+
+Two ranks may stand for each other when no sequence of observations tells them apart: same program at the same
+costs, groups of the same composition, transfers that take the same shares of links of the same kind that are
+shared with the same others. That is the coarsest equitable partition of the graph of ranks, channels and links,
+found by colour refinement (Weisfeiler and Leman 1968; McKay and Piperno 2014, §2). A max-min fair allocation is
+unique, so it is constant on such classes (the argument of Grohe et al. 2014 for linear programs): running one
+rank a class, with multiplicities on links, gives every rank's times. A slow link or an unequal share of work
+splits the classes by itself; nothing is declared.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -11,13 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..network import Cluster
+from ..network.fluid import Channel
 from ..network.sharing import Solutions
-from .channels import Users, users_of
-from .folding import number, refined
-from .instances import Instance, Integers, Uses, segments, used_links
+from .instances import Instance, Integers, Uses, row_bytes, segments, used_links
+from .ranks import SimulatedDevice
 
 Floats = NDArray[np.float64]
-
+#: Of links, what each class of their users takes of one, and how many instances of the class take it.
+Users = Mapping[int, Mapping[int, tuple[float, int]]]
 #: Class of every rank, of every instance, and whether ranks are only nearly alike (:func:`alike`).
 Classes = tuple[list[int], list[int], bool]
 
@@ -112,6 +123,50 @@ def told_apart(
     return number(classes[:first_instance]), number(classes[first_instance:first_link])
 
 
+def refined(
+    colours: Sequence[Hashable], degree: NDArray[np.int64], kind: NDArray[np.int64], other: NDArray[np.int64]
+) -> list[int]:
+    """The coarsest classes of vertices of one colour that no sequence of labelled edges tells apart.
+
+    Parameters
+    ----------
+    degree
+        Edges of every vertex.
+    kind, other
+        Number of the label, and neighbour, of every edge: those of the first vertex, then those of the next.
+    """
+    classes = np.array(number(colours), dtype=np.int64)
+    begin = np.cumsum(degree) - degree
+    # Vertices of one degree see rows of one length, which numpy sorts and compares as a block.
+    alike = [(vertices, begin[vertices, None] + np.arange(size)) for size, vertices in _by_value(degree)]
+    count = int(classes.max(initial=-1)) + 1
+    place_of = np.concatenate([vertices for vertices, _ in alike]) if alike else classes
+    while True:
+        seen = kind * count + classes[other]
+        rows: list[bytes] = []
+        for vertices, place in alike:
+            rows += row_bytes(np.concatenate([classes[vertices, None], np.sort(seen[place], axis=1)], axis=1))
+        views = np.empty(len(classes), dtype=object)
+        views[place_of] = rows
+        classes = np.array(number(views.tolist()), dtype=np.int64)
+        refined = int(classes.max(initial=-1)) + 1
+        if refined == count:
+            return [int(kind) for kind in classes]
+        count = refined
+
+
+def _by_value(values: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Every value, and where it stands."""
+    for value in np.unique(values).tolist():
+        yield value, np.flatnonzero(values == value)
+
+
+def number(keys: Sequence[Hashable]) -> list[int]:
+    """Equal keys to equal numbers, in order of first appearance."""
+    seen: dict[Hashable, int] = {}
+    return [seen.setdefault(key, len(seen)) for key in keys]
+
+
 #: A member of a collective, a sender, a receiver.
 MOST_POSITIONS = 3
 
@@ -149,3 +204,159 @@ def twins(cluster: Cluster, uses: Uses, links: int) -> tuple[list[Counter[float]
         rates[place][rate] += 1
     rows = np.concatenate([np.arange(begin, end) for begin, end in parts])
     return rates, instance[rows], share[rows], np.repeat(np.arange(len(parts)), [end - begin for begin, end in parts])
+
+
+# --- channels -------------------------------------------------------------------------------------------------
+
+
+def connect(
+    instances: Sequence[Instance],
+    instance_class: Sequence[int],
+    users: Users,
+    device_of: Mapping[int, SimulatedDevice],
+    bandwidth_bytes_per_s: Floats,
+) -> list[Channel]:
+    """One channel an instance class, known to its devices, and the constraints between channels; ``bandwidth`` is that
+    of every link.
+
+    A channel that its devices know already stays the same object.
+    """
+    channel_of_key: dict[int, Channel] = {}
+    ends: list[tuple[SimulatedDevice, int, int]] = []
+    channels: list[Channel] = []
+    rates: list[float] = []
+    numbers = {device.number for device in device_of.values()}
+    for instance, cls in zip(instances, instance_class, strict=True):
+        if cls == len(channels):
+            channels.append(channel_of(instance, cls, tuple(dict.fromkeys(device_of[rank] for rank in instance.ranks))))
+            rates.append(busiest_bytes_per_s(instance, bandwidth_bytes_per_s))
+        # A message is known to its sender by half 0 of its key, to its receiver by half 1; a collective only by half 0.
+        for half, rank in enumerate(instance.ranks):
+            if rank in numbers:
+                device = device_of[rank]
+                key = 2 * instance.template + (half if instance.is_message else 0)
+                ends.append((device, key, cls))
+                if key in device.channels:
+                    channel_of_key[cls] = device.channels[key]
+    constrain(channels, users, rates, bandwidth_bytes_per_s)
+    for cls, channel in channel_of_key.items():
+        channel.become(channels[cls])
+        channels[cls] = channel
+    for device, key, cls in ends:
+        device.channels[key] = channels[cls]
+    return channels
+
+
+def users_of(uses: Uses, classes: Sequence[int]) -> Users:
+    """Link → the share of it that each class of instances takes; of links that the same take in the same shares one."""
+    if not len(uses.link):
+        return {}
+    instance_class = np.array(classes, dtype=np.int64)
+    # Sums of one link and class, in the order of the uses.
+    cls = instance_class[uses.instance]
+    width = int(instance_class.max()) + 1
+    keys = uses.link * width + cls
+    distinct, total = sums(keys, uses.share)
+    count = sums(keys, np.ones(len(keys)))[1].astype(np.int64)
+    link, cls = np.divmod(distinct, width)
+    begins, ends = segments(link)
+    # Links in the order in which they are first used: of what is written to one place the last stays.
+    first = np.empty(int(link[-1]) + 1, dtype=np.int64)
+    first[uses.link[::-1]] = np.arange(len(uses.link))[::-1]
+    order = np.argsort(first[link[begins]])
+    row, taken = 3 * cls.itemsize, np.stack([cls, total.view(np.int64), count], axis=1).tobytes()
+    segments_of: dict[bytes, tuple[int, int]] = {}
+    for begin, end in zip(begins[order].tolist(), ends[order].tolist(), strict=True):
+        segments_of.setdefault(taken[row * begin : row * end], (begin, end))
+    return {
+        int(link[begin]): {
+            number: (share, times)
+            for number, share, times in zip(
+                cls[begin:end].tolist(), total[begin:end].tolist(), count[begin:end].tolist(), strict=True
+            )
+        }
+        for begin, end in segments_of.values()
+    }
+
+
+def sums(keys: Integers, values: Floats) -> tuple[Integers, Floats]:
+    """Distinct keys, ascending, and the sum of each one's values in their order."""
+    if int(keys.max()) < ROOMY * len(keys):  # counting beats sorting
+        distinct: Integers = np.flatnonzero(np.bincount(keys)).astype(np.int64, copy=False)
+        every: Floats = np.bincount(keys, weights=values).astype(np.float64, copy=False)
+        return distinct, every[distinct]
+    distinct, where = np.unique(keys, return_inverse=True)
+    total: Floats = np.bincount(where, weights=values).astype(np.float64, copy=False)
+    return distinct, total
+
+
+#: Places a key up to which an entry for every number is quickly made.
+ROOMY = 32
+
+
+def channel_of(instance: Instance, number: int, devices: tuple[SimulatedDevice, ...]) -> Channel:
+    """The channel of a class of instances, read from one of them; it has no constraints yet."""
+    traffic = instance.traffic
+    busiest = max(zip(instance.shares, traffic.link_bytes, strict=True), key=lambda pair: pair[0], default=(0.0, 0.0))[
+        1
+    ]
+    return Channel(
+        number,
+        traffic.latency_s,
+        traffic.fluid_s,
+        {},
+        traffic.fluid_s / busiest if busiest > 0.0 else 1.0,
+        () if traffic.apart else devices,
+        traffic.algorithm.replace("_", " ") + " round dead links" * instance.detoured,
+        parties=2 if instance.is_message else len(devices),
+    )
+
+
+def busiest_bytes_per_s(instance: Instance, bandwidth_bytes_per_s: Floats) -> float:
+    """Bandwidth of the link that an instance fills when it is alone; 0 where it uses none."""
+    if not instance.shares:
+        return 0.0
+    place = max(range(len(instance.shares)), key=instance.shares.__getitem__)
+    return float(bandwidth_bytes_per_s[instance.traffic.links[place]])
+
+
+def constrain(channels: Sequence[Channel], users: Users, rates: Sequence[float], bandwidth_bytes_per_s: Floats) -> None:
+    """Give every channel its constraints, what it claims of each, and its region; ``rates`` are the bandwidths of the
+    links that they fill.
+
+    Links that the same channels use in the same shares are one constraint; of those that a channel has to itself the
+    tightest says it all.
+    """
+    link_of: dict[tuple[tuple[int, tuple[float, int]], ...], int] = {}
+    for link, by_channel in users.items():
+        link_of.setdefault(tuple(sorted(by_channel.items())), link)
+    tightest: dict[int, tuple[int, float, int]] = {}
+    shared = []
+    for pattern, link in link_of.items():
+        if len(pattern) == 1:
+            ((user, (share, times)),) = pattern
+            if user not in tightest or share > tightest[user][1]:
+                tightest[user] = link, share, times
+        else:
+            shared.append((link, pattern))
+    region = list(range(len(channels)))
+
+    def find(channel: int) -> int:
+        while region[channel] != channel:
+            region[channel] = region[region[channel]]
+            channel = region[channel]
+        return channel
+
+    usage: list[dict[Hashable, float]] = [{} for _ in channels]
+    weight_at: list[dict[Hashable, float]] = [{} for _ in channels]
+    alone = [(link, ((user, (share, times)),)) for user, (link, share, times) in tightest.items()]
+    for constraint, (link, pattern) in enumerate([*shared, *alone]):
+        for user, (share, times) in pattern:
+            usage[user][constraint] = share
+            region[find(user)] = find(pattern[0][0])
+            if share > 0.0:
+                faster = times / share * rates[user] / float(bandwidth_bytes_per_s[link])
+                weight_at[user][constraint] = float(f"{faster * channels[user].weight:.12g}")
+    for index, channel in enumerate(channels):
+        channel.usage, channel.weight_at = usage[index], weight_at[index]
+        channel.region = find(index)

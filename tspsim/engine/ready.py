@@ -16,9 +16,7 @@ from ..base.errors import TspsimError
 from ..base.memo import once
 from ..operators import Operator
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
-from ..program.instructions import Content, Issued, content
-from ..program.mesh import Mesh
-from ..program.order import waits_in_turn
+from ..program.instructions import Content, Issued, Mesh, content, waits_in_turn
 from .instances import Cost, Template, Templates
 from .ranks import ReadyInstruction
 from .timeline import ON_HOST, Label, Labels

@@ -1,7 +1,7 @@
 """From programs on meshes to what the machine runs: devices, the channels they meet in, and one partition for all.
 
 Inside a connected component every use of a template by a group is an *instance* with its own links
-(:mod:`tspsim.engine.instances`); :mod:`tspsim.engine.folding` then says which ranks and instances are alike. Running
+(:mod:`tspsim.engine.instances`); :mod:`tspsim.engine.classes` then says which ranks and instances are alike. Running
 every rank is the same construction without that last step and with all components.
 """
 
@@ -20,9 +20,7 @@ from ..base.memo import BoundedCache, once
 from ..network import Cluster
 from ..network.fluid import Channel
 from ..network.sharing import Solutions
-from .channels import Floats, connect, sums, users_of
-from .classes import Alike, links_of
-from .folding import number, owned
+from .classes import Alike, Floats, connect, links_of, number, sums, users_of
 from .instances import (
     Assignment,
     Cost,
@@ -31,6 +29,7 @@ from .instances import (
     Templates,
     distinct_components,
     mesh_components,
+    owned,
     template_instances,
     used_links,
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..base import catalog
+from ..base import catalog, dialect
 from ..base.errors import InputError
 from ..scenario.cluster import ClusterInline
 from ..scenario.loading import asks_for_jobs, read, read_text, with_known_parts
@@ -64,7 +64,7 @@ def is_fleet(source: object) -> bool:
     if not isinstance(source, str | Path):
         return False
     try:
-        return asks_for_jobs(catalog.read_yaml(catalog.locate("scenarios", source)))
+        return asks_for_jobs(dialect.read_yaml(catalog.locate("scenarios", source)))
     except InputError:
         return False  # the reader reports the error
 

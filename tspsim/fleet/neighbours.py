@@ -18,11 +18,11 @@ import simpy
 
 from ..engine.core import Interference, SimulationEngine
 from ..engine.instances import Assignment, Cost
+from ..hardware import Costs
 from ..network import Cluster
 from ..network.fluid import Channel
 from ..parallel import axes_of, build_mesh, scheme_of, write_program
-from ..program.mesh import Mesh
-from ..step.costs import Costs
+from ..program.instructions import Mesh
 from ..step.question import Question, look_up
 from ..step.simulation import scheduled
 from .bursts import StepGraph, beside, graph_of

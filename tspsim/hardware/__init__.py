@@ -6,5 +6,6 @@ from .device import Device, load_device
 from .limits import Estimate
 from .mixed import standing_for
 from .pricers import pricer
+from .prices import Costs
 
-__all__ = ["Device", "Estimate", "Provenance", "load_device", "pricer", "prices", "standing_for"]
+__all__ = ["Costs", "Device", "Estimate", "Provenance", "load_device", "pricer", "prices", "standing_for"]

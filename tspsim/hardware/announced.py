@@ -8,7 +8,6 @@ the ranges of another generation.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import create_model
@@ -74,14 +73,7 @@ def _assumed(like: DeviceSpec, number: Stated[Any]) -> Stated[Any]:
     return number.model_copy(update={"source": f"{ASSUMED_AS}{like.name}: {number.source}"})
 
 
-def load_spec(name: str | Path) -> DeviceSpec:
-    """A device file; an announced one with its defaults filled in.
-
-    Raises
-    ------
-    InputError
-        The file is wrong, or an announced device is like one that was not measured either.
-    """
-    return catalog.load_announced(
-        "devices", name, DeviceSpec, AnnouncedDevice, lambda stated: stated.like or LATEST_MEASURED[stated.vendor]
-    )
+#: Devices by catalog name or path; an announced one with its defaults filled in.
+DEVICES: catalog.HardwareFiles[DeviceSpec] = catalog.HardwareFiles(
+    "devices", DeviceSpec, AnnouncedDevice, lambda stated: stated.like or LATEST_MEASURED[stated.vendor]
+)

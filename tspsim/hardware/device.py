@@ -26,18 +26,19 @@ from tspsim.base.provenance import Provenance
 from tspsim.operators import DTYPES, Operator, element_bytes
 
 from ..base.memo import once
-from . import step
-from .facts import DeviceFacts
+from . import pricers
+from .facts import DeviceFacts, maker_of, version_of
 from .families import FAMILIES, read_shape
 from .isolated import IsolatedKernels
 from .kernels import Kernel, find, limits_of
-from .libraries import maker_of, version_of
 from .limits import DeviceLimits, Estimate, minimum
 from .pricers import price
 
 if TYPE_CHECKING:
     from .specification import DeviceSpec, KernelFit
 
+#: Bytes a column of one row that an op moves in bf16 (read plus written), to recover the row's length.
+_BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
 #: Instead of a library: products without the cast that its tables time with them.
 ALONE = "alone"
 #: What a library is told by that is the device's own for another type of cache.
@@ -158,6 +159,14 @@ class Device(IsolatedKernels, DeviceFacts):
             second_dtype or kernel.dtype,
         )  # fmt: skip
 
+    def memory_bound(self, size_bytes: Any, op: str = "copy", rows: Any = 0) -> Estimate:
+        """A kernel that moves ``size_bytes`` (read plus written) over ``rows`` rows, numbers or arrays; an unmeasured
+        ``op`` costs as a copy."""
+        columns = np.asarray(size_bytes) / np.maximum(rows, 1) / _BYTES_A_COLUMN.get(op, 4.0)
+        if not np.ndim(columns):
+            columns = float(columns)
+        return self.estimate("memory_bound", "bf16", op, None, size_bytes=size_bytes, rows=rows, columns=columns)
+
     # --- inside a step --------------------------------------------------------------------------------------
 
     def time(self, operator: Operator) -> Estimate:
@@ -181,9 +190,9 @@ class Device(IsolatedKernels, DeviceFacts):
 
     def shared_at_clock(self, isolated: Estimate, matrix_share: Any, kernel: Kernel) -> Estimate:
         """The same of calls of which the matrix units decide a share each; numbers or arrays (rows,)."""
-        rate = step.rate(self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained)
+        rate = pricers.rate(self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained)
         picked = self.spec.sustained.picks(kernel.library, self.engine)
-        return step.at_clock(isolated, matrix_share, rate * picked * self.spec.clock_at_limit)
+        return pricers.at_clock(isolated, matrix_share, rate * picked * self.spec.clock_at_limit)
 
     def matrix_share(self, operator: Operator) -> float:
         """How far the clock of the matrix units decides an operator's time: 0 (bytes alone) to 1 (FLOPs alone)."""
@@ -213,7 +222,7 @@ class Device(IsolatedKernels, DeviceFacts):
         A limiter holds the power of some ten milliseconds, and a benchmark leaves gaps: short calls keep the
         clock of a cool device, long ones settle. 1 where the device file has no ``settle``.
         """
-        return step.cool_gain(call_s, self.spec.sustained)
+        return pricers.cool_gain(call_s, self.spec.sustained)
 
     # --- what the models read -------------------------------------------------------------------------------
 
@@ -326,7 +335,7 @@ _CHUNK = 2048
 
 def load_device(name: str | Path, *, clocks: Literal["sustained", "burst"] = "sustained") -> Device:
     """A device by catalog name or path, with the relatives it borrows kernel models from."""
-    from .announced import load_spec
+    from .announced import DEVICES
 
-    spec = load_spec(name)
-    return Device(spec, tuple(load_spec(relative) for relative in spec.relatives), clocks)
+    spec = DEVICES.load(name)
+    return Device(spec, tuple(DEVICES.load(relative) for relative in spec.relatives), clocks)

@@ -1,10 +1,7 @@
-"""Families of kernels: their models, and the shapes that these read.
+"""Families of kernels by the names that device files use: formula, parameters, switches and shape columns, and the
+shapes of calls that they read: positive sizes, numbers or arrays of one shape.
 
-The kernel families by the names that device files use: their formula, parameters, switches and shape
-columns.
-
-Shapes of calls as the kernel models read them: positive sizes, numbers or arrays of one shape.
-"""
+A family that does more than move bytes has a module of its own."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ import numpy as np
 
 from ..base.errors import InputError
 from ..operators import element_bytes
-from . import decode, gemm, latent, linear, memory_bound, moe, prefill, sparse
-from .limits import DeviceLimits, Parameter
+from . import decode, gemm, latent, linear, moe, prefill, sparse
+from .limits import DeviceLimits, Parameter, maximum, minimum
 
 #: Shape columns by name: floats, or arrays of shape (rows,).
 Shape = Mapping[str, Any]
@@ -69,6 +66,41 @@ class Family:
             if value not in self.switches[name]:
                 allowed = ", ".join(str(v) for v in self.switches[name])
                 raise ValueError(f"switch {name} = {value} is not one of {allowed}")
+
+
+MEMORY_BOUND_PARAMETERS: dict[str, Parameter] = {
+    "launch_us": Parameter(1.2, 0.2, 20.0, "start of the kernel"),
+    "hbm_efficiency": Parameter(0.75, 0.05, 1.0, "share of the HBM bandwidth"),
+    "large_cost": Parameter(0.0, 0.0, 2.0, "further cost a byte of sizes beyond large_megabytes"),
+    "large_megabytes": Parameter(200.0, 20.0, 2000.0, "where large sizes begin"),
+    "row_us": Parameter(0.0, 0.0, 20.0, "latency of one row's reduction, 8192 columns"),
+    "row_exponent": Parameter(0.9, 0.0, 2.0, "growth of that latency with the columns"),
+    "rows_us": Parameter(0.0, 0.0, 5.0, "every row that one unit takes in turn"),
+}
+
+
+def memory_bound_seconds(
+    limits: DeviceLimits, parameters: Mapping[str, float], size_bytes: Any, rows: Any, columns: Any, *_: float
+) -> Any:
+    """Seconds of a kernel that only reads, does a little arithmetic, and writes (copy, add, norm, activation), before
+    any range: floats, or arrays of shape (calls,).
+
+        bytes_s = bytes / (HBM · hbm_efficiency) · (1 + large_cost · x⁴ / (1 + x⁴))    x = bytes / large_megabytes
+        time    = launch + sqrt(row² + (bytes_s + rows / units · rows_us)²)
+
+    ``x`` describes copies, which cost more a byte once the working set outgrows the caches. ``row`` is the latency of a
+    kernel that reduces over rows (norms), about one row's pass: row_us · (columns / 8192)^row_exponent, half of it for
+    a single row. Never less than bytes / HBM; time does not fall when bytes, or rows of the same length, grow.
+    """
+    p = parameters
+    x = size_bytes / (p["large_megabytes"] * 1e6)
+    x4 = minimum(x, 1e6) ** 4
+    transfer = size_bytes / (limits.hbm * p["hbm_efficiency"]) * (1.0 + p["large_cost"] * x4 / (1.0 + x4))
+    if p["row_us"] > 0.0:
+        row = p["row_us"] * 1e-6 * (maximum(columns, 1.0) / 8192.0) ** p["row_exponent"] * (rows > 0)
+        ramp = 1.0 - 0.5 * np.exp(-maximum(rows - 1.0, 0.0) / 4.0)
+        transfer = np.sqrt((row * ramp) ** 2 + (transfer + rows / limits.compute_units * p["rows_us"] * 1e-6) ** 2)
+    return maximum(p["launch_us"] * 1e-6 + transfer, size_bytes / limits.hbm)
 
 
 _GEMM_SHAPE = ("m", "n", "k", "batch")
@@ -126,7 +158,7 @@ FAMILIES: dict[str, Family] = {
         attends=True,
     ),
     "absorb": Family(latent.absorb_seconds, ("tokens", "heads", "n", "k"), gemm.PARAMETERS, _GEMM_SWITCHES),
-    "memory_bound": Family(memory_bound.seconds, ("size_bytes", "rows", "columns"), memory_bound.PARAMETERS),
+    "memory_bound": Family(memory_bound_seconds, ("size_bytes", "rows", "columns"), MEMORY_BOUND_PARAMETERS),
     # Tables hold a few shapes of experts at a dozen numbers of tokens each: one left out of a fitted curve is easy.
     "fused_moe": Family(
         moe.seconds,

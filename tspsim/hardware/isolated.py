@@ -11,8 +11,6 @@ from tspsim.base.errors import UnknownNameError
 from . import moe
 from .limits import Estimate
 
-#: Bytes a column of one row that an op moves in bf16 (read plus written), to recover the row's length.
-_BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
 _ATTENTION = ("attention_forward", "attention_backward")
 
 
@@ -183,14 +181,6 @@ class IsolatedKernels:
     ) -> Estimate:
         """``heads`` products [tokens, k] · [k, n] of one call, each with a matrix of its own; numbers or arrays."""
         return self.estimate("absorb", dtype, library, None, tokens=tokens, heads=heads, n=n, k=k)
-
-    def memory_bound(self, size_bytes: Any, op: str = "copy", rows: Any = 0) -> Estimate:
-        """A kernel that moves ``size_bytes`` (read plus written) over ``rows`` rows, numbers or arrays; an unmeasured
-        ``op`` costs as a copy."""
-        columns = np.asarray(size_bytes) / np.maximum(rows, 1) / _BYTES_A_COLUMN.get(op, 4.0)
-        if not np.ndim(columns):
-            columns = float(columns)
-        return self.estimate("memory_bound", "bf16", op, None, size_bytes=size_bytes, rows=rows, columns=columns)
 
     def fused_moe(
         self,

@@ -19,8 +19,8 @@ import numpy as np
 from tspsim.base.errors import InputError
 from tspsim.operators import kindred_of, multiplied_as
 
+from .facts import is_of, of_library
 from .families import FAMILIES
-from .libraries import is_of, of_library
 from .limits import DeviceLimits, Estimate
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +22,7 @@ from tspsim.operators import (
     LatentDecode,
     LatentPrefill,
     MemoryBound,
+    Operator,
     Part,
     ShortConvolution,
     SparseAttention,
@@ -29,7 +30,7 @@ from tspsim.operators import (
     widened_to,
 )
 
-from . import linear, sparse, step
+from . import linear, pricers, sparse
 from .device import Device
 from .kernels import OTHER_TYPE, Kernel
 from .limits import Estimate, FloatArray
@@ -90,7 +91,7 @@ def _product_alone(device: Device, product: Gemm) -> Estimate:
     alone = device.isolated(kernel, product.weight_dtype, **shape)
     if product.weight_dtype is not None:
         alone = alone.widened(OTHER_TYPE)  # nobody measured what widening the weights takes
-    alone = step.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)
+    alone = pricers.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)
     conflict = spec.channel_conflict
     if conflict is None or bound_of(device, product) != "bytes":
         return alone
@@ -230,7 +231,7 @@ def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
 
 def _scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:
     """Sparse attention's kernels where the matrix units run as in a step: what gathers and chooses does not slow."""
-    rate = step.rate(device.spec.sustained, kernel.family, device.clocks, measured_sustained=kernel.sustained)
+    rate = pricers.rate(device.spec.sustained, kernel.family, device.clocks, measured_sustained=kernel.sustained)
     rate *= device.spec.clock_at_limit
     return replace(kernel, parameters={**kernel.parameters, "efficiency": kernel.parameters["efficiency"] * rate})
 
@@ -285,3 +286,31 @@ def _one_after_another(
         for ways in calls
     ]
     return Estimate(*(sum(values) for values in zip(*parts, strict=True)))
+
+
+# --- as the engine asks for them ------------------------------------------------------------------------------
+
+
+class Costs:
+    """A device's estimates as plain seconds for the engine, remembering how uncertain each kernel family was.
+
+    ``scales`` multiply the time of a family (by :attr:`Operator.kind`), to ask what an error of it would do.
+    """
+
+    def __init__(self, device: Device, scales: Mapping[str, float] | None = None) -> None:
+        self.device = device
+        self.scales = scales or {}
+        self._spread: dict[str, list[float]] = {}
+        #: Low and high factor of the transfers of a step at these costs, nine times of ten.
+        self.transfers = (1.0, 1.0)
+
+    def __call__(self, operator: Operator) -> float:
+        estimate = self.device.time(operator)
+        spread = self._spread.setdefault(operator.kind, [0.0, 0.0, 0.0])
+        for index, value in enumerate((estimate.low, estimate.seconds, estimate.high)):
+            spread[index] += value
+        return float(estimate.seconds) * self.scales.get(operator.kind, 1.0)
+
+    def errors(self) -> dict[str, tuple[float, float]]:
+        """Low and high factor of every family asked so far, nine times of ten."""
+        return {family: (low / middle, high / middle) for family, (low, middle, high) in self._spread.items()}

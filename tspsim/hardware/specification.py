@@ -1,7 +1,7 @@
 """A device as its YAML file states it: every number with its unit and its source.
 
-:class:`DeviceSpec` is the border: what the file holds, validated. :class:`~tspsim.hardware.device.Device`
-is what the rest of the package asks.
+:class:`DeviceSpec` is the border: what the file holds, validated. :class:`~tspsim.hardware.device.Device` is what the
+rest of the package asks.
 """
 
 from __future__ import annotations
@@ -10,20 +10,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tspsim.base.stated import Stated
-from tspsim.base.strict import Strict
-from tspsim.base.units import (
-    BytesPerSecond,
-    FlopsPerSecond,
-    Hertz,
-    PositiveBytes,
-    PositiveCount,
-    Seconds,
-    UsdPerHour,
-    Watts,
-)
-from tspsim.operators import DTYPES
-
+from ..base.stated import Stated
+from ..base.strict import Strict
+from ..base.units import BytesPerSecond, FlopsPerSecond, Hertz, PositiveBytes, PositiveCount, Seconds, UsdPerHour, Watts
+from ..operators import DTYPES
 from .families import FAMILIES
 
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]

@@ -19,7 +19,7 @@ from ..network import Cluster, load_cluster
 from ..network.wires import GpuPlace, Message, Wires
 from ..parallel.state.reshard import AXES, WAYS, ReshardLayout
 from ..program import Collective, Program
-from ..program.mesh import Mesh
+from ..program.instructions import Mesh
 
 __all__ = ["WAYS", "Reshard", "fetched", "gathered", "reshard"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tspsim.base import catalog
+from tspsim.base import catalog, dialect
 from tspsim.base.errors import InputError
 
 from .architecture import Architecture
@@ -29,7 +29,7 @@ def load_model(name_or_path: str | Path) -> Architecture:
     path = catalog.locate("models", name_or_path)
     if path.is_dir() and (path / "config.json").is_file():
         path = path / "config.json"
-    data = catalog.read_yaml(path)
+    data = dialect.read_yaml(path)
 
     from .spec import ModelSpec
 

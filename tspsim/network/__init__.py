@@ -28,10 +28,9 @@ from .collectives.exchange import MULTIPROCESSORS, ExpertExchange, places_reache
 from .collectives.library import collective, consider_messages, exchange_experts, point_to_point
 from .collectives.multi_ring import hamiltonian_cycles
 from .collectives.schedule import Group, Schedule, scheduled
-from .collectives.traffic import Traffic
+from .collectives.traffic import Traffic, host_bandwidth, host_copy, host_link_bytes_per_s, host_reads, waiting
 from .flows import Flow, finish_times
 from .graphml import read_graphml, with_topology
-from .host import host_bandwidth, host_copy, host_link_bytes_per_s, host_reads, waiting
 from .kinds import KINDS, CollectiveKind
 from .load import build_cluster, load_cluster, with_fabrics, with_nodes
 from .own import with_graph

@@ -18,7 +18,8 @@ from ..base.memo import MOST, BoundedCache
 from ..base.registry import changes
 from ..base.strict import Strict, keys_of
 from ..base.units import PositiveCount
-from .specs import CollectivesSpec, Considered, LinkSpec, NodeSpec
+from .calibration import CollectivesSpec, Considered
+from .specs import LinkSpec, NodeSpec
 
 #: Keys of a node that its device's file may have too; those of them that only a measured node must have.
 _OF_A_DEVICE = ("like", "gpus", "link", "intra", "nics", "rails", "host_link", "host_memory", "host_reads")
@@ -107,6 +108,10 @@ class LentNode(OtherLibrary, _LentKeys):
         )  # fmt: skip
 
 
+#: Nodes by catalog name or path; an announced one with its defaults filled in.
+NODES: catalog.HardwareFiles[NodeSpec] = catalog.HardwareFiles(
+    "nodes", NodeSpec, AnnouncedNode, lambda stated: stated.like
+)
 #: Nodes that devices' files describe, while the files say the same.
 _lent = BoundedCache(MOST, changes)
 
@@ -121,7 +126,7 @@ def lent_node(device: str, stated: Mapping[str, Any], file: str) -> NodeSpec:
     """
     try:
         lent = catalog.validate(dict(stated), LentNode)
-        like = load_node(lent.like)
+        like = NODES.load(lent.like)
     except UnknownNameError as error:
         raise error.at(file=file, key="node.like") from None
     except InputError as error:
@@ -162,14 +167,3 @@ def assumed_collectives(like: NodeSpec, library: str | None, without: tuple[str,
         custom_all_reduce=tuple(told(kernels) for kernels in measured.custom_all_reduce),
         experts=tuple(told(curve) for curve in measured.experts),
     )
-
-
-def load_node(name: str) -> NodeSpec:
-    """A node file; an announced one with its defaults filled in.
-
-    Raises
-    ------
-    InputError
-        The file is wrong, or an announced node is like one that was not measured either.
-    """
-    return catalog.load_announced("nodes", name, NodeSpec, AnnouncedNode, lambda stated: stated.like)

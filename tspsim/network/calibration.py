@@ -1,16 +1,18 @@
-"""Measured parameters of a collective library, as the YAML of a node or fabric states them.
+"""A collective library as the YAML of a node or fabric states it: what its tuner considers, and its parameters,
+measured or its own.
 
-Every set carries the rows it was fitted on, the error on rows not used, and how far measured times lie around the
-predicted one (:class:`TransferSpread`). The forms themselves stand beside the algorithms, in
+Every measured set carries the rows it was fitted on, the error on rows not used, and how far measured times lie around
+the predicted one (:class:`TransferSpread`). The forms themselves stand beside the algorithms, in
 :mod:`tspsim.network.collectives`; the study behind them is docs/collective-models.md.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
+from ..base.stated import Stated, Value
 from ..base.strict import Strict
 from ..base.units import BytesPerSecond, PositiveBytes, PositiveCount, Seconds
 from .kinds import KINDS
@@ -34,6 +36,14 @@ Basis = Literal["data sheet", "library", "measured", "fitted", "assumed"]
 #: One value a regime of a library's protocols: LL, LL128, Simple.
 Regimes = tuple[Seconds, Seconds, Seconds]
 Efficiencies = tuple[Efficiency, Efficiency, Efficiency]
+#: Families of algorithms that share one efficiency on a node; ``default`` serves those not named.
+Family = Literal["default", "ring", "tree", "direct", "in_switch", "in_memory", "point_to_point"]
+
+
+class NumberWithBasis(Stated[Value], Generic[Value]):
+    """A number, where it is from, and how it was come by."""
+
+    basis: Basis = "data sheet"
 
 
 class TransferSpread(Strict):
@@ -145,7 +155,7 @@ class Shot(Strict):
 
 
 class CustomAllReduce(Strict):
-    """The all-reduce kernels of a serving engine (:mod:`tspsim.network.collectives.custom_all_reduce`)."""
+    """The all-reduce kernels of a serving engine (:mod:`tspsim.network.collectives.library`)."""
 
     library: str
     one_shot: Shot
@@ -191,3 +201,91 @@ class ExpertCurve(Strict):
     spread: TransferSpread = UNMEASURED
     source: str = Field(min_length=3)
     basis: Basis = "fitted"
+
+
+class Steps(Strict):
+    """Seconds an algorithm needs before its first byte, for a hop inside a node, and for one between
+    nodes."""
+
+    base: Seconds
+    hop: Seconds
+    net_hop: Seconds
+
+
+class MessageProtocol(Strict):
+    """How a library moves a message: a low latency or the whole bandwidth.
+
+    ``bandwidth_ratio`` is the share of the bandwidth it reaches; ``node_cap`` and ``fabric_cap`` bound the
+    bytes/s a GPU can pass on with it inside a node and between nodes.
+    """
+
+    name: str
+    bandwidth_ratio: Fraction
+    ring: Steps
+    tree: Steps
+    node_cap: BytesPerSecond | None = None
+    fabric_cap: BytesPerSecond | None = None
+    source: str = Field(min_length=3)
+    basis: Basis = "library"
+
+
+#: Names of the algorithms that a tuner chooses from, for each kind of collective; a kind left out: all that can run it.
+Considered = dict[Kind, Annotated[tuple[str, ...], Field(min_length=1)]]
+
+
+class CollectivesSpec(Strict):
+    """The collective library of a node.
+
+    ``inside_node`` and ``between_nodes`` list what its tuner considers for each kind; the cheapest is taken.
+    ``efficiency`` is the share of a link's bandwidth that a family of algorithms reaches. ``own_chunk`` is
+    the rate at which a ring passes over a rank's own chunk, a step in which that rank's link stays idle;
+    absent where measurements show none. What was measured takes their place where it applies: ``curves`` inside a node,
+    ``across`` between nodes, ``custom_all_reduce`` for the kernels of a serving engine, ``experts`` for the libraries
+    that bring tokens to experts. ``default_library`` is the version or launch mode, of those the curves name, that a
+    collective gets that names none; absent: the middle of those measured.
+    """
+
+    library: str
+    default_library: str | None = None
+    inside_node: Considered
+    between_nodes: Considered
+    protocols: tuple[MessageProtocol, ...] = Field(min_length=1)
+    efficiency: dict[Family, NumberWithBasis[Fraction]]
+    own_chunk: NumberWithBasis[BytesPerSecond] | None = None
+    in_switch_latency: NumberWithBasis[Seconds] | None = None
+    curves: tuple[Curve, ...] = ()
+    across: BetweenNodes | None = None
+    custom_all_reduce: tuple[CustomAllReduce, ...] = ()
+    experts: tuple[ExpertCurve, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if "default" not in self.efficiency:
+            raise ValueError("efficiency needs a 'default'")
+        if self.default_library is not None and self.default_library not in self.versions:
+            allowed = ", ".join(self.versions) or "none"
+            raise ValueError(f"default_library '{self.default_library}' is in no curve's libraries: {allowed}")
+        if self.across is not None:
+            counts = len(self.across.base), len(self.across.share), len(self.protocols)
+            if len(set(counts)) > 1:
+                raise ValueError("across has {} bases and {} shares, for {} protocols".format(*counts))
+            if self.in_switch_latency is not None and self.across.in_switch is None:
+                raise ValueError("across needs an in_switch where in_switch_latency is stated")
+        return self
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Versions and launch modes of the library that curves have factors for."""
+        return tuple(dict.fromkeys(name for curve in self.curves for name in curve.libraries))
+
+    def all_reduces_of(self, word: str) -> str | None:
+        """The library of a serving engine's all-reduces that begins with ``word``; None where there is none."""
+        names = (kernels.library for kernels in self.custom_all_reduce)
+        return next((name for name in names if name.split()[0] == word), None)
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Every name that a collective may ask for as its library."""
+        engines = [kernels.library for kernels in self.custom_all_reduce]
+        exchanges = [curve.library for curve in self.experts]
+        return tuple(dict.fromkeys([*self.versions, *engines, *exchanges]))

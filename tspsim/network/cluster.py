@@ -17,7 +17,7 @@ from .clos import Clos
 from .graphs import BANDWIDTH, KIND, LATENCY, read_only
 from .layout import Layout
 from .routing import SPREAD, Routing
-from .sources import sources
+from .specs import sources
 from .wiring import Wiring
 
 #: Results kept on one cluster; beyond, the oldest half is let go.

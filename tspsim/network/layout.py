@@ -89,7 +89,9 @@ class Layout:
     @once
     def nic_lanes(self) -> int:
         """Links of a NIC to its leaf, each way: its ports where flows stay on one, else one of their summed rate."""
-        return self.ports if self.routing.object.by_cable and not isinstance(self.fabric, Wiring) else 1
+        if self.ports == 1 or isinstance(self.fabric, Wiring):
+            return 1
+        return self.ports if self.routing.object.by_cable else 1
 
     @once
     def links(self) -> int:

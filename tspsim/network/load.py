@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..base import catalog
+from ..base import catalog, dialect
 from ..base.errors import InputError, UnknownNameError, shorten
 from ..base.memo import MOST, BoundedCache
 from ..base.registry import changes
@@ -120,7 +120,7 @@ def build_cluster(
     >>> build_cluster(node="mi300x-8", graph=ring).route(0, 3)
     (0, 1, 2)
     """
-    from .announced import load_node
+    from .announced import NODES
 
     if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
         raise InputError(f"'{shorten(nodes)}' nodes; a cluster has one or more")
@@ -129,7 +129,7 @@ def build_cluster(
             raise InputError("name a device or a node")
         stated = spec = node_of(device)
     else:
-        stated = spec = load_node(node)
+        stated = spec = NODES.load(node)
     if device is not None and spec.device != device:
         stated = spec = with_device(spec, device)
     whole = graph is not None and is_whole(graph)
@@ -273,11 +273,11 @@ def node_of(device: str) -> NodeSpec:
     InputError
         As :func:`usual_node`; or a key of ``node`` is wrong.
     """
-    from .announced import lent_node, load_node
+    from .announced import NODES, lent_node
 
     path = catalog.locate("devices", device)
-    stated = catalog.stated(path, "node")
-    return lent_node(device, stated, str(path)) if isinstance(stated, dict) else load_node(usual_node(device))
+    stated = dialect.stated(path, "node")
+    return lent_node(device, stated, str(path)) if isinstance(stated, dict) else NODES.load(usual_node(device))
 
 
 def with_device(node: NodeSpec, device: str) -> NodeSpec:
@@ -291,7 +291,7 @@ def with_device(node: NodeSpec, device: str) -> NodeSpec:
     from .announced import lent_node
 
     vendors = [
-        catalog.stated(catalog.locate("devices", device_name), "vendor") for device_name in (node.device, device)
+        dialect.stated(catalog.locate("devices", device_name), "vendor") for device_name in (node.device, device)
     ]
     if vendors[0] != vendors[1]:
         problem = f"node '{node.name}' has {node.device} GPUs, not {shorten(device)}, which is of another vendor"
@@ -315,7 +315,7 @@ def usual_node(device: str) -> str:
     'hgx-h100-8'
     """
     path = catalog.locate("devices", device)
-    stated = catalog.stated(path, "node")
+    stated = dialect.stated(path, "node")
     if stated is not None:
         nodes = catalog.names("nodes")
         if stated not in nodes:
@@ -342,6 +342,6 @@ def usual_node(device: str) -> str:
 def _device_of(node: str) -> object:
     """The device that a node's file names; None where it cannot be read, which is for whoever asks for it to hear."""
     try:
-        return catalog.stated(catalog.locate("nodes", node), "device")
+        return dialect.stated(catalog.locate("nodes", node), "device")
     except InputError:
         return None

@@ -1,26 +1,25 @@
-"""How a file says what joins its GPUs or its nodes: a registered topology by name, alone or with its argument.
+"""Nodes, fabrics and clusters as their YAML states them: every number with its unit and its source.
 
-Nodes, fabrics and clusters as their YAML states them: every number with its unit and its source.
-
-This is the border, validated by pydantic; :class:`~tspsim.network.cluster.Cluster` is what the rest of the
-package asks. Efficiencies and latencies of collectives stand here too, so that a better calibration replaces
-numbers in a file and not code.
+This is the border, validated by pydantic; :class:`~tspsim.network.cluster.Cluster` is what the rest of the package
+asks. What joins GPUs or nodes is a registered topology by name, alone or with its argument (:class:`Joined`).
+Efficiencies and latencies of collectives (:mod:`.calibration`) stand in these files too, so that a better calibration
+replaces numbers in a file and not code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic_core import PydanticCustomError, core_schema
 
 from ..base.errors import InputError, UnknownNameError, shorten
-from ..base.stated import Stated, Value
+from ..base.provenance import Provenance
 from ..base.strict import Strict
 from ..base.units import BytesPerSecond, PositiveCount, Seconds
-from .calibration import Basis, BetweenNodes, Curve, CustomAllReduce, ExpertCurve, FabricFactors, Fraction, Kind
+from .calibration import BetweenNodes, CollectivesSpec, Curve, CustomAllReduce, FabricFactors, Fraction, NumberWithBasis
 from .graphs import Link, links_of
 from .wiring import OWN, TOPOLOGIES, Cable, Wiring, compiled, wired
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Joined:
-    """Annotates it.
+    """Annotates what joins GPUs or nodes.
 
     Parameters
     ----------
@@ -71,14 +70,6 @@ def _refused(sentence: str) -> PydanticCustomError:
 # --- nodes, fabrics and clusters as their YAML states them ----------------------------------------------------
 
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
-#: Families of algorithms that share one efficiency on a node; ``default`` serves those not named.
-Family = Literal["default", "ring", "tree", "direct", "in_switch", "in_memory", "point_to_point"]
-
-
-class NumberWithBasis(Stated[Value], Generic[Value]):
-    """A number, where it is from, and how it was come by."""
-
-    basis: Basis = "data sheet"
 
 
 class LinkSpec(Strict):
@@ -92,94 +83,6 @@ class LinkSpec(Strict):
     bandwidth: NumberWithBasis[BytesPerSecond]
     per_gpu: PositiveCount
     latency: NumberWithBasis[Seconds]
-
-
-class Steps(Strict):
-    """Seconds an algorithm needs before its first byte, for a hop inside a node, and for one between
-    nodes."""
-
-    base: Seconds
-    hop: Seconds
-    net_hop: Seconds
-
-
-class MessageProtocol(Strict):
-    """How a library moves a message: a low latency or the whole bandwidth.
-
-    ``bandwidth_ratio`` is the share of the bandwidth it reaches; ``node_cap`` and ``fabric_cap`` bound the
-    bytes/s a GPU can pass on with it inside a node and between nodes.
-    """
-
-    name: str
-    bandwidth_ratio: Fraction
-    ring: Steps
-    tree: Steps
-    node_cap: BytesPerSecond | None = None
-    fabric_cap: BytesPerSecond | None = None
-    source: str = Field(min_length=3)
-    basis: Basis = "library"
-
-
-#: Names of the algorithms that a tuner chooses from, for each kind of collective; a kind left out: all that can run it.
-Considered = dict[Kind, Annotated[tuple[str, ...], Field(min_length=1)]]
-
-
-class CollectivesSpec(Strict):
-    """The collective library of a node.
-
-    ``inside_node`` and ``between_nodes`` list what its tuner considers for each kind; the cheapest is taken.
-    ``efficiency`` is the share of a link's bandwidth that a family of algorithms reaches. ``own_chunk`` is
-    the rate at which a ring passes over a rank's own chunk, a step in which that rank's link stays idle;
-    absent where measurements show none. What was measured takes their place where it applies: ``curves`` inside a node,
-    ``across`` between nodes, ``custom_all_reduce`` for the kernels of a serving engine, ``experts`` for the libraries
-    that bring tokens to experts. ``default_library`` is the version or launch mode, of those the curves name, that a
-    collective gets that names none; absent: the middle of those measured.
-    """
-
-    library: str
-    default_library: str | None = None
-    inside_node: Considered
-    between_nodes: Considered
-    protocols: tuple[MessageProtocol, ...] = Field(min_length=1)
-    efficiency: dict[Family, NumberWithBasis[Fraction]]
-    own_chunk: NumberWithBasis[BytesPerSecond] | None = None
-    in_switch_latency: NumberWithBasis[Seconds] | None = None
-    curves: tuple[Curve, ...] = ()
-    across: BetweenNodes | None = None
-    custom_all_reduce: tuple[CustomAllReduce, ...] = ()
-    experts: tuple[ExpertCurve, ...] = ()
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        if "default" not in self.efficiency:
-            raise ValueError("efficiency needs a 'default'")
-        if self.default_library is not None and self.default_library not in self.versions:
-            allowed = ", ".join(self.versions) or "none"
-            raise ValueError(f"default_library '{self.default_library}' is in no curve's libraries: {allowed}")
-        if self.across is not None:
-            counts = len(self.across.base), len(self.across.share), len(self.protocols)
-            if len(set(counts)) > 1:
-                raise ValueError("across has {} bases and {} shares, for {} protocols".format(*counts))
-            if self.in_switch_latency is not None and self.across.in_switch is None:
-                raise ValueError("across needs an in_switch where in_switch_latency is stated")
-        return self
-
-    @property
-    def versions(self) -> tuple[str, ...]:
-        """Versions and launch modes of the library that curves have factors for."""
-        return tuple(dict.fromkeys(name for curve in self.curves for name in curve.libraries))
-
-    def all_reduces_of(self, word: str) -> str | None:
-        """The library of a serving engine's all-reduces that begins with ``word``; None where there is none."""
-        names = (kernels.library for kernels in self.custom_all_reduce)
-        return next((name for name in names if name.split()[0] == word), None)
-
-    @property
-    def libraries(self) -> tuple[str, ...]:
-        """Every name that a collective may ask for as its library."""
-        engines = [kernels.library for kernels in self.custom_all_reduce]
-        exchanges = [curve.library for curve in self.experts]
-        return tuple(dict.fromkeys([*self.versions, *engines, *exchanges]))
 
 
 class HostLinkSpec(Strict):
@@ -408,3 +311,89 @@ class ClusterSpec(Strict):
         if self.device is None and self.node is None:
             raise ValueError("name a 'device' or a 'node'")
         return self
+
+
+# --- where their numbers are from -------------------------------------------------------------------------------
+
+
+def sources(node: NodeSpec, fabric: FabricSpec | None) -> tuple[Provenance, ...]:
+    """Every number of a cluster with its source, a line each; measured curves, with rows and error, a line a curve."""
+    rows = [
+        _cited(f"{node.link.kind} link", node.link.bandwidth),
+        _cited(f"{node.link.kind} latency", node.link.latency),
+        *_library(node.collectives),
+        *_curves(node.collectives),
+        *(_engine(kernels) for kernels in node.collectives.custom_all_reduce),
+    ]
+    if fabric is not None:
+        rows += [_cited(f"{node.host_link.kind} link", node.host_link.bandwidth), *_fabric(fabric)]
+        if node.collectives.across is not None:
+            rows += _across(node.collectives, node.collectives.across, fabric)
+    return tuple(rows)
+
+
+def _library(library: CollectivesSpec) -> Iterator[Provenance]:
+    for family, number in sorted(library.efficiency.items()):
+        yield _cited(f"{library.library} efficiency, {family}", number)
+    if library.own_chunk:
+        yield _cited(f"{library.library} own chunk", library.own_chunk)
+    if library.in_switch_latency:
+        yield _cited(f"{library.library} in-switch latency", library.in_switch_latency)
+    for protocol in library.protocols:
+        what = f"{library.library} {protocol.name} base latency"
+        yield Provenance(what, protocol.ring.base, protocol.source, protocol.basis)
+
+
+def _curves(library: CollectivesSpec) -> Iterator[Provenance]:
+    """A line each; one that only some versions of the library take names them."""
+    taken: set[tuple[tuple[str, ...], tuple[str, ...]]] = set()
+    for curve in library.curves:
+        what = f"{library.library} {', '.join(curve.kinds)} by {' or '.join(curve.algorithms)}, measured"
+        if (curve.kinds, curve.algorithms) in taken:
+            what += f" of {', '.join(curve.libraries)}"
+        taken.add((curve.kinds, curve.algorithms))
+        yield _curve(library, curve, what)
+
+
+def _curve(library: CollectivesSpec, curve: Curve, what: str) -> Provenance:
+    """The curve's first latency and last bandwidth, with the factors of the library that collectives get."""
+    value = f"from {curve.base[0] * 1e6:.3g} us, to {curve.efficiency[2]:.3g} of the links"
+    own = curve.libraries.get(library.default_library or "")
+    if own is None:
+        return Provenance(what, value, curve.source, curve.basis)
+    value += f"; {library.default_library}: {_factors(own.latency, own.bandwidth)}"
+    return Provenance(what, value, own.source or curve.source, curve.basis)
+
+
+def _engine(kernels: CustomAllReduce) -> Provenance:
+    shot = kernels.one_shot
+    value = f"from {shot.base * 1e6:.3g} us, to {kernels.fallback.efficiency:.3g} of the links"
+    return Provenance(f"{kernels.library} all_reduce, measured", value, kernels.source, kernels.basis)
+
+
+def _across(library: CollectivesSpec, regimes: BetweenNodes, fabric: FabricSpec) -> Iterator[Provenance]:
+    value = f"base {', '.join(f'{base * 1e6:.3g}' for base in regimes.base)} us by protocol"
+    yield Provenance(f"{library.library} between nodes, measured", value, regimes.source, regimes.basis)
+    if fabric.collectives is not None:
+        own = fabric.collectives
+        value = _factors(own.latency, own.bandwidth)
+        over = f" over {fabric.transport}" if fabric.transport else ""
+        yield Provenance(f"{fabric.name} collectives{over} against those", value, own.source, own.basis)
+
+
+def _fabric(fabric: FabricSpec) -> Iterator[Provenance]:
+    yield _cited(f"{fabric.name} NIC", fabric.nic.bandwidth)
+    yield _cited(f"{fabric.name} NIC latency", fabric.nic.latency)
+    if fabric.nic.ports is not None:
+        yield _cited(f"{fabric.name} ports of a NIC", fabric.nic.ports)
+    yield _cited(f"{fabric.name} switch radix", fabric.switch.radix)
+    yield _cited(f"{fabric.name} switch latency", fabric.switch.latency)
+    yield _cited(f"{fabric.name} efficiency", fabric.efficiency)
+
+
+def _factors(latency: float, bandwidth: float) -> str:
+    return f"latency × {latency:.3g}, bandwidth × {bandwidth:.3g}"
+
+
+def _cited(what: str, number: NumberWithBasis[Any]) -> Provenance:
+    return Provenance(what, float(number.value), number.source, number.basis)

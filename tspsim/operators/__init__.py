@@ -8,13 +8,12 @@ The set is open: a class that subclasses :class:`Operator` and has a pricer runs
 layer is its :class:`Role`; ``name`` is for people, and nothing depends on it.
 """
 
-from .attention import Attention, DecodeAttention
 from .base import MEMORY_BOUND_OPS, Computes, MemoryBound, Operator, Role, Sharding
 from .dtypes import DTYPES, DataType, element_bytes, kindred_of, multiplied_as, weight_bytes, widened_to
 from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
 from .part import Part
-from .products import FusedMoE, Gemm, GroupedGemm
+from .products import Attention, DecodeAttention, FusedMoE, Gemm, GroupedGemm
 from .sparse import BestOf, Indexer, SparseAttention
 
 __all__ = [

@@ -33,8 +33,8 @@ from .decode.index_exchange import INDEX_EXCHANGES
 from .job import Job
 from .lengths import DEALS, Unequal
 from .mesh import build_mesh, located
-from .plan import SWITCHES, Plan
-from .registries import Option, mesh_axes, scheme_axes
+from .plan import SWITCHES, Plan, mesh_axes, scheme_axes
+from .registries import Option
 from .residency import Residency
 from .residual import RESIDUALS
 from .routing import ExpertRouting

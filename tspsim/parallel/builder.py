@@ -1,18 +1,25 @@
-"""Writing a program: the small notebook every scheme uses."""
+"""Writing a program: the small notebook every scheme uses.
+
+A scheme's operators become the kernels that run: lanes of the residual stream, adapters beside frozen weights, casts of
+what is kept, the stack (:func:`lowering_of`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from ..model.layer import gradients
 from ..operators import Gemm, Operator, Part
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive, Tokens
+from . import hyper_connections
 from .job import Job
-from .lowering import lowering_of
 from .rank_groups import ranks_along
 from .serving_engine import Captured
+from .whole import adds_up
+from .written_layers import MOST_BEFORE, Buffers, WrittenLayer, numbered
 
 
 class Slice(NamedTuple):
@@ -25,57 +32,32 @@ class Slice(NamedTuple):
 WHOLE = Slice()
 
 
-class Buffers:
-    """Equal buffers that what moves takes in turn: each filling waits until what was there has been used.
-
-    A layer fills one ``a_layer`` times, counted on from the layer before, so waits reach across the border. A filling
-    without instructions is what a rank has of its own.
-    """
-
-    def __init__(self, count: int, a_layer: int) -> None:
-        self.count, self.a_layer = count, a_layer
-        self._moves: dict[int, tuple[int, ...]] = {}
-        self._uses: dict[int, int] = {}
-
-    def fill(self, number: int, *moves: int) -> None:
-        """Instructions that fill a buffer the ``number``-th time of a layer's."""
-        self._moves[number] = moves
-
-    def used(self, number: int, by: int) -> None:
-        """What was filled then is not needed once the instruction ``by`` is over."""
-        self._uses[number] = by
-
-    def waits(self) -> Iterator[tuple[int, int, int, int]]:
-        """(instruction, what it waits for, how many layers before, number of the filling) of every filling."""
-        for number, moves in self._moves.items():
-            layers, earlier = divmod(number - self.count, self.a_layer)
-            if earlier in self._uses:
-                for move in moves:
-                    yield move, self._uses[earlier], -layers, number
+Lowering = Callable[[Sequence[Operator]], tuple[Operator, ...]]
 
 
-class WrittenLayer(NamedTuple):
-    """A layer's instructions, and what of them waits for which of the layer before: (consumer, producer, what they
-    share, how many layers before)."""
+def lowering_of(job: Job) -> Lowering:
+    """What the work, and the software it runs on, make of a schedule's operators; the same for every scheme."""
+    steps: list[Lowering] = []
+    work, store = job.work, job.store
+    adapters, stack = work.adapters, work.stack
+    if job.model.residual_lanes > 1:
+        steps.append(partial(hyper_connections.attach, job.model, job.activation_bytes))
+    if adapters is not None:
+        steps.append(lambda operators: tuple(adapters.attach(operators)))
+    if job.training and store.columns_bytes is not None:
+        steps.append(lambda operators: tuple(store.cast(operators)))
+    if not stack.fuses:
+        accumulates = adds_up(job)
+        biased = job.training and job.model.experts is not None and job.model.experts.expert_bias
+        steps.append(lambda operators: tuple(stack.run(operators, accumulates=accumulates, biased=biased)))
 
-    body: tuple[Instruction, ...]
-    across: tuple[tuple[int, int, str, int], ...]
+    def lower(operators: Sequence[Operator]) -> tuple[Operator, ...]:
+        lowered = tuple(operators)
+        for step in steps:
+            lowered = step(lowered)
+        return lowered
 
-    def left(self, start: int) -> dict[str, int]:
-        """What layers to come wait for, of one that begins at ``start``."""
-        return {what: start + producer for _, producer, what, _ in self.across}
-
-
-#: Layers before one that it may wait for, where kinds of layers follow each other.
-MOST_BEFORE = 8
-
-
-def numbered(body: Sequence[Instruction], layer: int) -> list[Instruction]:
-    """The instructions as those of another layer."""
-    return [
-        instruction if instruction.layer in (-1, layer) else instruction.at(layer, instruction.after)
-        for instruction in body
-    ]
+    return lower
 
 
 def waiting_for(instruction: Instruction, after: tuple[int, ...]) -> Instruction:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ..model import Architecture
 from .plan import Plan
 from .scheme import scheme_of
+from .state.served import rank_bytes
 
 
 def sequence_bytes(model: Architecture, plan: Plan, context: int, cache_type: str | None = None) -> float:
@@ -23,4 +24,4 @@ def sequence_bytes(model: Architecture, plan: Plan, context: int, cache_type: st
     """
     uses = model.cache_uses(cache_type)
     share = scheme_of(plan).context(plan)
-    return sum(share.rank_bytes(use, context) for use in uses) / plan.pp
+    return sum(rank_bytes(share, use, context) for use in uses) / plan.pp

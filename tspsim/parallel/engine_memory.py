@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, lcm
 from typing import Annotated, Literal, NamedTuple
@@ -162,10 +161,6 @@ class MemoryReserve:
     rank: Annotated[Bytes, Field(description="for every GPU of a replica")] = 0.0
     least: Bytes = 0.0
 
-    def of(self, tokens: int, captured: int, ranks: int) -> float:
-        """Its bytes, with so many tokens in the largest pass and sequences in the largest graph."""
-        return max(self.least, self.fixed + self.token * tokens + self.graph * captured + self.rank * ranks)
-
 
 Part = Literal["weights", "activations", "graphs", "context"]
 
@@ -182,12 +177,6 @@ class MemoryRule:
     before: tuple[Part, ...] = ()
     after: tuple[Part, ...] = ()
     reserve: MemoryReserve = MemoryReserve()
-
-    def bytes_for_caches(self, visible_bytes: float, parts: Mapping[str, float], reserve_bytes: float = 0.0) -> float:
-        """Never more than all parts leave of the visible memory, and never less than nothing."""
-        shared = self.share * (visible_bytes - sum(parts[name] for name in self.before))
-        own = shared - sum(parts[name] for name in self.after) - reserve_bytes
-        return max(0.0, min(own, visible_bytes - sum(parts.values())))
 
     def with_share(self, share: float) -> MemoryRule:
         """The rule where a user states the share: an engine's scripts then keep nothing free by themselves."""

@@ -10,17 +10,16 @@ from numpy.typing import NDArray
 
 from ..base.errors import InputError
 from ..base.quick import replace
-from ..program.mesh import Mesh
+from ..program.instructions import Mesh
 from .lengths import sequence_groups
-from .plan import EXPERT_POOL, WEIGHT_LEVELS, WEIGHT_SHARD, Plan
-from .registries import mesh_axes
+from .plan import EXPERT_POOL, WEIGHT_LEVELS, WEIGHT_SHARD, Plan, mesh_axes
 
 
 def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
     """Lay a plan's axes on a cluster of ``gpus``, ``gpus_per_node`` of which share a node.
 
     Without a placement the axes run along GPU numbers in the order of
-    :func:`~tspsim.parallel.registries.mesh_axes`, so those that talk most share a node; replicas that spread experts
+    :func:`~tspsim.parallel.plan.mesh_axes`, so those that talk most share a node; replicas that spread experts
     among them stand before the pipeline's stages. With one, ``node_axes`` run along the node (first named =
     neighbouring GPUs), the rest of the node is filled with data-parallel replicas, and ``rail_axes`` step from node to
     node along the rails. ``dp`` stands where it is named: ``tp, sp, dp`` and then the pipeline is Megatron's order.

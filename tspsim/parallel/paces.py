@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from pydantic import Field, field_validator
@@ -63,20 +63,15 @@ class Pace(Expected[Factor]):
         return any(words.issuperset(kernel.split()) for kernel in self.kernels)
 
 
-def paced(
-    paces: Iterable[Pace], device: str, but: Callable[[Operator], bool] = lambda operator: False
-) -> Callable[[Operator, float], float] | None:
-    """``f(operator, seconds)`` → seconds that the kernel takes on a device; None where all are as they were measured.
+def paced(paces: Sequence[Pace], but: Callable[[Operator], bool]) -> Callable[[Operator, float], float]:
+    """``f(operator, seconds)`` → seconds that the kernel takes on the device of the paces.
 
     Of several paces that hold, the first does; of operators that are ``but`` it has what a kernel takes at least, and
     no more.
     """
-    here = [pace for pace in paces if device in pace.devices]
-    if not here:
-        return None
 
     def seconds(operator: Operator, best_s: float) -> float:
-        first = next((pace for pace in here if pace.holds(operator)), None)
+        first = next((pace for pace in paces if pace.holds(operator)), None)
         if first is None:
             return best_s
         return max(first.least, best_s if but(operator) else first.value * best_s)

@@ -15,7 +15,7 @@ from ..network import Routing
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .pipeline import PipelineOrder, order_of
 from .recomputed import KEPT, Partly
-from .registries import SCHEME_FACTS, scheme_name
+from .registries import SCHEME_FACTS
 from .switches import BESIDE, OpenSwitches, Switches
 
 #: The axis of ranks that gather an expert's slices.
@@ -256,6 +256,23 @@ class Plan(OpenSwitches, Switches):
     def node_ranks(self, axis: str) -> int:
         """Ranks of a group along an axis that share a node."""
         return self.together.get(axis, self.degree(axis))
+
+
+def mesh_axes() -> tuple[str, ...]:
+    """Mesh axes, from the one whose ranks talk most to the one whose ranks talk least: those of all schemes, stages and
+    replicas. The default placement puts them on the graph in this order, the first along the node."""
+    return *scheme_axes(), "pp", "dp"
+
+
+def scheme_axes() -> tuple[str, ...]:
+    """Those that schemes spread a replica over."""
+    return tuple(dict.fromkeys(axis for scheme in SCHEME_FACTS.values() for axis in scheme.axes))
+
+
+def scheme_name(degrees: Mapping[str, int]) -> str:
+    """The scheme that degrees ask for: the one whose own axes have several ranks, or the usual one."""
+    usual, *others = sorted(SCHEME_FACTS.values(), key=lambda scheme: not scheme.usual)
+    return next((scheme.name for scheme in others if any(degrees.get(axis, 1) > 1 for axis in scheme.axes)), usual.name)
 
 
 _FIELDS = tuple(one.name for one in fields(Plan))

@@ -1,10 +1,5 @@
-"""What plans and jobs read of schemes: their keys, axes, and how they share contexts.
-
-Keys that a scheme, or an object that it asks, adds to those of every plan.
-
-Which part of the contexts of a serving step a rank holds.
-
-Schemes by name, and what plans and jobs read of one.
+"""What plans and jobs read of schemes: the keys that a scheme, or an object that it asks, adds to those of every plan,
+how it shares the contexts of a serving step, and schemes by name.
 
 A plan's degrees say which scheme it has, and a scheme writes programs of plans: the registry stands below both. The
 whole of a scheme is :class:`~tspsim.parallel.scheme.Scheme`.
@@ -13,11 +8,10 @@ whole of a scheme is :class:`~tspsim.parallel.scheme.Scheme`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..base.registry import Registry
-from ..model.attention import CacheUse
 from .sought import Sought
 
 
@@ -71,15 +65,6 @@ class ContextShare:
     def keeps_all(self) -> bool:
         """Whether a rank's output projection takes all heads that it attended."""
         return self.own == self.attended
-
-    def rank_bytes(self, use: CacheUse, context: int) -> float:
-        """What a rank keeps of a sequence with so many tokens, in a layer: heads that are attended together over its
-        part of the tokens, and states of its own heads."""
-        keys = context * use.shared_token_bytes if self.whole_keys else 0.0
-        divided = replace(use, sequence_bytes=0.0, shared_token_bytes=0.0) if keys else replace(use, sequence_bytes=0.0)
-        growing = divided.rank_bytes(context, self.attended, self.ranks) + keys
-        kept = self.copies * (growing + use.sequence_bytes / min(self.own, use.state_heads))
-        return kept * (1.0 - self.hosts) if self.hosts else kept
 
 
 def in_heads(parts: int) -> ContextShare:
@@ -139,20 +124,3 @@ class _Schemes(Registry[SchemeFacts]):
 
 
 SCHEME_FACTS: Registry[SchemeFacts] = _Schemes("scheme", "tspsim.schemes")
-
-
-def mesh_axes() -> tuple[str, ...]:
-    """Mesh axes, from the one whose ranks talk most to the one whose ranks talk least: those of all schemes, stages and
-    replicas. The default placement puts them on the graph in this order, the first along the node."""
-    return *scheme_axes(), "pp", "dp"
-
-
-def scheme_axes() -> tuple[str, ...]:
-    """Those that schemes spread a replica over."""
-    return tuple(dict.fromkeys(axis for scheme in SCHEME_FACTS.values() for axis in scheme.axes))
-
-
-def scheme_name(degrees: Mapping[str, int]) -> str:
-    """The scheme that degrees ask for: the one whose own axes have several ranks, or the usual one."""
-    usual, *others = sorted(SCHEME_FACTS.values(), key=lambda scheme: not scheme.usual)
-    return next((scheme.name for scheme in others if any(degrees.get(axis, 1) > 1 for axis in scheme.axes)), usual.name)

@@ -10,8 +10,7 @@ from typing import Any
 from ..model.attention import decoded
 from .choices import legal, with_defaults
 from .job import Job
-from .plan import Plan
-from .registries import mesh_axes, scheme_axes
+from .plan import Plan, mesh_axes, scheme_axes
 
 #: A plan's further keys, or what divides both matrices and caches in place of its own axes.
 EXPERTS, TENSOR, CONTEXTS = "ep", "tp", "dcp"

@@ -18,7 +18,6 @@ from .expert_rows import tokens_leave
 from .feature import FEATURES, Feature
 from .job import Job
 from .pipeline import Refusal
-from .plan import Plan
 from .reasons import ANOTHER_MODEL
 from .registries import Option
 from .sought import Sought
@@ -94,10 +93,8 @@ RESIDUALS.register(
 )
 
 
-def residual_of(plan: Plan) -> Residual:
-    """The wiring of a plan's layers."""
-    name = plan.options.get("residual")
-    return STANDARD if name is None else RESIDUALS.get(name)
+#: The wiring of a plan's layers.
+residual_of = RESIDUALS.named_by("residual", STANDARD.name)
 
 
 def check(job: Job) -> Refusal:

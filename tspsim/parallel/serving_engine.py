@@ -25,7 +25,7 @@ from ..model.attention import NO_CONTEXT, decoded
 from ..model.attention.base import tokens_of
 from ..model.parts import Experts
 from ..operators import AbsorbProduct, Gemm, Operator, Role
-from .engine_memory import ALL_FOR_CACHES, Budget, EngineLimits, MemoryRule, Pages, StateRule
+from .engine_memory import ALL_FOR_CACHES, EngineLimits, MemoryRule, Pages, StateRule
 from .paces import Pace
 
 if TYPE_CHECKING:
@@ -412,41 +412,6 @@ class ServingEngine:
     def pass_tokens(self, limits: EngineLimits, replicas: int) -> int:
         """Tokens in the largest pass of one of so many attention replicas that step together."""
         return max(1, limits.tokens // replicas) if self.scheduler.shares_tokens else limits.tokens
-
-    def cache_budget(
-        self,
-        visible_bytes: float,
-        weight_bytes: float,
-        activation_bytes: float = 0.0,
-        *,
-        reserve_bytes: float = 0.0,
-        ranks: int = 1,
-    ) -> Budget:
-        """Bytes for caches on a GPU.
-
-        Parameters
-        ----------
-        visible_bytes
-            Memory that a process sees.
-        weight_bytes
-            Of the weights on this GPU, as they are kept.
-        activation_bytes
-            The most that activations take, in the largest pass that the engine admits.
-        reserve_bytes
-            What the workload keeps for the runtime: of an engine without a ``context_bytes`` of its own.
-        ranks
-            GPUs of a replica.
-        """
-        limits, captured = self.limits_on(visible_bytes), self.graphs.tokens(1, self.slots)
-        reserve = self.memory.reserve.of(limits.tokens if limits else 0, captured[-1] if captured else 0, ranks)
-        own = self.context_bytes if self.context_bytes.value else Prior(*(3 * (reserve_bytes,)))
-        sizes = []
-        for runtime, peer, graphs in zip(own, self.peer_bytes, self.graph_bytes, strict=True):
-            context = runtime + peer * (ranks - 1)
-            parts = {"weights": weight_bytes, "activations": activation_bytes, "graphs": graphs, "context": context}
-            sizes.append(self.memory.bytes_for_caches(visible_bytes, parts, reserve))
-        likely, most, least = sizes
-        return Budget(likely, least, most)
 
 
 @dataclass(frozen=True)

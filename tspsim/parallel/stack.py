@@ -203,7 +203,8 @@ class Stack:
             """Whether it was calibrated on whole steps, which have its pace, and what a graph saves, in them."""
             return measured and in_steps(device, operator) is not None
 
-        pace = paced(engine.paces, device.name, fitted)
+        paces = [pace for pace in engine.paces if device.name in pace.devices]
+        pace = paced(paces, fitted) if paces else None
 
         def cost(operator: Operator) -> float:
             alone_s = priced(operator)

@@ -16,7 +16,7 @@ from ..model.layer import LayerShard
 from ..operators import Gemm, Operator
 from ..program import Instruction, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
-from .builder import ProgramBuilder, WrittenLayer
+from .builder import ProgramBuilder
 from .decode import draft_pool
 from .drafting import draft_passes, drafter_of, drafting, unlike_passes
 from .expert_rows import own_tokens
@@ -30,6 +30,7 @@ from .recomputed import FULL, INSIDE, KEPT
 from .scheme import Scheme, WholeTokens
 from .state import data, offload, served, state_copies, weight_arrivals
 from .state.memory import KeptActivations
+from .written_layers import WrittenLayer
 
 #: Writes one layer: its shard, and what it leaves for its backward → when it is complete.
 WriteLayer = Callable[[LayerShard, KeptActivations], list[int]]

@@ -8,17 +8,27 @@ is made once for all sections.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, StrictBool, StrictInt, Tag
+from pydantic import (
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    StrictBool,
+    StrictInt,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic_core import core_schema
 
+from ..base.errors import did_you_mean, shorten
 from ..base.registry import names_in
-from ..base.strict import OneOf, Strict
+from ..base.strict import OneOf, Strict, refuse
 from ..base.units import BytesPerSecond, PositiveCount, PositiveNumber
 from ..operators.dtypes import wires
 from .activation_store import ACTIVATION_STORES
-from .balance import BUSIEST, Balance
-from .balance_key import BalanceType
+from .balance import BALANCES, BUSIEST, Balance, ExpertBalance
 from .dispatch import DISPATCHES, OVERLAPS
 from .pipeline import ORDERS
 from .plan_keys import (
@@ -89,6 +99,63 @@ Recomputation = Annotated[
     Annotated[Again, Tag("all")] | Annotated[PartlyRecomputed, Tag("some")],
     Discriminator(_form),
 ]
+
+
+#: The key that names the policy.
+BALANCE_POLICY = "policy"
+
+
+class BalanceType:
+    """Annotates a :class:`~tspsim.parallel.balance.Balance`: text or a mapping in a file, and the same in JSON."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            balance_of, serialization=core_schema.plain_serializer_function_ser_schema(as_stated)
+        )
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+        names = list(BALANCES.names())
+        return {"anyOf": [{"enum": names, "type": "string"}, *(_schema_of(policy) for policy in BALANCES.values())]}
+
+
+def _schema_of(policy: ExpertBalance) -> dict[str, Any]:
+    """The JSON Schema of a policy with its options."""
+    keys: dict[str, Any] = {BALANCE_POLICY: {"const": policy.name, "description": "which policy"}}
+    for option in policy.options:
+        keys[option.name] = TypeAdapter(option.type).json_schema() | {
+            "description": option.summary,
+            "default": option.default,
+        }
+    return {"type": "object", "properties": keys, "required": [BALANCE_POLICY], "additionalProperties": False}
+
+
+def balance_of(value: object) -> Balance:
+    """What a file states."""
+    if isinstance(value, Balance):
+        return value
+    stated = dict(value) if isinstance(value, dict) else {BALANCE_POLICY: value}
+    name = stated.pop(BALANCE_POLICY, None)
+    if not isinstance(name, str) or name not in BALANCES:
+        said = f"'{shorten(str(name))}' is not allowed; use" if name is not None else f"needs {BALANCE_POLICY}:"
+        raise refuse(f"{said} {' or '.join(BALANCES.names())}{did_you_mean(str(name), BALANCES.names())}")
+    policy = BALANCES.get(name)
+    options = {option.name: option for option in policy.options}
+    strange = next((key for key in stated if key not in options), None)
+    if strange is not None:
+        allowed = f"; {name} has {', '.join(options)}" if options else f"; {name} has none"
+        raise refuse(f"unknown option '{shorten(str(strange))}'{did_you_mean(str(strange), options) or allowed}")
+    values = []
+    for key, setting in stated.items():
+        try:
+            values.append((key, TypeAdapter(options[key].type).validate_python(setting)))
+        except ValidationError as error:
+            raise refuse(f"{key}: {shorten(str(setting))} is not allowed: {error.errors()[0]['msg']}") from None
+    return Balance(name, tuple(sorted(values)))
+
+
+def as_stated(balance: Balance) -> str | dict[str, Any]:
+    """The same as plain data."""
+    return {BALANCE_POLICY: balance.policy, **dict(balance.stated)} if balance.stated else balance.policy
 
 
 @dataclass(frozen=True, kw_only=True)

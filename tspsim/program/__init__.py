@@ -1,8 +1,8 @@
 """What ranks are told to do, as data: instructions on named streams, and the mesh that their groups are lines of.
 
-:mod:`tspsim.program.instructions` has the instructions, :mod:`tspsim.program.order` in which order those of a rank may
-start, :mod:`tspsim.program.mesh` ranks by coordinates, :mod:`tspsim.program.excerpts` programs made of others, and
-:mod:`tspsim.program.layout` where different things stand in a program and what follows each of them.
+:mod:`tspsim.program.instructions` has the instructions, when one may start, and ranks by coordinates,
+:mod:`tspsim.program.excerpts` programs made of others, and :mod:`tspsim.program.layout` where different things stand in
+a program and what follows each of them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .instructions import (
     Instruction,
     Issued,
     Launch,
+    Mesh,
     Program,
     Repeat,
     SendReceive,
@@ -31,6 +32,7 @@ __all__ = [
     "Instruction",
     "Issued",
     "Launch",
+    "Mesh",
     "Program",
     "Repeat",
     "SendReceive",

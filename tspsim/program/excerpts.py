@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..base.quick import replace
-from .instructions import Collective, Content, Instruction, Program, Repeat, content, length_of
-from .order import waits_for_all
+from .instructions import Collective, Content, Instruction, Program, Repeat, content, length_of, waits_for_all
 
 Item = Instruction | Repeat
 

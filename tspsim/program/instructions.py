@@ -1,4 +1,4 @@
-"""What a rank is told to do: plain data, known to the schemes that write it and the engine that runs it.
+"""What ranks are told to do: plain data, known to the schemes that write it and the engine that runs it.
 
 A :class:`Program` is one role's list of instructions. Each instruction stands on a named *stream* (as in CUDA or
 HIP: a stream runs its instructions in order, one at a time) and may wait for earlier instructions of the same
@@ -11,17 +11,87 @@ replica. Nothing here knows a device, a link or a clock.
     Launch          the host's time to issue one of them, where a software stack is slow at it
     Copy            bytes between a rank's memory and its host's, or on to a store
     Repeat          a body of instructions, several times; streams run through its borders
+
+One rule says when an instruction may start. A stream runs its instructions one after the other. An instruction begins
+when the one before it on its stream and those that it names in ``after`` have ended. Inside what repeats ``after``
+counts from the start of its own turn.
+
+Two modules follow a program in time by this rule. :mod:`tspsim.engine.ranks` replays it as events: there ranks meet,
+and share links and devices, which delays them further. :mod:`tspsim.step.paths.walk` adds it up along one rank, a lower
+bound: it needs no clock and leaves out turns that are alike. `tests/step/test_both_walkers.py` holds the two against
+each other.
+
+A rank is its GPU's number in the cluster (node-major). The :class:`Mesh` says which GPU stands where on which axis: an
+integer array with one dimension an axis; its entries are ranks, of the whole cluster or of a part of it. The groups
+along an axis are its lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.memo import once
 from ..base.quick import quick
 from ..operators import Operator
-from .order import waits_in_turn
+
+
+def waits_in_turn(after: Sequence[int], begin: int, first: int) -> tuple[int, ...]:
+    """Places that the waits of a turn mean which begins at ``begin``; one before ``first``, where no turn stands, is
+    none.
+
+        >>> waits_in_turn((1, -2), begin=6, first=3), waits_in_turn((1, -2), begin=3, first=3)
+        ((7, 4), (4,))
+    """
+    if len(after) == 1:
+        place = begin + after[0]
+        return (place,) if place >= first else ()
+    return tuple([begin + index for index in after if begin + index >= first])
+
+
+class StreamOrder:
+    """Instructions of one rank's streams in issue order, and which of them have to be over before the next."""
+
+    __slots__ = ("_count", "_newest")
+
+    def __init__(self) -> None:
+        self._newest: dict[str, int] = {}
+        self._count = 0
+
+    def issue(self, stream: str, after: Sequence[int]) -> Sequence[int]:
+        """Issue one instruction: the places of those that end before it begins."""
+        place = self._count
+        self._count = place + 1
+        newest = self._newest.get(stream)
+        self._newest[stream] = place
+        return after if newest is None else (newest, *after)
+
+
+def orders(issued: Iterable[tuple[str, Sequence[int]]]) -> Iterator[Sequence[int]]:
+    """Of every instruction, given by stream and absolute waits, the places of those that end before it begins."""
+    order = StreamOrder()
+    for stream, after in issued:
+        yield order.issue(stream, after)
+
+
+def waits_for_all(issued: Sequence[tuple[str, Sequence[int]]], place: int) -> bool:
+    """Whether an instruction begins when all before it have ended."""
+    before = list(orders(issued[: place + 1]))
+    ended: set[int] = set()
+    left = [place]
+    while left:
+        new = [index for index in before[left.pop()] if index not in ended]
+        left += new
+        ended.update(new)
+    return len(ended) == place
+
+
+# --- what a rank is told to do --------------------------------------------------------------------------------
 
 #: Kinds of collectives that nccl-tests measures.
 COLLECTIVE_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all")
@@ -250,3 +320,72 @@ class Program:
                     layer = instruction.layer + turn * item.layer_step if instruction.layer >= 0 else -1
                     yield Issued(instruction, layer, waits)
                 position += len(item.body)
+
+
+# --- the rank mesh --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Ranks by coordinates."""
+
+    #: Names of the dimensions of ``ranks``, outermost first.
+    axes: tuple[str, ...]
+    #: Integer array; ``ranks[coordinates]`` is the GPU at those coordinates. Any set of GPUs, each once.
+    ranks: NDArray[np.int64] = field(repr=False)
+    #: Axis → the dimensions it is made of, outermost first, where it is not one itself: groups (:func:`with_groups`)
+    #: share those of the others, and an axis that only a part of which is in a group has two, or three.
+    made_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @once
+    def sizes(self) -> Mapping[str, int]:
+        """Axis → ranks of one group along it."""
+        sizes = dict(zip(self.axes, self.ranks.shape, strict=True))
+        return sizes | {axis: prod(sizes[part] for part in parts) for axis, parts in self.made_of.items()}
+
+    def parts(self, axis: str) -> tuple[str, ...]:
+        """The dimensions of an axis, or of those joined by ``+`` (``dp+sp``: all that hold the same weights)."""
+        return tuple(part for name in axis.split("+") for part in self.made_of.get(name, (name,)))
+
+    def groups(self, axis: str) -> NDArray[np.int64]:
+        """All groups along an axis: shape (number of groups, size of the axis), members in axis order."""
+        dimensions = [self.axes.index(part) for part in self.parts(axis)]
+        moved = np.moveaxis(self.ranks, dimensions, list(range(-len(dimensions), 0)))
+        return moved.reshape(-1, prod(self.ranks.shape[d] for d in dimensions))
+
+    @once
+    def key(self) -> Hashable:
+        """Equal for equal meshes."""
+        return self.axes, self.ranks.shape, self.ranks.tobytes(), tuple(sorted(self.made_of.items()))
+
+    def per_rank(self, ranks: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """``values`` of ``ranks`` as an array indexed by rank, with −1 for GPUs that are not in the mesh."""
+        table = np.full(int(self.ranks.max()) + 1, -1, dtype=np.int64)
+        table[ranks.reshape(-1)] = values
+        return table
+
+    @once
+    def positions(self) -> Mapping[str, NDArray[np.int64]]:
+        """Axis → position of every rank on it (arrays indexed by rank, −1 outside the mesh)."""
+        table = {}
+        for axis in (*self.axes, *self.made_of):
+            groups = self.groups(axis)
+            table[axis] = self.per_rank(groups, np.tile(np.arange(groups.shape[1]), len(groups)))
+        return table
+
+    def coordinates(self, axes: Sequence[str]) -> tuple[list[dict[str, int]], NDArray[np.int64]]:
+        """The coordinates on some axes, outermost first, that ranks have, in order; and which of them every rank has
+        (by rank, −1 outside the mesh)."""
+        ranks = self.ranks.reshape(-1)
+        numbers = np.zeros(ranks.size, dtype=np.int64)
+        for axis in axes:
+            numbers = numbers * self.sizes[axis] + self.positions[axis][ranks]
+        taken, which = np.unique(numbers, return_inverse=True)
+        places = np.unravel_index(taken, [self.sizes[axis] for axis in axes])
+        rows = zip(*(place.tolist() for place in places), strict=True)
+        return [dict(zip(axes, row, strict=True)) for row in rows], self.per_rank(ranks, which)
+
+    def group_of(self, axis: str) -> NDArray[np.int64]:
+        """Number of every rank's group along an axis, as :meth:`groups` counts them (by rank, −1 outside the mesh)."""
+        groups = self.groups(axis)
+        return self.per_rank(groups, np.repeat(np.arange(len(groups)), groups.shape[1]))

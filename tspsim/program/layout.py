@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..operators import Operator
-from .instructions import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive
-from .order import StreamOrder
+from .instructions import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive, StreamOrder
 
 Floats = NDArray[np.float64]
 Timed = Operator | Collective | SendReceive

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..base import catalog
+from ..base import catalog, dialect
 from ..base.errors import InputError
 from ..base.memo import remembered
 from ..traffic.traces import FOLDER
@@ -89,7 +89,7 @@ def _table() -> dict[str, dict[str, dict[str, Any]]]:
     for root in catalog.roots():
         path = root / FOLDER / FILE
         if path.is_file():
-            data = catalog.read_yaml(path)
+            data = dialect.read_yaml(path)
             models = data.get("models")
             if not isinstance(models, dict):
                 raise InputError("is required", file=str(path), key="models")

@@ -191,8 +191,8 @@ class ClusterInline(Section):
         used = self.gpus_per_node
         are = "GPU is used, with its" if used == 1 else "GPUs are used, with their"
         part = f"Of each node {used} {are} share of its NICs, and paid (`cluster.gpus_per_node`)."
-        own = f"Links are those of {shorten(self.topology, 200)} (`cluster.topology`)."
-        faults = (*((own,) if self.topology else ()), *(self.faults.in_words() if self.faults else ()))
+        own = (f"Links are those of {shorten(self.topology, 200)} (`cluster.topology`).",) if self.topology else ()
+        faults = (*own, *(self.faults.in_words() if self.faults else ()))
         varied = self.variation.in_words() if self.variation else ()
         limit = f"A GPU draws at most {self.power_limit or 0:g} W; its clock is that (`cluster.power_limit`)."
         rate = f"{8e-9 * (self.nic_bandwidth or 0.0):g} Gb/s"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..base import catalog
+from ..base import catalog, dialect
 from ..base.errors import InputError, UnknownNameError, describe, shorten
 from ..base.units import parse
 from .cluster import ClusterInline, Island
@@ -61,7 +61,7 @@ def read(
         file, folder, data = None, None, dict(source)
     else:
         path = catalog.locate("scenarios", source)
-        file, folder, data = str(path), path.parent, catalog.read_yaml(path)
+        file, folder, data = str(path), path.parent, dialect.read_yaml(path)
         _refuse_other_kinds(path, data)
     return file, folder, *_overridden(data, overrides)
 
@@ -87,7 +87,7 @@ def read_text(
 ) -> tuple[str, Path, dict[str, Any], list[str]]:
     """As :func:`read`, of a text that would stand in ``file``."""
     path = Path(file)
-    data = catalog.mapping_of(text, path)
+    data = dialect.mapping_of(text, path)
     _refuse_other_kinds(path, data)
     return str(path), path.parent, *_overridden(data, overrides)
 
@@ -177,7 +177,7 @@ def _override(data: dict[str, Any], override: str) -> tuple[str, dict[str, Any]]
     """The key path that one ``path=value`` sets, and a copy of ``data`` with the value there."""
     path, text, place = assignment(override, "--set", "path=value, such as workload.sequence=64Ki")
     try:
-        value = catalog.parse_yaml(text)
+        value = dialect.parse_yaml(text)
         return path, _on_every_offer(dict(_assign(data, path, value)), path, value)
     except InputError as error:
         raise error.at(file=place) from None

@@ -27,9 +27,9 @@ from ..base.strict import OneOf, as_stated
 from ..network import ALGORITHMS, KINDS
 from ..parallel import CONTEXT_METHODS, SCHEMES, Option, mesh_axes, scheme_axes
 from ..parallel.feature import plan_options
+from ..parallel.plan import scheme_name
 from ..parallel.plan_keys import folds
 from ..parallel.recomputed import KEPT, Partly
-from ..parallel.registries import scheme_name
 from ..parallel.sought import Sought, serves_nobody
 from ..parallel.switches import OpenSwitches, PartlyRecomputed, Switches
 from .section import MOST_RANKS, Degree, Section, refuse

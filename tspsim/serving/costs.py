@@ -197,7 +197,7 @@ class ProgramCosts:
 
     def range_of(self, work: StepWork) -> tuple[float, float]:
         """The 90 % range of a step's seconds, as factors: one factor per kernel family, one for exposed transfers,
-        one for the stack and one for the engine's host, independent (:meth:`tspsim.step.costs.Costs.range_of`).
+        one for the stack and one for the engine's host, independent (:meth:`tspsim.hardware.Costs.range_of`).
 
         They are common to all steps of a kind, so that a run whose steps all take less, or more, is at the end of
         its range.

@@ -8,7 +8,7 @@ from math import prod
 from ..network import Cluster, ExpertExchange, Traffic, collective, point_to_point
 from ..network.sharing import shares
 from ..program import Collective, SendReceive
-from ..program.mesh import Mesh
+from ..program.instructions import Mesh
 
 #: Sums of the same floats in another order differ in their last digits.
 ROUNDING = 1e-12

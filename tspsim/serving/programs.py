@@ -11,16 +11,17 @@ from typing import Any, NamedTuple
 
 from ..base.memo import Itself, knowing, once, remembered
 from ..base.quick import replace
+from ..hardware import Costs
 from ..hardware.pricers import price
 from ..operators import Operator, Role
-from ..parallel import Job, Plan, axes_of, build_mesh, host_time, scheme_of, write_program
+from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
 from ..parallel.checks import check
 from ..parallel.serving_engine import Captured
 from ..program import Collective, Program, SendReceive
+from ..program.instructions import Mesh
 from ..program.layout import MOVES, InstructionLayout, Thing, Timed, flattened
-from ..program.mesh import Mesh
 from ..step import metrics
-from ..step.costs import Costs
+from ..step.description import range_of
 from ..step.question import Question
 from ..step.simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
@@ -305,8 +306,8 @@ class StepPrograms:
 
     @once
     def _between_s(self) -> float:
-        """Fixed seconds of a pass (:func:`tspsim.parallel.host_time.between_s`)."""
-        return host_time.between_s(self.decoding((1,)))
+        """Fixed seconds of a pass (:func:`tspsim.step.metrics.between_s`)."""
+        return metrics.host_of_a_pass_s(self.decoding((1,)))
 
     # --- times ------------------------------------------------------------------------------------------------
 
@@ -348,7 +349,7 @@ class StepPrograms:
                 compute[what.kind] += taken_s
             if taken_s or isinstance(what, Operator):
                 parts[part_of(what)] += taken_s
-        host = job.work.stack.step_s + host_time.host_s(job)
+        host = job.work.stack.step_s + metrics.host_of_passes_s(job)
         parts["host"] += host
         parts["idle"] += max(0.0, chain.seconds - sum(parts.values()))
         return Priced(chain.seconds, chain.makespan_s, dict(compute), dict(parts), chained=True)
@@ -357,10 +358,10 @@ class StepPrograms:
         """The 90 % range of a step's seconds, as factors: that of the step alone, and of the engine's host."""
         costs, stack = Costs(self.question.device), job.work.stack
         submission = run(self.question, self.mesh, job, costs, every_rank=False)
-        costs.weigh(submission)
+        costs.transfers = metrics.transfer_range(submission) or costs.transfers
         makespan_s = submission.makespan_s
         seconds = makespan_s + metrics.host_s(job, metrics.period_s(job, submission), makespan_s)
-        step_range = costs.range_of(1.0, seconds, metrics.breakdown(submission), stack)
+        step_range = range_of(costs, 1.0, seconds, metrics.breakdown(submission), stack)
         sequences = sum(batch.sequences for batch in job.forwards)
         host_s, (least_s, most_s) = stack.engine.host_s(sequences), stack.engine.host_range_s(sequences)
         faster = hypot(seconds - 1.0 / step_range.high, host_s - least_s)
@@ -380,6 +381,6 @@ class StepPrograms:
         for family, taken in breakdown.compute_s.items():
             name = names.get(family, family)
             parts[name] = parts.get(name, 0.0) + taken
-        host = job.work.stack.step_s + host_time.host_s(job)
+        host = job.work.stack.step_s + metrics.host_of_passes_s(job)
         parts |= {"host": host + breakdown.host_s, "idle": max(0.0, between_s - host + breakdown.idle_s)}
         return Priced(makespan_s + between_s, makespan_s, dict(breakdown.compute_s), parts, chained=False)

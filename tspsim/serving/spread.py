@@ -1,6 +1,6 @@
 """The range of a run's answer: all steps faster, or slower, within the uncertainty of the kernel families.
 
-One factor per family is common to all steps, as for single steps (:meth:`tspsim.step.costs.Costs.range_of`). Ranges of
+One factor per family is common to all steps, as for single steps (:meth:`tspsim.hardware.Costs.range_of`). Ranges of
 a typical decode step and a typical prompt step, weighted by the time of each kind, give one factor for the run.
 Requests are served again with all steps faster and slower by it, since queues respond more than in proportion.
 """

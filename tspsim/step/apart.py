@@ -42,8 +42,7 @@ from ..parallel.lengths import Pack
 from ..parallel.step import Writer
 from ..program import Compute, Program
 from ..program.excerpts import parted_behind_layers
-from ..program.instructions import length_of
-from ..program.mesh import Mesh
+from ..program.instructions import Mesh, length_of
 from ..steps import FORWARD
 from . import metrics
 

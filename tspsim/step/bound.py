@@ -26,11 +26,11 @@ from ..base.units import compact, flops, millions, percent
 from ..network import host_link_bytes_per_s
 from ..parallel import Job, axes_of, build_mesh, peak_memory, scheme_of, write_program
 from ..parallel.decode import host_caches
-from ..parallel.few_layers import one_forward
 from ..parallel.state import weight_peers
 from ..parallel.state.memory import arriving_bytes, residual_tokens
 from ..program import Compute
 from ..scenario import Scenario
+from .metrics import one_forward
 from .result import SCHEMA_VERSION, Memory
 from .simulation import Question, look_up, scheduled
 

@@ -1,4 +1,5 @@
-"""What an answer says beside its times: the use of links, cost, the settings of a plan, where numbers are from."""
+"""What an answer says beside its times: the use of links, cost, a likely range, the settings of a plan, where numbers
+are from."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ from typing import Any
 
 from ..base.units import GIB, gib
 from ..engine.core import Submission
-from ..hardware import Device
+from ..hardware import Costs, Device
 from ..model import Architecture
 from ..network import Cluster
-from ..parallel import SWITCHES, Plan, choices_of, scheme_of
+from ..parallel import SWITCHES, Plan, Stack, choices_of, scheme_of
+from .metrics import Breakdown
 from .question import Question
-from .result import LinkUse, Memory
+from .result import LinkUse, Memory, Range
 
 
 def too_large(memory: Memory) -> str:
@@ -87,6 +89,33 @@ def cost_of(question: Question, makespan_s: float, tokens: float) -> dict[str, A
         if prices.electricity is not None:
             cost["electricity_usd_per_million_tokens"] = kwh / millions * prices.electricity
     return cost
+
+
+#: The factor of all exposed transfers, beside those of kernel families.
+TRANSFERS = "transfers"
+
+
+def range_of(costs: Costs, tokens: float, makespan_s: float, parts: Breakdown, stack: Stack) -> Range:
+    """The likely rate of a step: one common factor a kernel family, one for transfers, one for software; independent,
+    to first order. Of a device whose whole runs gave the stack's spread, that spread alone: it has the other errors in
+    it."""
+    errors = costs.errors()
+    factors = {family: errors[family] for family in parts.compute_s} | {TRANSFERS: costs.transfers}
+    if costs.device.name in stack.spread_on:
+        low_s, high_s = (makespan_s * factor for factor in stack.spread)
+        basis = f"90 %: whole runs under the stack {stack.name} on such devices (residuals)"
+        return Range(tokens / high_s, tokens / low_s, basis, factors=factors)
+    faster, slower = ((makespan_s * (1.0 - factor)) ** 2 for factor in stack.spread)
+    for family, seconds in parts.compute_s.items():
+        low, high = errors[family]
+        faster += (seconds * (1.0 - low)) ** 2
+        slower += (seconds * (high - 1.0)) ** 2
+    exposed, (low, high) = sum(parts.exposed_s.values()), costs.transfers
+    low_s = makespan_s - (faster + (exposed * (1.0 - low)) ** 2) ** 0.5
+    high_s = makespan_s + (slower + (exposed * (high - 1.0)) ** 2) ** 0.5
+    software = f", one for the stack {stack.name}" if stack.spread != (1.0, 1.0) else ""
+    basis = f"90 %: one factor a kernel family{software} and one for exposed transfers (residuals), independent"
+    return Range(tokens / high_s, tokens / low_s, basis, factors=factors)
 
 
 def settings_of(plan: Plan) -> dict[str, Any]:

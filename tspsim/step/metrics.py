@@ -5,7 +5,10 @@ the compute stream the transfer that ends last is what the rank waited for and c
 of the gap after the others have claimed theirs is ``idle``: nobody moved data for this rank, it waited for others.
 What the host's launches claim likewise is no communication and has a part of its own.
 
-What a step of an inference engine means to who waits for it: time to the first token, time a token, rates a user.
+Steps of an inference engine also have numbers for who waits for them (time to the first token, time a token, rates a
+user) and seconds of their host.
+
+Seconds of a serving step's host: what its engine does beside launching kernels, of a job.
 """
 
 from __future__ import annotations
@@ -17,9 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.quick import replace
 from ..engine.core import Submission
 from ..engine.timeline import ON_HOST, Label, Timeline
-from ..parallel import Job, host_time
+from ..parallel.job import Job
+from ..parallel.lengths import OFFLOAD_FROM
+from ..parallel.plan import DRAFT_REPLICAS
 from ..parallel.state import capacity
 from ..parallel.state.capacity import Capacity
 from ..steps import ServingStep
@@ -192,6 +198,41 @@ def gaps(start_s: Floats, end_s: Floats, until_s: float) -> tuple[Floats, Floats
     return reached[open_], following[open_]
 
 
+def transfer_range(submission: Submission) -> tuple[float, float] | None:
+    """Low and high factor of a run's transfers, nine times of ten: the ranges of all, by the time each takes; None
+    where there are none."""
+    uses, instances = submission.system.uses(), submission.system.instances
+    used = [(instance.traffic, uses[channel] * instance.traffic.alone_s) for instance, channel in instances]
+    total = sum([seconds for _, seconds in used])
+    if not total > 0.0:
+        return None
+    low, high = (sum([getattr(t, end) * seconds for t, seconds in used]) / total for end in ("low", "high"))
+    return low, high
+
+
+#: Layers that show a steady block: the first fills the pipeline of exchanges, the others repeat.
+BLOCKS = 4
+
+
+def one_forward(job: Job) -> Job:
+    """The forward of a few layers and one micro-batch or pass, with a pipeline's stages as replicas beside each
+    other."""
+    if job.unequal and job.plan.pp > 1:  # dealt as they are: stages stay, with as many layers each
+        return _on_every_stage(job)
+    alone = job.plan.in_one_stage(job.plan.dp * job.plan.pp)
+    gone = -(-BLOCKS * job.plan.offload_weights // max(job.chunk_sizes))
+    alone = replace(alone, offload_weights=gone) if gone else alone
+    return Job(job.model.steady(BLOCKS), alone, job.work.one_forward(job.sequences))
+
+
+def _on_every_stage(job: Job) -> Job:
+    """The forward of a few layers on every stage."""
+    plan = replace(job.plan, stage_layers=(), zero=0, recomputed=None, activation_store=None, offload_layers=0)
+    options = {name: value for name, value in plan.options.items() if name != OFFLOAD_FROM}
+    plan = replace(plan, offload_weights=0, options=options)
+    return Job(job.model.steady(BLOCKS * plan.pp), plan, job.work.one_forward(job.sequences))
+
+
 def layer_period_s(submission: Submission) -> float:
     """Steady seconds a layer of the forward: from the end of the first layer's compute to that of the last."""
     timeline = submission.timeline
@@ -297,7 +338,7 @@ def turn_s(job: Job, makespan_s: float, slowest_s: float) -> float:
 def host_s(job: Job, run_s: float, makespan_s: float) -> float:
     """Seconds between the end of a step's programs and the next step: the host's, and a pipeline's wait for its slowest
     stage (``run_s`` is :func:`period_s`, of a step that does not serve its makespan)."""
-    return job.work.stack.step_s + host_time.host_s(job) + max(run_s, host_time.hidden_host_s(job)) - makespan_s
+    return job.work.stack.step_s + host_of_passes_s(job) + max(run_s, hidden_host_s(job)) - makespan_s
 
 
 def slowest_stage_s(submission: Submission) -> float:
@@ -331,3 +372,32 @@ def answer(job: Job, step_s: float, room: Capacity) -> dict[str, Any]:
     longest = max(queries + context for queries, context, _ in kept)
     said["capacity"] = capacity.answer(room, longest, load.streams)
     return said
+
+
+# --- seconds of a serving step's host -------------------------------------------------------------------------
+
+
+def host_of_passes_s(job: Job) -> float:
+    """Seconds of a serving step's host, beside launches, that its device waits for: once a pass."""
+    return sum(job.work.stack.engine.host_s(sequences) + host_of_a_pass_s(job) for sequences in _sequences(job))
+
+
+def host_of_a_pass_s(job: Job) -> float:
+    """Of them those of a pass whatever is in it: small kernels and waits of the stage's layers, and what the host does
+    between verifying drafts and making the next."""
+    engine, routed = job.work.stack.engine, sum(block.experts for block in job.model.blocks)
+    stages, ranks = job.plan.pp, max(job.whole_ranks, job.plan.ep)
+    drafted = engine.drafted.value if job.drafts is not None and job.drafts.tokens else 0.0
+    layers = -(-job.model.layers // stages), -(-routed // stages)
+    return engine.between_s(*layers, ranks, job.model.experts) + drafted
+
+
+def hidden_host_s(job: Job) -> float:
+    """Seconds of it that run beside the device: the step takes them at least."""
+    return sum(map(job.work.stack.engine.hidden_s, _sequences(job)))
+
+
+def _sequences(job: Job) -> list[int]:
+    """Sequences of every pass that the host of a replica sees: where others draft, it verifies theirs too."""
+    plan, drafting = job.plan, int(job.plan.options.get(DRAFT_REPLICAS, 0))
+    return [-(-batch.sequences * plan.dp // max(1, plan.dp - drafting)) for batch in job.forwards]

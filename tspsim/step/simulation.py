@@ -17,17 +17,16 @@ from ..base.units import duration, percent
 from ..engine.core import Interference, Submission
 from ..engine.instances import Assignment
 from ..engine.steady import execute
+from ..hardware import Costs
 from ..parallel import Job, Plan, axes_of, build_mesh, peak_memory, scheme_axes, scheme_of, write_program
-from ..parallel.few_layers import one_forward
 from ..parallel.pipeline import check_tasks
 from ..parallel.remedy import fitting
 from ..parallel.state import capacity
 from ..program import Program
-from ..program.mesh import Mesh
+from ..program.instructions import Mesh
 from ..scenario import Scenario, load
 from . import apart, metrics
 from .checkpointing import checkpoint_notes, checkpoint_of, held_s, spread_over, without_checkpoint
-from .costs import Costs
 from .description import (
     cost_of,
     dead_links,
@@ -35,6 +34,7 @@ from .description import (
     describe_model,
     link_use,
     provenance,
+    range_of,
     settings_of,
     too_large,
 )
@@ -131,7 +131,7 @@ def step_of(question: Question, job: Job, costs: Costs, *, every_rank: bool = Fa
         expected_s = sum(drawn_run.makespan_s for drawn_run in draws) / DRAWS
         # Shown is the draw that is most like it.
         submission = min(draws, key=lambda drawn_run: abs(drawn_run.makespan_s - expected_s))
-    costs.weigh(submission)
+    costs.transfers = metrics.transfer_range(submission) or costs.transfers
     serves = job.step.serves
     period_s = metrics.period_s(job, submission) if serves else submission.makespan_s
     between_s = metrics.host_s(job, period_s, submission.makespan_s)
@@ -197,7 +197,7 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
     model_flops = job.work.tokens_of(plan.dp) * question.work.flops_per_token(question.model)
     peak = question.peak_of(question.work.precision)
     block = submission if steady_blocks(job) else run_block(question, job, costs)
-    alone = one_forward(job)
+    alone = metrics.one_forward(job)
     block_tokens = tokens if job.unequal else alone.group_tokens * plan.dp * plan.pp
     # Micro-batches that differ show no steady layer: the forward of all of them counts.
     block_s = block.makespan_s / alone.model.layers if job.unequal else metrics.layer_period_s(block)
@@ -229,7 +229,7 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
         dead_links=dead_links(cluster),
         classes=tuple(RankClass(s.rank.number, s.size, s.role.program.role) for s in submission.ranks),
         cost=cost_of(question, makespan_s, tokens),
-        range=costs.range_of(tokens, makespan_s, parts, question.work.stack),
+        range=range_of(costs, tokens, makespan_s, parts, question.work.stack),
         bottleneck=bottleneck(parts, makespan_s),
         notes=(
             *notes_of(job),
@@ -334,7 +334,7 @@ def run_block(question: Question, job: Job, costs: Costs) -> Submission:
 
     Kernels cost what they do in ``costs``, whose own record of errors stays that of the step.
     """
-    job, question = one_forward(job), question.on(job.plan)
+    job, question = metrics.one_forward(job), question.on(job.plan)
     mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
     return run(question, mesh, job, Costs(costs.device, costs.scales), every_rank=False)
 

@@ -231,11 +231,12 @@ def for_nothing(question: Question, job: Job) -> Iterator[str]:
     """Keys that a plan states, or routing that its workload does, and its step does not ask for."""
     entry = next((spec for spec in question.scenario.plans if spec.name == job.plan.name), None)
     usual = {name: field.default for name, field in type(entry).model_fields.items()} if entry is not None else {}
-    idle = [
-        f"`{key.name}`"
-        for key in search_keys().values()
-        if entry is not None and getattr(entry, key.name, None) != usual.get(key.name) and not key.used(job)
-    ]
+    usual["recomputation"] = job.step.recomputation
+    names = {*usual, *(entry.model_extra or ())} if entry is not None else set[str]()
+    stated = {name for name in names if getattr(entry, name, None) != usual.get(name)}
+    # A step has use for its plan's degrees.
+    searched = search_keys() if stated - {"name", *job.plan.degrees} else {}
+    idle = [f"`{name}`" for name, key in searched.items() if name in stated and not key.used(job)]
     if job.model.experts is None and job.work.routing != BALANCED:
         idle.append("`workload.routing`")
     if idle:

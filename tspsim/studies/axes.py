@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, get_args
 
-from ..base import catalog
+from ..base import dialect
 from ..base.errors import InputError, UnitError, UnknownNameError, shorten
 from ..base.units import Dimension, parse, si_unit
 from ..scenario import Scenario
@@ -59,7 +59,7 @@ class Axis:
     @property
     def unit(self) -> str:
         """The SI unit of quantities; empty for counts, plain numbers and other values."""
-        values = [value for text in self.texts if (value := catalog.parse_yaml(text)) is not None]
+        values = [value for text in self.texts if (value := dialect.parse_yaml(text)) is not None]
         if not values or not all(isinstance(cell, int | float) for cell in self.cells if cell is not None):
             return ""
         dimensions = (dimension for dimension in ("number", "count", *get_args(Dimension)))
@@ -74,7 +74,7 @@ class Axis:
         if self.path != "plans":
             return None
         text = self.texts[step]
-        value = catalog.parse_yaml(text)
+        value = dialect.parse_yaml(text)
         if isinstance(value, list):
             names = [str(entry) for entry in value if not isinstance(entry, dict | list)]
             return tuple(names) if len(names) == len(value) > 0 else None
@@ -196,7 +196,7 @@ def column(texts: Sequence[str]) -> tuple[Cell, ...]:
     >>> column(["8", "128Ki"]), column(["1.5 ms", "20 us"]), column(["true", "false"]), column(["8", "many"])
     ((8, 131072), (0.0015, 2e-05), (True, False), ('8', 'many'))
     """
-    values = [catalog.parse_yaml(text) for text in texts]
+    values = [dialect.parse_yaml(text) for text in texts]
     present = [value for value in values if value is not None]
     if any(isinstance(value, dict | list) for value in values):
         return tuple(texts)

@@ -25,17 +25,17 @@ from typing import Any
 import simpy
 
 from ..base.errors import InputError
+from ..hardware import Costs
 from ..model.layer import ServingLayer
 from ..model.parts import WeightClass
 from ..network import Cluster, collective
 from ..network.wires import GpuPlace, Message, Wires
 from ..operators import Operator
 from ..parallel import Job
+from ..parallel.builder import lowering_of
 from ..parallel.expert_rows import load_of, routed_shard, touched_experts
-from ..parallel.lowering import lowering_of
 from ..parallel.state import served
 from ..scenario import load
-from ..step.costs import Costs
 from ..step.question import Question, look_up
 
 

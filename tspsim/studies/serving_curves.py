@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from ..base.errors import InputError
+from ..hardware import Costs
 from ..parallel.state import capacity
 from ..parallel.state.capacity import Capacity
 from ..scenario import Scenario
-from ..step.costs import Costs
 from ..step.result import PlanResult
 from ..step.simulation import Question, run_plan, scheduled
 from .query import Library

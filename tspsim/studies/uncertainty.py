@@ -24,9 +24,10 @@ from typing import Any, Literal
 import numpy as np
 
 from ..base.errors import InfeasibleError, InputError, UnknownNameError
+from ..hardware import Costs
 from ..scenario import Scenario
 from ..step import simulation
-from ..step.costs import TRANSFERS, Costs
+from ..step.description import TRANSFERS
 from ..step.result import PlanResult
 from .axes import choose
 
@@ -304,7 +305,7 @@ def offer_of(
 ) -> PricedPlan:
     """Simulate one plan of a scenario and split its step into parts.
 
-    Kernel families have the ranges of the device's fits (:meth:`tspsim.step.costs.Costs.errors`), transfers that of the
+    Kernel families have the ranges of the device's fits (:meth:`tspsim.hardware.Costs.errors`), transfers that of the
     network's anchors. The whole step has the common range of its generation's tables and that of the software: the
     stack's where it was measured, else the range between frameworks. The price is the scenario's, which is certain, or
     the device's on ``basis``, with a range over all bases of its file.

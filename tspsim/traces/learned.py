@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from ..step.costs import Costs
+from ..hardware import Costs
 from ..step.question import Question
 from ..step.simulation import run_plan
 from .comparison import Laid

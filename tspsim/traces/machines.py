@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..base import catalog
+from ..base import catalog, dialect
 from ..base.errors import InputError
 from ..base.units import parse
 from .table import TracedDevice
@@ -45,7 +45,7 @@ def device_of(machine: TracedDevice) -> str:
 def _stated(name: str) -> tuple[int, list[float]]:
     """Compute units in a device's file, and its memory as the data sheet and the driver count it."""
     try:
-        entry = catalog.read_yaml(catalog.locate("devices", name))
+        entry = dialect.read_yaml(catalog.locate("devices", name))
         units = entry.get("compute_units")
         units = units.get("value") if isinstance(units, dict) else units
         sizes = [

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.errors import InfeasibleError, InputError, UnknownNameError
+from ..hardware import Costs
 from ..operators import Computes, FusedMoE, Gemm, GroupedGemm, Operator, Role
 from ..parallel import Job, Plan
 from ..parallel.stack import ADD_TO_GRADIENT
 from ..program import Collective, Compute, Copy, Launch, SendReceive
-from ..step.costs import Costs
 from ..step.question import Question
 from ..step.simulation import admitted, scheduled, step_of
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tspsim.base import catalog
+from tspsim.base import catalog, dialect
 from tspsim.base.errors import InputError
+from tspsim.hardware import Costs
 from tspsim.model import Architecture
 from tspsim.network.load import usual_node
 from tspsim.operators import element_bytes
@@ -23,7 +24,7 @@ from tspsim.parallel import peak_bytes
 from tspsim.parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 from tspsim.parallel.state.memory import stage_memory
 from tspsim.scenario import load
-from tspsim.step.costs import Costs
+from tspsim.step.description import range_of
 from tspsim.step.simulation import Question, admitted, look_up, scheduled, step_of
 
 from ..base.memo import remembered
@@ -216,7 +217,7 @@ def first_plan_of(question: Question, recomputation: str) -> Predicted:
     costs = Costs(question.device)
     ran = step_of(question, job, costs)
     tokens = job.work.counted_tokens * job.plan.dp
-    estimate = costs.range_of(tokens, ran.makespan_s, ran.parts, question.work.stack)
+    estimate = range_of(costs, tokens, ran.makespan_s, ran.parts, question.work.stack)
     return replace(step, seconds=ran.makespan_s, low=tokens / estimate.high, high=tokens / estimate.low, fits=True)
 
 
@@ -304,7 +305,7 @@ def fabric_of(device: str) -> str:
 
 def node_of(device: str) -> int:
     """GPUs of a whole node of a device."""
-    return int(catalog.read_yaml(catalog.locate("nodes", usual_node(device)))["gpus"])
+    return int(dialect.read_yaml(catalog.locate("nodes", usual_node(device)))["gpus"])
 
 
 @remembered(64)
@@ -315,7 +316,7 @@ def machine(device: str, gpus: int) -> tuple[str, int]:
     same part of each node.
     """
     name = usual_node(device)
-    facts = catalog.read_yaml(catalog.locate("nodes", name))
+    facts = dialect.read_yaml(catalog.locate("nodes", name))
     whole = int(facts["gpus"])
     if gpus % whole == 0:
         return name, gpus // whole

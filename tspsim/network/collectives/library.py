@@ -3,12 +3,23 @@
 A library's tuner weighs a latency and a bandwidth for each algorithm and protocol and takes the smallest sum
 (NCCL, src/graph/tuning.cc). So does :func:`collective`, with the links of this cluster in the place of the
 tuner's bandwidths.
+
+A serving engine may have all-reduce kernels of its own inside a node:
+
+    one-shot   base + hop·(n−1) + (n−1)·S/(B·e)     every rank reads every vector
+    two-shot   base + hop·(n−1) + V/(B·e)           reduce-scatter and all-gather, V = 2·S·(n−1)/n
+    fallback   the same with its own parameters     large messages go to the collective library
+    t = (Σ t^−12)^(−1/12)
+
+The form is the kernels' own (vllm csrc/custom_all_reduce.cuh, TensorRT-LLM customAllReduceKernels.cu).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +27,9 @@ from numpy.typing import NDArray
 from ...base.errors import InputError, UnknownNameError, shorten
 from ...base.quick import replace
 from ..cluster import Cluster
-from ..kinds import ALL_TO_ALL, KINDS, CollectiveKind
+from ..kinds import ALL_REDUCE, ALL_TO_ALL, KINDS, CollectiveKind
 from . import (
-    custom_all_reduce,
+    direct,
     in_memory,
     multi_ring,  # noqa: F401  (each registers)
     pools,  # noqa: F401
@@ -26,12 +37,15 @@ from . import (
     tree,  # noqa: F401
     two_level,  # noqa: F401
 )
-from .algorithm import ALGORITHMS, AlgorithmCandidate, cheapest, lines
+from .algorithm import ALGORITHMS, AlgorithmCandidate, cheapest, inside_bytes_per_s, lines, slowest
 from .copy_engines import COPY_ENGINES  # noqa: F401  (registers)
 from .exchange import ExpertExchange
 from .experts import copies, exchange_choice, expert_curve
-from .schedule import Group, on_links, summed
+from .schedule import Group, on_links, power_sum, summed
 from .traffic import NOTHING, Standing, Traffic, onto, standing
+
+if TYPE_CHECKING:
+    from ..calibration import CustomAllReduce, TransferSpread
 
 
 def collective(
@@ -99,7 +113,7 @@ def collective(
     group = _checked(cluster, members, registered, size_bytes, root)
     named = ALGORITHMS.get(algorithm) if algorithm is not None else None
     check_library(cluster, library)
-    if library is None and algorithm is None and custom_all_reduce.engine_takes(group, registered):
+    if library is None and algorithm is None and engine_takes(group, registered):
         library = cluster.engine_all_reduces
     library = library or cluster.node.collectives.default_library
     traffic = NOTHING
@@ -258,7 +272,7 @@ def considered(
     InputError
         The algorithm or library cannot do this on these ranks.
     """
-    if algorithm is None and (engine := custom_all_reduce.choices(group, kind, library)):
+    if algorithm is None and (engine := engine_choices(group, kind, library)):
         return engine
     node = group.cluster.node
     named = ALGORITHMS.get(algorithm) if algorithm is not None else None
@@ -332,3 +346,61 @@ def _traffic(
 def _kept(cluster: Cluster, key: object, traffic: Traffic) -> Traffic:
     cluster.memo[key] = traffic
     return traffic
+
+
+# --- all-reduce kernels of serving engines, inside a node -----------------------------------------------------
+
+SHARPNESS = 12.0
+#: GPUs that the kernels are made for (vllm, custom_all_reduce.py: _SUPPORTED_WORLD_SIZES).
+MOST_RANKS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """The kernels of one engine on ``ranks`` GPUs whose links carry ``bandwidth_bytes_per_s`` each way.
+
+    ``floor_s`` are the seconds a byte takes on the slowest link, ``stretch`` (≥ 1) how much slower that is than as
+    specified.
+    """
+
+    kernels: CustomAllReduce
+    ranks: int
+    bandwidth_bytes_per_s: float
+    floor_s: float
+    stretch: float = 1.0
+
+    @property
+    def spread(self) -> TransferSpread:
+        return self.kernels.spread
+
+    def alone(self, size_bytes: float) -> tuple[float, float]:
+        """(latency, fluid part) in seconds of an all-reduce of ``size_bytes``."""
+        peers = self.ranks - 1
+        passed = 2.0 * size_bytes * peers / self.ranks
+        ways = [(self.kernels.one_shot, peers * size_bytes), (self.kernels.fallback, passed)]
+        if self.kernels.two_shot is not None:
+            ways.append((self.kernels.two_shot, passed))
+        moving = [moved / (self.bandwidth_bytes_per_s * shot.efficiency) for shot, moved in ways]
+        times = [shot.base + peers * shot.hop + seconds for (shot, _), seconds in zip(ways, moving, strict=True)]
+        total = power_sum(times, -SHARPNESS)
+        fluid = min(moving[times.index(min(times))], total)
+        # What the engines' corners round off is latency too, so that no part falls where another way takes over.
+        return max(0.0, total - fluid), max(fluid * self.stretch, size_bytes * self.floor_s)
+
+
+def engine_takes(group: Group, kind: CollectiveKind) -> bool:
+    """Whether engines have kernels of their own for a group: an all-reduce of few GPUs inside one node."""
+    return kind is ALL_REDUCE and len(group.members) == 1 and group.size <= MOST_RANKS
+
+
+def engine_choices(group: Group, kind: CollectiveKind, library: str | None) -> tuple[AlgorithmCandidate, ...]:
+    """The all-reduce of the serving engine that ``library`` names, if it names one."""
+    curves = [curve for curve in group.cluster.node.collectives.custom_all_reduce if curve.library == library]
+    if not curves:
+        return ()
+    if kind is not ALL_REDUCE or len(group.members) > 1:
+        raise InputError(f"library '{library}' knows nothing but all_reduce inside one node")
+    schedule = direct.build(group, kind)[0]
+    floor, stretch = slowest(group, schedule, lambda sound: direct.build(sound, kind)[0])
+    cost = Custom(curves[0], group.size, inside_bytes_per_s(group), floor, stretch)
+    return (AlgorithmCandidate(curves[0].library.replace(" ", "_"), schedule, cost),)

@@ -14,8 +14,8 @@ from ...base.memo import once
 from ...base.quick import replace
 
 if TYPE_CHECKING:
+    from ..calibration import Family
     from ..cluster import Cluster
-    from ..specs import Family
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -1,24 +1,65 @@
 """Two levels: inside the nodes, and along the rails between ranks of the same position.
 
-Only what must leave a node leaves it, over all its NICs at once, and every message between nodes stays on its
-rail. The phases follow each other chunk by chunk.
+Only what must leave a node leaves it, over all its NICs at once, and every message between nodes stays on its rail. The
+phases follow each other chunk by chunk. The switch of a node may reduce and multicast (NVLink SHARP): a GPU then sends
+once, whatever the group's size; two nodes swap what theirs have reduced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from ..kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, CollectiveKind
-from . import direct, in_switch, multi_ring, ring, tree
+from . import direct, multi_ring, ring, tree
 from .algorithm import ALGORITHMS, Builder, CollectiveAlgorithm
-from .schedule import Group, Schedule, beside, pipelined, scaled, scheduled, shifted
+from .schedule import Group, Schedule, beside, on_links, pipelined, scaled, scheduled, shifted
+
+
+def in_one_switch(group: Group, kind: CollectiveKind) -> list[Schedule]:
+    """Behind one switch that can reduce; bytes out of and into each GPU for one byte of payload.
+
+    Each of n ranks owns 1/n. To reduce, it reads its part from all ranks through the switch, which adds them
+    up (``multimem.ld_reduce``): everyone sends all it has, and receives its part. To gather, it writes its
+    part to all ranks at once (``multimem.st``). An all-reduce does both: 1 + 1/n each way, so bus bandwidth
+    grows with the group as 2(n − 1)/(n + 1).
+    """
+    cluster = group.cluster
+    adds_up = cluster.layout.inside.star and cluster.node.collectives.in_switch_latency is not None
+    if not adds_up or len(group.members) > 1:
+        return []
+    own = 1.0 / group.size
+    out, into = {
+        ALL_REDUCE: (1.0 + own, 1.0 + own),
+        REDUCE_SCATTER: (1.0, own),
+        ALL_GATHER: (own, 1.0),
+        BROADCAST: (0.0, 1.0),
+    }[kind]
+    layout = cluster.layout
+    node, local = np.divmod(np.sort(group.ranks), layout.gpus)
+    up = node * layout.node_links + local
+    sent = np.full(group.size, out)
+    if kind.rooted:
+        root = group.source // layout.gpus * layout.node_links + group.source % layout.gpus
+        sent[up == root] = 1.0
+    sending = sent > 0.0
+    links = np.concatenate([up[sending], up + layout.gpus])
+    load = np.concatenate([sent[sending], np.full(group.size, into)])
+    if np.isin(links, layout.dead).any():
+        return []
+    order = np.argsort(links)
+    return [on_links(group, "in_switch", links[order], load[order], node_steps=0)]
+
+
+# --- two levels -----------------------------------------------------------------------------------------------
 
 #: What may run inside a node, by name.
 INSIDE: Mapping[str, Builder] = {
     "ring": ring.build,
     "multi_ring": multi_ring.build,
     "direct": direct.build,
-    "in_switch": in_switch.build,
+    "in_switch": in_one_switch,
 }
 
 
@@ -55,11 +96,11 @@ def reduced_in_switch(group: Group, kind: CollectiveKind) -> list[Schedule]:
     Beyond two nodes libraries were not seen to do so: four nodes and twenty racks reach a tree's bandwidth.
     """
     if len(group.members) == 1:
-        return in_switch.build(group, kind)
+        return in_one_switch(group, kind)
     pair = len(group.members) == 2 and group.regular and len(group.members[0]) > 1 and kind is ALL_REDUCE
-    if not pair or not in_switch.build(_in_node(group, 0), ALL_GATHER):
+    if not pair or not in_one_switch(_in_node(group, 0), ALL_GATHER):
         return []
-    return [_joined(group, kind, in_switch.build, ring.build)]
+    return [_joined(group, kind, in_one_switch, ring.build)]
 
 
 def _joined(group: Group, kind: CollectiveKind, inside: Builder, outside: Builder) -> Schedule:

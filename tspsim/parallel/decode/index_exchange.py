@@ -23,7 +23,6 @@ from ...base.registry import Registry
 from ...model import Architecture
 from ..job import Job
 from ..pipeline import Refusal
-from ..plan import Plan
 from ..reasons import CHANGES_NUMBERS
 from ..registries import Option
 from ..sought import decodes, sought_objects
@@ -68,9 +67,8 @@ class IndexExchange:
 INDEX_EXCHANGES: Registry[IndexExchange] = Registry("index exchange", "tspsim.index_exchanges", IndexExchange)
 
 
-def index_exchange_of(plan: Plan) -> IndexExchange:
-    """The one of a plan."""
-    return INDEX_EXCHANGES.get(plan.options.get(KEY) or USUAL)
+#: The one of a plan.
+index_exchange_of = INDEX_EXCHANGES.named_by(KEY, USUAL)
 
 
 def chooses(job: Job) -> bool:

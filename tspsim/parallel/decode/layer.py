@@ -1,5 +1,5 @@
-"""A layer of a serving step whose tokens all ranks have: what heads and columns divide, two all-reduces, and between
-them attention over contexts that ranks may share.
+"""A layer, and the head, of a serving step whose tokens all ranks have: what heads and columns divide, two all-reduces,
+and between them attention over contexts that ranks may share; then logits, and a token chosen.
 
 Decoding rows attend a part of their contexts each and merge it (:mod:`tspsim.parallel.decode.exchange`). Prompts attend
 a rank's own heads: of what is cached of them the other ranks' parts are gathered first.
@@ -229,3 +229,28 @@ def sum_rows(builder: ProgramBuilder, job: Job, axis: str, after: int, name: str
 def summed(builder: ProgramBuilder, job: Job, axis: str, after: int, name: str) -> int:
     size = job.tokens * job.model.hidden * job.activation_bytes
     return builder.collective("all_reduce", axis, size, name, after=[after])
+
+
+# --- the head -------------------------------------------------------------------------------------------------
+
+#: Of a logit as ranks exchange it.
+LOGIT_BYTES = 2.0
+
+
+def sampled_head(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str) -> None:
+    """Every rank of an axis multiplies its part of the vocabulary; the logits are gathered and a token is chosen.
+
+    Where that axis divides the tokens, the last ones of the prompts come from their ranks first.
+    """
+    tokens, ranks = job.head_tokens, job.plan.degree(axis)
+    normed = job.tokens if job.work.stack.engine.norms_all else tokens
+    builder.compute("final norm", layer.norm(normed))
+    ready: list[int] = []
+    if job.token_shards > 1 and axis == job.plan.token_axis:
+        size = tokens * job.model.hidden * job.activation_bytes
+        ready = [builder.collective("broadcast", axis, size, "last tokens")]
+    logits = builder.compute("language-model head", layer.head(tokens), after=ready)
+    if ranks > 1:
+        whole = tokens * layer.vocab * ranks * LOGIT_BYTES
+        logits = builder.collective("all_gather", axis, whole, "gather logits", after=[logits])
+    builder.compute("sample", layer.sample(tokens), after=[logits])

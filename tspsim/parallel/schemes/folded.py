@@ -26,6 +26,7 @@ from ..context.attention import context_bytes, latent_bytes
 from ..context.chosen import chooses
 from ..context.method import in_parts_refused
 from ..decode import exchange, index_exchange
+from ..decode.layer import sampled_head
 from ..decode.sharing import refused_exchange
 from ..experts import expert, expert_serving
 from ..job import Job
@@ -41,7 +42,6 @@ from . import folded_choice, folded_tables, folded_weights
 from .folded_attention import attention_in_turn, attention_overlapped, attention_part_backward, group_of
 from .folded_form import AXIS, DECODE_FORMS, form_of
 from .folded_mlp import mlp_backward, mlp_in_turn, mlp_overlapped
-from .sampling import sampled_head
 from .transport import BUFFERS, piece_of, transport_of
 
 

@@ -20,7 +20,7 @@ from ..builder import ProgramBuilder
 from ..decode.exchange import Partial
 from ..decode.index_exchange import index_exchange_of, refused_choice
 from ..decode.layer import mlp as served_mlp
-from ..decode.layer import project, serve_layer, sum_rows
+from ..decode.layer import project, sampled_head, serve_layer, sum_rows
 from ..decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
 from ..job import Job
 from ..ledger import Buffer, Lifetime
@@ -28,7 +28,6 @@ from ..pipeline import Refusal
 from ..registries import ContextShare, in_heads
 from . import folded, folded_attention, folded_mlp, folded_tables, folded_weights
 from .folded_form import AXIS, DECODE_FORMS, DecodeForm, form_of
-from .sampling import sampled_head
 
 
 def own_sequences(job: Job) -> Job:

@@ -44,6 +44,5 @@ class DecodeForm:
 DECODE_FORMS: Registry[DecodeForm] = Registry("decode form", "tspsim.decode_forms", DecodeForm)
 
 
-def form_of(plan: Plan) -> DecodeForm:
-    """The one of a plan."""
-    return DECODE_FORMS.get(plan.options.get("decode_form") or USUAL)
+#: The one of a plan.
+form_of = DECODE_FORMS.named_by("decode_form", USUAL)

@@ -41,8 +41,20 @@ from ..residual import residual_of
 from ..scheme import SCHEMES, Received, Scheme, WholeTokens
 from ..sought import Sought, of_lengths
 from ..unequal_checks import ways_to_deal
-from .tensor_rows import column_gradients, column_products, embed, gather_rows, reduce_rows, residual_tokens
-from .tensor_serving import SERVING_OPTIONS, check_groups, context, head_served, serve, serving_variants
+from .tensor_pieces import (
+    SERVING_OPTIONS,
+    check_groups,
+    column_gradients,
+    column_products,
+    context,
+    embed,
+    gather_rows,
+    head_served,
+    reduce_rows,
+    residual_tokens,
+    serve,
+    serving_variants,
+)
 
 
 def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:

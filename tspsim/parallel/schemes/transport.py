@@ -16,10 +16,11 @@ from ...base.quick import replace
 from ...base.registry import Registry
 from ...model.layer import LayerShard
 from .. import rings
-from ..builder import Buffers, ProgramBuilder
+from ..builder import ProgramBuilder
 from ..job import Job
 from ..pipeline import Refusal
 from ..plan import Plan
+from ..written_layers import Buffers
 
 #: Pieces of others that a pool holds at once: the one in use, and the one that arrives.
 BUFFERS = 2

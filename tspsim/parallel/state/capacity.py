@@ -19,16 +19,15 @@ from ...base.units import gib
 from ...model.attention import CacheUse
 from ...steps import PREFILL_STEP, Load, Streams
 from ...steps.load import dealt
-from ..engine_memory import Budget
+from ..engine_memory import Budget, MemoryRule
 from ..job import Job
-from ..ledger import peak
 from ..pipeline import Chunk
 from ..registries import ContextShare
 from ..scheme import scheme_of
-from ..serving_engine import ServingEngine
+from ..serving_engine import Prior, ServingEngine
 from ..unpacked import UNPACKED
 from . import served
-from .memory import declared
+from .memory import declared, peak
 
 #: No context is longer: where caches do not grow any length fits.
 LONGEST = 2**40
@@ -88,7 +87,7 @@ class Capacity:
 
     def state_bytes(self, stage: StageRoom) -> float:
         """Of one sequence on a GPU of a stage."""
-        return sum(count * self.share.rank_bytes(use, 0) for use, count in stage.uses.items())
+        return sum(count * served.rank_bytes(self.share, use, 0) for use, count in stage.uses.items())
 
     @property
     def state_blocks(self) -> int:
@@ -160,7 +159,7 @@ class Capacity:
     def _sequence_bytes(self, stage: StageRoom, context: int) -> float:
         whole = self.block_tokens * self.share.ranks
         tokens = -(-context // whole) * whole
-        kept = (count * self.share.rank_bytes(use, tokens) for use, count in stage.uses.items())
+        kept = (count * served.rank_bytes(self.share, use, tokens) for use, count in stage.uses.items())
         return sum(kept)
 
 
@@ -177,8 +176,8 @@ def capacity_of(job: Job, visible_bytes: float) -> Capacity:
 def block_of(engine: ServingEngine, kind: str, share: ContextShare, stages: Sequence[StageRoom]) -> int:
     """Tokens of a block, which states of linear attention may make larger."""
     uses = [use for stage in stages for use in stage.uses]
-    states = [share.rank_bytes(use, 0) for use in uses if use.sequence_bytes]
-    tokens = [share.rank_bytes(replace(use, sequence_bytes=0.0), share.ranks) for use in uses if use.grows]
+    states = [served.rank_bytes(share, use, 0) for use in uses if use.sequence_bytes]
+    tokens = [served.rank_bytes(share, replace(use, sequence_bytes=0.0), share.ranks) for use in uses if use.grows]
     if engine.states is None or not states or not tokens:
         return engine.block_tokens
     return engine.states.block_tokens(engine.block_tokens, kind, min(tokens), max(states))
@@ -189,9 +188,60 @@ def kept_by(job: Job) -> tuple[tuple[int, int], ...]:
     return tuple((queries + context, count) for queries, context, count in served.sequences_of(job))
 
 
+def cache_budget(
+    engine: ServingEngine,
+    visible_bytes: float,
+    weight_bytes: float,
+    activation_bytes: float = 0.0,
+    *,
+    reserve_bytes: float = 0.0,
+    ranks: int = 1,
+) -> Budget:
+    """Bytes for caches on a GPU.
+
+    Parameters
+    ----------
+    engine
+        Whose rule of memory decides.
+    visible_bytes
+        Memory that a process sees.
+    weight_bytes
+        Of the weights on this GPU, as they are kept.
+    activation_bytes
+        The most that activations take, in the largest pass that the engine admits.
+    reserve_bytes
+        What the workload keeps for the runtime: of an engine without a ``context_bytes`` of its own.
+    ranks
+        GPUs of a replica.
+    """
+    limits, captured = engine.limits_on(visible_bytes), engine.graphs.tokens(1, engine.slots)
+    kept = engine.memory.reserve
+    free = kept.fixed + kept.token * (limits.tokens if limits else 0)
+    free += kept.graph * (captured[-1] if captured else 0)
+    free = max(kept.least, free + kept.rank * ranks)
+    own = engine.context_bytes if engine.context_bytes.value else Prior(*(3 * (reserve_bytes,)))
+    sizes = []
+    for runtime, peer, graphs in zip(own, engine.peer_bytes, engine.graph_bytes, strict=True):
+        context = runtime + peer * (ranks - 1)
+        parts = {"weights": weight_bytes, "activations": activation_bytes, "graphs": graphs, "context": context}
+        sizes.append(_bytes_for_caches(engine.memory, visible_bytes, parts, free))
+    likely, most, least = sizes
+    return Budget(likely, least, most)
+
+
+def _bytes_for_caches(
+    rule: MemoryRule, visible_bytes: float, parts: Mapping[str, float], reserve_bytes: float
+) -> float:
+    """Never more than all parts leave of the visible memory, and never less than nothing."""
+    shared = rule.share * (visible_bytes - sum(parts[name] for name in rule.before))
+    own = shared - sum(parts[name] for name in rule.after) - reserve_bytes
+    return max(0.0, min(own, visible_bytes - sum(parts.values())))
+
+
 def budget_of(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> Budget:
     """Bytes for caches on a GPU that holds some chunks."""
-    return job.work.stack.engine.cache_budget(
+    return cache_budget(
+        job.work.stack.engine,
         visible_bytes,
         served.weight_bytes(job, scheme_of(job.plan).residency.weight_shards(job), chunks),
         activation_bytes(job, visible_bytes, chunks),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ...model import Block
@@ -17,7 +17,7 @@ from ...operators import Role
 from ..expert_rows import routed_shard, sent_rows
 from ..feature import features_of
 from ..job import Job
-from ..ledger import WORKSPACE, Buffer, Lifetime, peak
+from ..ledger import WORKSPACE, Buffer, Lifetime
 from ..pipeline import Chunk, spread_over
 from ..recompute import NORMS, PRODUCTS, remade
 from ..recomputed import ATTENTION, CHEAP, FULL, INSIDE, KEPT
@@ -60,6 +60,35 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
     """Bytes by part of a rank of one pipeline stage."""
     in_flight = layers_in_flight(job, residency.compute_shards(job), stage) if job.training else None
     return peak(declared(job, residency, job.chunks(stage)), in_flight)
+
+
+def peak(buffers: Iterable[Buffer], in_flight: Mapping[Hashable, int] | None = None) -> dict[str, float]:
+    """Bytes of a ledger by part at the worst moment, parts in order of declaration; ``in_flight``: layers of each kind,
+    once a micro-batch, whose backward is still to come.
+
+    >>> kept = Buffer("kept", 2.0, Lifetime.IN_FLIGHT, "dense")
+    >>> peak([Buffer("weights", 8.0, Lifetime.STEP), kept], {"dense": 3})
+    {'weights': 8.0, 'kept': 6.0}
+    """
+    under_way = in_flight or {}
+    parts: dict[str, float] = {}
+    by_kind: dict[str, float] = {}
+    alone: dict[str, float] = {}
+    for part, size_bytes, lifetime, block in buffers:
+        parts.setdefault(part, 0.0)
+        if lifetime is Lifetime.TABLE:
+            alone[part] = max(alone.get(part, 0.0), size_bytes)
+        elif lifetime is Lifetime.IN_FLIGHT:
+            parts[part] += size_bytes * (sum(under_way.values()) if block is None else under_way.get(block, 0))
+        elif lifetime is Lifetime.LAYER and block is not None:
+            by_kind[part] = max(by_kind.get(part, 0.0), size_bytes)
+        else:
+            parts[part] += size_bytes
+    for part, size_bytes in by_kind.items():
+        parts[part] += size_bytes
+    for part, size_bytes in alone.items():
+        parts[part] = max(parts[part], size_bytes - parts.get(WORKSPACE, 0.0))
+    return {part: size for part, size in parts.items() if size > 0.0}
 
 
 def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterator[Buffer]:

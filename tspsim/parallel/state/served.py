@@ -23,6 +23,7 @@ from ..ledger import Buffer, Lifetime
 from ..pipeline import Chunk
 from ..plan import DRAFT_REPLICAS, EXPERT_POOL
 from ..rank_groups import expert_ranks
+from ..registries import ContextShare
 from . import weight_offload, weight_peers
 
 
@@ -120,9 +121,19 @@ def cache_bytes(job: Job, chunks: Sequence[Chunk]) -> float:
     share = job.scheme.context(job.plan)
     rows = [(context + queries, sequences) for queries, context, sequences in dealt(sequences_of(job), share.sequences)]
     return sum(
-        layers * sum(sequences * share.rank_bytes(use, tokens) for tokens, sequences in rows)
+        layers * sum(sequences * rank_bytes(share, use, tokens) for tokens, sequences in rows)
         for use, layers in cache_uses(job, chunks).items()
     )
+
+
+def rank_bytes(share: ContextShare, use: CacheUse, context: int) -> float:
+    """What a rank keeps of a sequence with so many tokens, in a layer: heads that are attended together over its part
+    of the tokens, and states of its own heads."""
+    keys = context * use.shared_token_bytes if share.whole_keys else 0.0
+    divided = replace(use, sequence_bytes=0.0, shared_token_bytes=0.0) if keys else replace(use, sequence_bytes=0.0)
+    growing = divided.rank_bytes(context, share.attended, share.ranks) + keys
+    kept = share.copies * (growing + use.sequence_bytes / min(share.own, use.state_heads))
+    return kept * (1.0 - share.hosts) if share.hosts else kept
 
 
 def cache_uses(job: Job, chunks: Sequence[Chunk]) -> Counter[CacheUse]:

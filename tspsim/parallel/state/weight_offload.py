@@ -13,7 +13,7 @@ enough tokens, and never behind a decoding step's, which is itself W over the de
 
 A backward needs its layers again. Weights that are trained go back to the host behind the update; what the optimizer
 keeps stays. Copies (``weight_arrivals``) share the link with what the GPU sends to its NIC and gets
-from it (:mod:`tspsim.network.host`).
+from it (:mod:`tspsim.network.collectives.traffic`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...base.memo import once
 from ...network import Cluster, Traffic
 from ...parallel import scheme_axes
-from ...program.mesh import Mesh
+from ...program.instructions import Mesh
 
 Floats = NDArray[np.float64]
 

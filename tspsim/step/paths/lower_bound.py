@@ -20,7 +20,7 @@ from ...base.quick import replace
 from ...network import Cluster
 from ...operators import Operator
 from ...parallel import Job
-from ...program.mesh import Mesh
+from ...program.instructions import Mesh
 from .effort import ASK_S, BEGIN_S, IN_TURN, INSTRUCTION_S, UNLIKE, Effort
 from .families import FamilyBounds, Shape
 from .kernels import KernelTimes

@@ -17,7 +17,7 @@ from ...base.quick import replace
 from ...parallel import Job, scheme_of
 from ...parallel.builder import ProgramBuilder
 from ...parallel.state.data import OwnedParameters, gather_weights, reduce_layer
-from ...program.mesh import Mesh
+from ...program.instructions import Mesh
 from ...steps import BACKWARD, FORWARD, Task
 from .groups import Floats, RankGroups
 from .kernels import MIDDLE

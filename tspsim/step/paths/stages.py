@@ -25,7 +25,7 @@ from ...engine.steady import SIMULATED_ITERATIONS
 from ...parallel import Job, scheme_of
 from ...parallel.pipeline import Chunk
 from ...parallel.step import write_program
-from ...program.mesh import Mesh
+from ...program.instructions import Mesh
 from ...steps import Task
 from .effort import LAYER_S, STAGE_S, TASK_S
 from .groups import Floats, RankGroups

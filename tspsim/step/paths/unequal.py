@@ -26,7 +26,7 @@ from ...parallel import Job, Unequal, scheme_of
 from ...parallel.lengths import Pack
 from ...parallel.step import write_program
 from ...program import Compute
-from ...program.mesh import Mesh
+from ...program.instructions import Mesh
 from .effort import SUM_S
 from .groups import RankGroups
 from .kernels import KernelTimes

@@ -1,8 +1,8 @@
 """The longest path of one rank through a task: what it takes when every other rank is ready and nothing is shared.
 
 A task is what a pipeline stage does for one micro-batch: some instructions, a layer that repeats, some more. The walk
-keeps the engine's rules that concern the rank alone (:mod:`tspsim.program.order`, where both ask for them) and drops
-those that can only delay it: meeting other ranks, sharing links, kernels and transfers that slow each other. Path
+keeps the engine's rules that concern the rank alone (:mod:`tspsim.program.instructions`, where both ask for them) and
+drops those that can only delay it: meeting other ranks, sharing links, kernels and transfers that slow each other. Path
 lengths are monotone in the times of their pieces, so the walk never ends after the engine does.
 
 It is no run of the engine: it has one number a path and no events, runs a few turns of what repeats, and tells which
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ...program.order import StreamOrder, waits_in_turn
+from ...program.instructions import StreamOrder, waits_in_turn
 
 NEVER = -math.inf
 #: Roles of messages between stages.

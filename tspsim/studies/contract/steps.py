@@ -10,6 +10,7 @@ from typing import Any
 from ...answer.kinds import bounds, simulate
 from ...base.errors import InputError, shorten
 from ...engine.timeline import Timeline
+from ...hardware import Costs
 from ...parallel import Job, Plan, build_mesh, peak_memory, scheme_of
 from ...parallel.context.attention import context_bytes, shard_of
 from ...parallel.expert_shards import copies, gathering, tokens_travel, weights
@@ -17,7 +18,6 @@ from ...parallel.rank_groups import expert_ranks
 from ...parallel.routing import BALANCED
 from ...parallel.search_keys import search_keys
 from ...scenario import load
-from ...step.costs import Costs
 from ...step.metrics import FORWARD_PARTS
 from ...step.paths import Division, LowerBound
 from ...step.question import Question, look_up

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from ...base import catalog
+from ...base import catalog, dialect
 from ...base.errors import InputError
 from ...base.registry import Registry
 from ...base.units import gib
@@ -213,7 +213,7 @@ def groups_of(options: Mapping[str, Any]) -> dict[str, int]:
 def repository_of(model: str) -> str:
     """The repository of a catalog model's checkpoint; ``MODEL`` where its file has none."""
     try:
-        text = str(catalog.read_yaml(catalog.locate("models", model)).get("source", ""))
+        text = str(dialect.read_yaml(catalog.locate("models", model)).get("source", ""))
     except InputError:
         return "MODEL"
     match = REPOSITORY.search(text)

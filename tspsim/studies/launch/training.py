@@ -16,7 +16,7 @@ from ...parallel import CONTEXT_METHODS, Job, Plan, build_mesh
 from ...parallel.balance import BUSIEST
 from ...parallel.pipeline import chunk_layers
 from ...parallel.recomputed import RECOMPUTE_METHODS
-from ...program.mesh import Mesh
+from ...program.instructions import Mesh
 from ...step.question import Question
 from .command import Command
 

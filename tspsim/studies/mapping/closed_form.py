@@ -24,11 +24,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...hardware import Costs
 from ...network import KINDS, Cluster, between_nodes, collective
 from ...parallel import Job, axes_of, build_mesh, scheme_of, write_program
 from ...program import Collective, Compute, Instruction, Program, SendReceive
-from ...program.mesh import Mesh
-from ...step.costs import Costs
+from ...program.instructions import Mesh
 from ...step.question import Question
 
 Integers = NDArray[np.int64]

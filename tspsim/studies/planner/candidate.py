@@ -10,7 +10,7 @@ from typing import Any
 from ...parallel import CONTEXT_METHODS, SWITCHES, Job, Plan, choices_of, method_of, scheme_axes
 from ...parallel.balance import BUSIEST
 from ...parallel.lengths import OF_LENGTHS, OFFLOAD_FROM
-from ...program.mesh import Mesh
+from ...program.instructions import Mesh
 
 #: Longest plan name in a scenario.
 LONGEST_NAME = 60

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...base import catalog
+from ...base import catalog, dialect
 from ...base.errors import InputError, shorten
 from ...base.units import parse
 from ...scenario import PlanSpec, Scenario, load
@@ -17,7 +17,7 @@ def load_planned(source: str | Path | Mapping[str, Any], overrides: Sequence[str
     if isinstance(source, Mapping):
         data: Mapping[str, Any] = source
     else:
-        data = catalog.read_yaml(catalog.locate("scenarios", source))
+        data = dialect.read_yaml(catalog.locate("scenarios", source))
     stated = bool(data.get("plans")) or any(text.partition("=")[0].strip() == "plans" for text in overrides)
     scenario = load(source, overrides if stated else [*overrides, "plans=[{name: any}]"])
     return scenario, stated

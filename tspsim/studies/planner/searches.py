@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ...base.errors import InputError
+from ...hardware import Costs
 from ...network import Cluster
 from ...parallel import Captured
 from ...scenario import ClusterInline, Scenario
 from ...scenario.cluster import Island
-from ...step.costs import Costs
 from ...step.paths import Effort, LowerBound
 from ...step.question import Question, look_up
 from ...step.result import PlanResult

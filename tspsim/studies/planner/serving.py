@@ -18,13 +18,13 @@ from typing import Any
 from ...base.display import Progress
 from ...base.errors import InputError, UnknownNameError
 from ...base.units import were
+from ...hardware import Costs
 from ...parallel import scheme_axes
 from ...parallel.checks import check
 from ...parallel.state import capacity
 from ...scenario import PlanSpec as PlanKeys
 from ...scenario import Scenario
 from ...step.bound import plan_bound
-from ...step.costs import Costs
 from ...step.question import Question
 from ...step.result import PlanResult
 from ...step.simulation import run_plan, scheduled

@@ -44,7 +44,7 @@ from ...parallel.rank_groups import replica_axis
 from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 from ...parallel.search_keys import left_alone, searched_keys, ways_of
 from ...parallel.sought import Sought
-from ...program.mesh import Mesh
+from ...program.instructions import Mesh
 from ...step.paths import CHECK_S, Division, Effort
 from .candidate import Candidate, name_of
 

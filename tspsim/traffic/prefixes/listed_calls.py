@@ -7,7 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ...base import catalog
+from ...base import catalog, dialect
 from ...base.errors import InputError, shorten
 from ...base.units import Count, Seconds
 from .base import Prefixes
@@ -68,7 +68,7 @@ class Calls(Trees):
         file = next((path for path in places if path.is_file()), None)
         if file is None:
             raise InputError(f"there is no file '{shorten(self.file)}'; a YAML file with calls is needed")
-        data = catalog.read_yaml(file)
+        data = dialect.read_yaml(file)
         if set(data) != {"calls"}:
             raise InputError("has the key calls and no other", file=str(file))
         listed = catalog.validate(data, type(self), file=str(file)).listed

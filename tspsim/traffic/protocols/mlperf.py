@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...base import catalog
+from ...base import catalog, dialect
 from ...base.memo import remembered
 from ...base.units import parse
 from ..arrivals import Arrivals
@@ -90,7 +90,7 @@ def stated() -> Mapping[str, Any]:
     for root in catalog.roots():
         path = root / FOLDER / "mlperf.yaml"
         if path.is_file():
-            data: dict[str, Any] = catalog.read_yaml(path)
+            data: dict[str, Any] = dialect.read_yaml(path)
             return data
     return {}
 

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tspsim.base import catalog
+from tspsim.base import catalog, dialect
 from tspsim.network.load import usual_node
 from tspsim.scenario import load
 from tspsim.step.simulation import Question, look_up
@@ -52,7 +52,7 @@ def _node(device: str, gpus: int) -> tuple[str, int]:
     import yaml
 
     name = usual_node(device)
-    facts = catalog.read_yaml(catalog.locate("nodes", name))
+    facts = dialect.read_yaml(catalog.locate("nodes", name))
     whole = int(facts["gpus"])
     if gpus == whole:
         return name, 1

@@ -1,17 +1,33 @@
-"""Column-split products of tensor parallelism and the rows between ranks: what is normed, gathered, multiplied and
-summed over ``tp``, slice by slice, forward and backward."""
+"""The pieces of tensor parallelism: column-split products and rows between ranks, and what steps that serve have.
+
+What is normed, gathered, multiplied and summed over ``tp``, slice by slice, forward and backward; who attends what of
+the contexts, and keys of steps that decode.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from ...base.units import PositiveCount
 from ...model.layer import LayerShard
 from ...operators import Gemm, MemoryBound, Operator
+from ...steps import STEPS, Step
 from ..builder import WHOLE, ProgramBuilder, Slice
+from ..context.method import CONTEXT_METHODS
+from ..decode import ContextShare, exchange, index_exchange
+from ..decode.exchange import DECODE_EXCHANGES
+from ..decode.layer import sampled_head, serve_layer
+from ..decode.sharing import refused_exchange
 from ..experts import expert
 from ..experts.fused import Cut, copied, copied_rows, copied_sum
+from ..feature import features_of
 from ..job import Job
+from ..pipeline import Refusal
+from ..plan import Plan
+from ..registries import Option
 from ..residual import residual_of
+from ..sought import Sought, decodes
 
 
 def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -138,3 +154,99 @@ def laid_out(job: Job, size_bytes: float) -> tuple[MemoryBound, ...]:
 def residual_tokens(job: Job, tokens: int | None = None) -> int:
     """Tokens of the residual stream on this rank, of its own or of some of them: with sequence regions 1/T."""
     return (job.tokens if tokens is None else tokens) // (job.plan.tp if job.plan.sequence_regions else 1)
+
+
+# --- steps that serve -----------------------------------------------------------------------------------------
+
+
+def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
+    """A layer of a serving step, all tokens on every rank of ``tp``."""
+    return serve_layer(builder, job, layer, "tp")
+
+
+def head_served(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
+    """The head of a serving step."""
+    sampled_head(builder, job, layer, "tp")
+
+
+def context(plan: Plan) -> ContextShare:
+    """Contexts of a serving step: heads over ``tp``, and tokens over ``sp``, over groups of ``dcp`` neighbours of
+    ``tp`` that gather their queries, or over groups of ``kvp`` that all make the queries of their heads (Helix)."""
+    heads, dcp, kvp = plan.tp, plan.options.get("dcp", 1), plan.options.get("kvp", 1)
+    keys = index_exchange.KEY in plan.options and index_exchange.index_exchange_of(plan).whole
+    if kvp > 1:
+        return ContextShare("kvp", kvp, heads // kvp, heads // kvp, heads, usual="all_to_all", whole_keys=keys)
+    if dcp > 1:
+        return ContextShare("dcp", dcp, heads, heads // dcp, heads, whole_keys=keys)
+    copies: float = plan.ep if plan.dispatch.everywhere else 1
+    share = ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads, copies=copies, whole_keys=keys)
+    for feature in features_of(plan):
+        share = feature.context(plan, share)
+    return share
+
+
+def check_groups(job: Job) -> Refusal:
+    """Keys of steps that decode."""
+    plan = job.plan
+    stated = [name for name in ("dcp", "kvp") if plan.options.get(name, 1) > 1]
+    own = [option.name for option in SERVING_OPTIONS if option.name in plan.options]
+    if own and not job.step.serves:
+        serving = ", ".join(step.name for step in STEPS.values() if step.serves)
+        return own[0], f"is of steps that serve: {serving}"
+    if not job.step.serves or (context(plan).ranks == 1 and index_exchange.KEY not in plan.options):
+        return None
+    return (_group(job, stated) if stated else None) or refused_exchange(job)
+
+
+def _group(job: Job, stated: Sequence[str]) -> Refusal:
+    """Groups of ``tp`` that share contexts."""
+    plan = job.plan
+    key, value = stated[0], plan.options[stated[0]]
+    if len(stated) > 1:
+        return "kvp", f"{plan.options['kvp']} and dcp {plan.options['dcp']} both divide contexts over tp; leave one out"
+    if "kvp" in stated and job.work.load.prompts:
+        return "kvp", f"{value} is of steps that decode alone; prompts take dcp, or sp"
+    if plan.sp > 1:
+        return key, f"{value} and sp {plan.sp} both divide contexts by tokens; leave one out"
+    if plan.tp % value:
+        divisors = [str(degree) for degree in range(1, plan.tp + 1) if plan.tp % degree == 0]
+        return key, f"{value} does not divide tp = {plan.tp}; use one of {', '.join(divisors)}"
+    return None
+
+
+def serving_variants(step: Step, keys: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Ways to see each other's prompts, or to share contexts."""
+    tp, sp = keys.get("tp", 1), keys.get("sp", 1)
+    exchanges = [exchange.name for exchange in DECODE_EXCHANGES.values() if exchange.searched]
+    if step.shards_tokens:
+        yield from ({"exchange": name} for name in CONTEXT_METHODS) if sp > 1 else ({},)
+        return
+    if sp > 1:
+        yield from ({"decode_exchange": name} for name in exchanges)
+        return
+    yield {}
+    for ranks in range(2, tp + 1):
+        if tp % ranks == 0:
+            yield from ({"dcp": ranks, "decode_exchange": name} for name in exchanges)
+            yield {"kvp": ranks}
+
+
+#: Keys of steps that decode.
+SERVING_OPTIONS = (
+    Option(
+        "dcp",
+        PositiveCount,
+        None,
+        "decode context parallelism: ranks of tp that share a context by its tokens",
+        Sought(of=decodes),
+    ),
+    Option(
+        "kvp",
+        PositiveCount,
+        None,
+        "Helix: ranks of tp that share a context and each make all queries of it",
+        Sought(of=decodes),
+    ),
+    exchange.OPTION,
+    index_exchange.OPTION,
+)
