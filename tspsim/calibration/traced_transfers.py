@@ -17,7 +17,6 @@ from ..base import catalog
 from ..base.errors import InputError
 from ..network import Cluster
 from ..network.collectives.algorithm import ALGORITHMS
-from ..network.collectives.exchange import ExpertExchange
 from ..network.collectives.experts import ExpertPhase
 from ..parallel import build_mesh
 from ..program import COLLECTIVE_KINDS
@@ -116,7 +115,7 @@ def _row(cluster: Cluster, item: Operation, ranks: int, library: str, seconds: f
     algorithm = ALGORITHMS.get(collective.algorithm or "")
     if not isinstance(algorithm, ExpertPhase):
         raise InputError(f"{item.kind} of no library that moves tokens to experts")
-    exchange = ExpertExchange(**collective.tokens._asdict())
+    exchange = collective.tokens
     return MeasuredExchange.of(cluster, algorithm.phase, algorithm.mode, ranks, exchange, seconds)
 
 

@@ -22,9 +22,10 @@ Any list of flows can be asked for its finish times:
 [1.0]
 """
 
+from ..program import MULTIPROCESSORS, ExpertExchange
 from .cluster import Cluster
 from .collectives.algorithm import ALGORITHMS, CollectiveAlgorithm
-from .collectives.exchange import MULTIPROCESSORS, ExpertExchange, places_reached
+from .collectives.exchange import places_reached
 from .collectives.library import collective, consider_messages, exchange_experts, point_to_point
 from .collectives.multi_ring import hamiltonian_cycles
 from .collectives.schedule import Group, Schedule, scheduled

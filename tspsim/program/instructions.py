@@ -93,6 +93,8 @@ def waits_for_all(issued: Sequence[tuple[str, Sequence[int]]], place: int) -> bo
 
 # --- what a rank is told to do --------------------------------------------------------------------------------
 
+#: Multiprocessors that an expert-parallel library takes unless told (those of DeepEP).
+MULTIPROCESSORS = 24
 #: Kinds of collectives that nccl-tests measures.
 COLLECTIVE_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all")
 #: One hop of what travels round the ranks of every node: each sends as much as it receives (``ppermute`` by one place
@@ -117,18 +119,30 @@ class Compute:
         return Compute(self.operators, self.name, self.part, layer, after, self.stream)
 
 
-class Tokens(NamedTuple):
-    """What an all-to-all of an expert-parallel group carries: each rank's ``tokens`` of ``token_bytes`` to ``topk`` of
-    ``experts``, which lie in ``kept_groups`` of ``groups``, by kernels on so many ``multiprocessors`` (those that
-    DeepEP takes unless told)."""
+class ExpertExchange(NamedTuple):
+    """What the ranks of an expert-parallel group give each other.
+
+    Parameters
+    ----------
+    tokens
+        Tokens a rank holds.
+    token_bytes
+        Bytes of one on the way, with its scales.
+    experts, topk
+        Experts of the layer, and how many a token goes to.
+    groups, kept_groups
+        A token's experts are in ``kept_groups`` of as many groups of neighbouring experts (DeepSeek-V3, §2.1.2).
+    multiprocessors
+        Given to the kernels.
+    """
 
     tokens: float
     token_bytes: float
-    experts: int
-    topk: int
+    experts: int = 256
+    topk: int = 8
     groups: int = 1
     kept_groups: int = 1
-    multiprocessors: int = 24
+    multiprocessors: int = MULTIPROCESSORS
 
 
 @quick
@@ -153,7 +167,7 @@ class Collective:
     after: tuple[int, ...] = ()
     stream: str = "communication"
     #: Of an all-to-all to experts and back: what an expert-parallel library needs to know beside the bytes.
-    tokens: Tokens | None = None
+    tokens: ExpertExchange | None = None
     #: It is one of so many equal slices of one transfer, which starts and ends once: it takes 1/slices of the whole's
     #: time, and the whole is ``slices`` times its bytes.
     slices: int = 1

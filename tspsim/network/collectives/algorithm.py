@@ -38,10 +38,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from ...base.registry import Registry
+from ...program import ExpertExchange
 from ..calibration import UNMEASURED, Factors
 from ..kinds import CollectiveKind
 from .between import across
-from .exchange import ExpertExchange
 from .schedule import Group, Schedule, busiest_s, power_sum
 from .traffic import Traffic
 

@@ -1,43 +1,15 @@
-"""What the ranks of an expert-parallel group give each other, and how many of them a token reaches."""
+"""How many ranks, or nodes, of an expert-parallel group a token reaches."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-#: Multiprocessors whose copies ``per_copy`` of a curve counts, and that a library takes unless told.
-MULTIPROCESSORS = 24
+from ...program import ExpertExchange
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertExchange:
-    """What the ranks of an expert-parallel group give each other.
-
-    Parameters
-    ----------
-    tokens
-        Tokens a rank holds.
-    token_bytes
-        Bytes of one on the way, with its scales.
-    experts, topk
-        Experts of the layer, and how many a token goes to.
-    multiprocessors
-        Given to the kernels.
-    groups, kept_groups
-        A token's experts are in ``kept_groups`` of as many groups of neighbouring experts (DeepSeek-V3, §2.1.2).
-    """
-
-    tokens: float
-    token_bytes: float
-    experts: int = 256
-    topk: int = 8
-    multiprocessors: int = MULTIPROCESSORS
-    groups: int = 1
-    kept_groups: int = 1
-
-    def reached(self, places: int) -> float:
-        """Places among ``places``, neighbouring experts in each, that a token's experts lie in."""
-        return places_reached(places, self.topk, self.groups, self.kept_groups)
+def reached(exchange: ExpertExchange, places: int) -> float:
+    """Places among ``places``, neighbouring experts in each, that a token's experts lie in."""
+    return places_reached(places, exchange.topk, exchange.groups, exchange.kept_groups)
 
 
 def places_reached(places: int, topk: int, groups: int = 1, kept_groups: int = 1) -> float:

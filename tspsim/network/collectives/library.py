@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import InputError, UnknownNameError, shorten
-from ...base.quick import replace
+from ...program import ExpertExchange
 from ..cluster import Cluster
 from ..kinds import ALL_REDUCE, ALL_TO_ALL, KINDS, CollectiveKind
 from . import (
@@ -39,7 +39,6 @@ from . import (
 )
 from .algorithm import ALGORITHMS, AlgorithmCandidate, cheapest, inside_bytes_per_s, lines, slowest
 from .copy_engines import COPY_ENGINES  # noqa: F401  (registers)
-from .exchange import ExpertExchange
 from .experts import copies, exchange_choice, expert_curve
 from .schedule import Group, on_links, power_sum, summed
 from .traffic import NOTHING, Standing, Traffic, onto, standing
@@ -317,7 +316,7 @@ def _traffic(
     """The cheapest choice: of groups that stand alike found for the first, and moved."""
     cluster = group.cluster
     # Choices are for a byte: the number of tokens does not matter to them.
-    exchange = replace(exchange, tokens=1.0) if exchange else None
+    exchange = exchange._replace(tokens=1.0) if exchange else None
     place = ("stands", group.ranks)
     stands: Standing | None = cluster.memo.get(place)
     if stands is None:
