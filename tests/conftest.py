@@ -58,7 +58,7 @@ def pytest_collection_finish() -> None:
     """What all modules hold stays until the end: the collector need not walk through it again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(200_000, 20, 20)
+    gc.set_threshold(1_000_000, 20, 20)
 
 
 @pytest.fixture

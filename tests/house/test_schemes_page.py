@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 from helpers import documents
+from helpers.draws import in_turn
 from markupsafe import escape
 
 from tspsim.cli import main
@@ -59,12 +60,13 @@ def test_every_scheme_has_its_row(script: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("name", "device"),
-    [("TASP", "mi300x"), ("TokenRing", "b200"), ("Ladder residual", "mi355x"), ("Fused sums (Flux)", "h100"),
+    in_turn(pytest.param(*case) for case in (
+     ("TASP", "mi300x"), ("TokenRing", "b200"), ("Ladder residual", "mi355x"), ("Fused sums (Flux)", "h100"),
      ("LLEP", "b200"), ("EPLB", "mi300x"), ("Helix", "h100"),
      ("Tutel's degree", "h100"), ("Tutel's parallelism", "h100"), ("Janus' scheduler", "b200"),
      ("Janus' pools", "h100"), ("ParaThinker", "b200"), ("Padding removed (EnergonAI)", "mi300x"),
      ("Speculative MoE", "mi355x"), ("Fused exchanges (Comet)", "h100"), ("A tier for models (SN40L)", "b200"),
-     ("Three levels (Frontier)", "b200"), ("ExFlow", "mi300x"), ("Fused sums by copy engines", "mi355x")],
+     ("Three levels (Frontier)", "b200"), ("ExFlow", "mi300x"), ("Fused sums by copy engines", "mi355x"))),
 )  # fmt: skip
 def test_a_cell_of_every_kind_says_what_the_package_says(script: ModuleType, name: str, device: str) -> None:
     entry = next(each for each in script.ENTRIES if each.name == name)

@@ -16,7 +16,7 @@ BYTES = {"dispatch": 7168 * (1 + 4 / 128), "combine": 7168 * 2.0}
 def rate(cluster: Cluster, phase: str) -> float:
     asked = ExpertExchange(4096.0, BYTES[phase], 256, 8, groups=8, kept_groups=4)
     found = exchange_experts(cluster, range(64), phase, asked)
-    reached = places_reached(8, asked.topk, asked.groups, asked.kept_groups)
+    reached = places_reached(8, asked.topk, asked.groups, asked.kept_groups, asked.experts)
     return 4096.0 * BYTES[phase] * reached / (found.latency_s + found.fluid_s)
 
 

@@ -165,7 +165,7 @@ def test_drawn_lengths_depend_on_their_seed_alone_and_are_cut(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("plan", "work", "said"),
     [
-        ({"sp": "auto", "rank_tokens": 500}, {}, "plans.P0.rank_tokens: 500 tokens a rank are 4000 of a sequence"),
+        ({"sp": "auto", "rank_tokens": 500}, {}, "plans.P0.rank_tokens: ranks with 500 tokens each hold 4000"),
         ({"sp": 4, "rank_tokens": 1000}, {}, "take at least 1750"),
         ({"sp": "auto", "pp": 2, "schedule": "zb-h1"}, {}, "plans.P0.schedule: zb-h1 beside workload.lengths"),
         ({"offload_from": 1024}, {}, "plans.P0.offload_from: says which sequences' activations offload_layers sends"),

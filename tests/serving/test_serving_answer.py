@@ -243,7 +243,7 @@ def test_the_highest_rate_is_where_bounds_are_just_kept_however_few_requests_are
     assert rate < served["lowest_rate_over_bounds_requests_per_s"] < 1.03 * rate
     assert served["steady"]["requests_per_s"] == pytest.approx(rate, rel=0.05)
     two = f"traffic.arrivals={{kind: poisson, rate: [0.1, {1.1 * rate}]}}"
-    above = only(answered(two, slo, "traffic.requests=800"))
+    above = only(answered(two, slo, "traffic.requests=400"))
     assert [point["bounds"]["kept"] for point in above.curve] == [True, False]
 
 
@@ -320,7 +320,7 @@ def test_engines_of_every_stack_serve() -> None:
 
 def test_highest_rates_of_a_trace_stretch_its_time() -> None:
     trace = {"kind": "trace", "file": "azure-2023-conv-1000", "rate": "highest"}
-    asked = question(traffic={"arrivals": trace, "requests": 80, "slo": {"ttft": "1 s", "tpot": "20 ms"}})
+    asked = question(traffic={"arrivals": trace, "requests": 40, "slo": {"ttft": "1 s", "tpot": "20 ms"}})
     looked = look_up(load(asked))
     traffic = looked.scenario.traffic
     assert traffic is not None

@@ -186,7 +186,7 @@ def scenario(tiers: object, kv_tokens: int = 40_000) -> dict:
             "prompt": {"kind": "fixed", "of": 6000},
             "output": {"kind": "fixed", "of": 32},
             "prefix": {"turns": 3, "think": "1 s"},
-            "requests": 48,
+            "requests": 36,
         },
         "plans": [{"name": "plain"}, {"name": "tiers", "tiers": tiers}],
     }

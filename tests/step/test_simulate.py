@@ -14,6 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from helpers.bounds import check_below
+from helpers.draws import in_turn
 from helpers.engine import architecture, make_anew, model_file, question
 from helpers.processes import said_in_any_process
 from helpers.shipped import SCENARIOS as SHIPPED
@@ -251,7 +252,7 @@ def test_the_answer_is_the_same_to_the_bit_in_any_process_and_order() -> None:
         "import hashlib, tspsim\n"
         "found = {}\n"
         "for name in ('tsp-8x-mi355x', 'tsp-memory-8x-mi300x'):\n"
-        "    result = tspsim.simulate(tspsim.load(name, ['workload.sequence=16Ki']))\n"
+        "    result = tspsim.simulate(tspsim.load(name, ['workload.sequence=4Ki']))\n"
         "    found[name] = hashlib.sha256(result.dumps().encode()).hexdigest()\n"
         "    for plan in result.plans:\n"
         "        if plan.ran:\n"
@@ -317,7 +318,7 @@ LONG = {"tsp-figures-micro-batch", "deepseek-v3-2048-h100", "purchase-70b", "pla
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in SCENARIOS]
+    "name", in_turn(pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in SCENARIOS)
 )
 def test_a_shipped_scenario_stays_within_what_physics_allows(name: str) -> None:
     """Row by row, transfer by transfer, link by link, and plan by plan below its bound: one run answers all four."""

@@ -42,7 +42,7 @@ def test_so_many_machines_keep_the_bounds_and_one_less_does_not(trace: Path):
     asked = sizing.question_of(
         str(trace), model="llama-3.1-8b", stack="vllm", slo={"ttft": "1 s", "tpot": "14 ms"}, offers=["h200"]
     )
-    answer = sizing.sized(one_gpu(asked), 120.0, budget_s=1.0)
+    answer = sizing.sized(one_gpu(asked), 120.0, budget_s=0.4)
     (found,) = answer.sized
     frame = answer.to_frame()
     assert next(iter(frame.columns)) == "usd_per_hour" and frame.loc["h200", "machines"] == found.machines
@@ -60,7 +60,7 @@ def test_the_command_tells_writes_and_launches(trace: Path, tmp_path: Path, caps
     monkeypatch.setattr(sizing, "question_of", lambda *of, **more: one_gpu(real(*of, **more)))
     folder, answer = tmp_path / "out", tmp_path / "size.json"
     words = ["size", str(trace), "--slo", "ttft=1s,tpot=30ms", "--model", "llama-3.1-8b", "--on", "h200"]
-    assert main([*words, "--budget", "0.5 s", "--launch", str(folder), "--json", str(answer)]) == 0
+    assert main([*words, "--budget", "0.2 s", "--launch", str(folder), "--json", str(answer)]) == 0
     assert "h200: 1 node, 1 GPU" in capsys.readouterr().out
     (offer,) = json.loads(answer.read_text())["size"]["offers"]
     assert offer["machines"] == 1 and offer["bounds"]["kept"] and offer["replicas"] == {"replicas": 1}

@@ -305,7 +305,7 @@ def test_plans_of_many_replicas_are_compared_on_a_part_and_told_of_all(monkeypat
     """Of 1,024 GPUs two plans were looked at in the default budget, each under the load of all of them."""
     stated = asked(cluster={"device": "h200", "gpus_per_node": 4, "nodes": 8, "fabric": "rails-400g"})
     stated["traffic"]["arrivals"]["concurrency"] = 128
-    planner = TrafficPlanner(load(stated), stated=False, budget_s=0.5)
+    planner = TrafficPlanner(load(stated), stated=False, budget_s=0.25)
     parts: list[ServiceUnderLoad] = []
     conclude = planner._concluded
     monkeypatch.setattr(planner, "_concluded", lambda answer: (parts.extend(answer.known), conclude(answer))[1])

@@ -37,6 +37,8 @@ from .pricers import price
 if TYPE_CHECKING:
     from .specification import DeviceSpec, KernelFit
 
+#: Parameters of attention's rope and cache write, which serving libraries time with it.
+APART = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
 #: Bytes a column of one row that an op moves in bf16 (read plus written), to recover the row's length.
 _BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
 #: Instead of a library: products without the cast that its tables time with them.
@@ -72,6 +74,9 @@ class Device(IsolatedKernels, DeviceFacts):
     engine: str = ""
     instead: tuple[tuple[str, str], ...] = ()
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
+    _without: dict[tuple[str, str, str | None], Kernel] = field(default_factory=dict, repr=False)
+    _rates: dict[tuple[str, str, bool], float] = field(default_factory=dict, repr=False)
+    _measured: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
     _limited: dict[float, Device] = field(default_factory=dict, repr=False)
@@ -190,9 +195,13 @@ class Device(IsolatedKernels, DeviceFacts):
 
     def shared_at_clock(self, isolated: Estimate, matrix_share: Any, kernel: Kernel) -> Estimate:
         """The same of calls of which the matrix units decide a share each; numbers or arrays (rows,)."""
-        rate = pricers.rate(self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained)
-        picked = self.spec.sustained.picks(kernel.library, self.engine)
-        return pricers.at_clock(isolated, matrix_share, rate * picked * self.spec.clock_at_limit)
+        key = kernel.family, kernel.library, kernel.sustained
+        rate = self._rates.get(key)
+        if rate is None:
+            rate = pricers.rate(self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained)
+            rate *= self.spec.sustained.picks(kernel.library, self.engine) * self.spec.clock_at_limit
+            self._rates[key] = rate
+        return pricers.at_clock(isolated, matrix_share, rate)
 
     def matrix_share(self, operator: Operator) -> float:
         """How far the clock of the matrix units decides an operator's time: 0 (bytes alone) to 1 (FLOPs alone)."""
@@ -207,10 +216,10 @@ class Device(IsolatedKernels, DeviceFacts):
 
     def _measured_limits(self, dtype: str) -> DeviceLimits:
         """The numbers of the device as its kernels were measured."""
-        key = f"{dtype} as measured"
-        if key not in self._limits:
-            self._limits[key] = limits_of(self.spec.as_measured, dtype)
-        return self._limits[key]
+        limits = self._measured.get(dtype)
+        if limits is None:
+            limits = self._measured[dtype] = limits_of(self.spec.as_measured, dtype)
+        return limits
 
     def includes_quantising(self, dtype: str) -> bool:
         """Whether tables time products of ``dtype`` with quantising A; in steps that is a kernel of its own."""
@@ -262,6 +271,16 @@ class Device(IsolatedKernels, DeviceFacts):
                 start_us = min(own["launch_us"], self.kernel(family, "bf16", kernel.library).parameters["launch_us"])
                 kernel = replace(kernel, parameters={**own, "quantise_gb_per_s": 0.0, "launch_us": start_us})
             self._kernels[key] = kernel
+        return kernel
+
+    def attention_alone(self, family: str, dtype: str, kv_dtype: str | None) -> Kernel:
+        """The model of a family of attention without the rope and the cache write that its tables time with it: inside
+        a step these are operators of their own."""
+        key = (family, dtype, kv_dtype)
+        kernel = self._without.get(key)
+        if kernel is None:
+            kernel = self.kernel(family, dtype, kv_dtype=kv_dtype)
+            kernel = self._without[key] = replace(kernel, parameters={**kernel.parameters, **APART})
         return kernel
 
     @once

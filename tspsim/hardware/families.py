@@ -194,12 +194,18 @@ _MAY_BE_ZERO = frozenset(
 )
 
 
+#: Types of single calls: what nobody asks :func:`isinstance` of, a dozen times for every kernel of a step.
+_KINDS = frozenset({int, float, bool, tuple, np.float64})
+
+
 def read_shape(shape: Mapping[str, Any]) -> dict[str, Any]:
     """Floats, or float arrays of one shape; refuses what is not a size. Tuples, of segments, are left as they are."""
-    if all(isinstance(value, int | float | tuple) for value in shape.values()):
-        numbers: dict[str, Any] = {n: v if isinstance(v, tuple) else float(v) for n, v in shape.items()}
-        smallest = {name: value for name, value in numbers.items() if not isinstance(value, tuple)}
+    if _KINDS.issuperset(map(type, shape.values())):
+        numbers: dict[str, Any] = {n: v if type(v) is tuple else float(v) for n, v in shape.items()}
+        smallest = {name: value for name, value in numbers.items() if type(value) is float}
         largest = max(smallest.values())
+        if min(smallest.values()) > 0.0 and largest < float("inf"):
+            return numbers
     else:
         arrays = np.broadcast_arrays(*(np.asarray(value, dtype=float) for value in shape.values()))
         numbers = dict(zip(shape, arrays, strict=True))

@@ -62,6 +62,7 @@ BACKWARD_PARAMETERS: dict[str, Parameter] = PARAMETERS | {
     "launch_us": Parameter(60.0, 0.5, 200.0, "start of the kernels")
 }
 _WIDTHS = (64.0, 128.0, 192.0, 256.0, 512.0)
+_NARROW = _WIDTHS[:2]
 
 
 def seconds(
@@ -120,7 +121,7 @@ def seconds(
     products = 5.0 if backward else 2.0
     units = limits.compute_units
     rate = limits.peak * p["efficiency"] * _width_factor(p, head_dim)
-    narrow = between(head_dim, _WIDTHS[:2], (p["masked_64"], 1.0))
+    narrow = between(head_dim, _NARROW, (p["masked_64"], 1.0))
     rate = rate * (masked * narrow + (1.0 - masked) * p["full_mask"])
     rate = rate * (1.0 - (1.0 - p["grouped"]) * (heads > kv_heads))
     rate = rate * (1.0 - p["crowding"] * minimum(1.0, blocks / units)) / limits.peak_units
@@ -156,5 +157,7 @@ def skipped(count: Any, rows: Any, kept: Any) -> Any:
 
 def _width_factor(p: Mapping[str, float], head_dim: Any) -> Any:
     """Rate against head_dim 128, straight between the widths that were measured."""
+    if isinstance(head_dim, float) and head_dim == _WIDTHS[1]:
+        return 1.0
     factors = (p["width_64"], 1.0, p["width_192"], p["width_256"], p["width_512"])
     return between(head_dim, _WIDTHS, factors)

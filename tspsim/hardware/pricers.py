@@ -75,6 +75,8 @@ def price(device: Any, operator: Operator) -> Estimate:
 def in_steps(device: Any, operator: Operator) -> InSteps | None:
     """What steps that were measured whole on a device taught of an operator; None where nothing."""
     measured = getattr(getattr(device, "spec", None), "in_steps", ())
+    if not measured:
+        return None
     own = [entry for entry in measured if entry.operator == operator.family]
     return next((pricer for pricer in own if pricer.bound is None or pricer.bound == bound_of(device, operator)), None)
 
@@ -107,7 +109,7 @@ SETTLING_POWER = 8.0
 def at_clock(isolated: Estimate, matrix_share: Any, rate: float) -> Estimate:
     """An isolated kernel where the matrix units run at ``rate`` of what it was measured at."""
     factor = 1.0 + matrix_share * (1.0 / rate - 1.0)
-    return Estimate(*(value * factor for value in isolated))
+    return Estimate(isolated.seconds * factor, isolated.low * factor, isolated.high * factor)
 
 
 def with_parts(product: Estimate, parts: int, sustained: Sustained) -> Estimate:

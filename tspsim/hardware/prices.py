@@ -12,6 +12,7 @@ from tspsim.operators import (
     AbsorbProduct,
     Attention,
     BestOf,
+    ChoiceKernels,
     Computes,
     DecodeAttention,
     DeltaScan,
@@ -37,8 +38,12 @@ from .limits import Estimate, FloatArray
 from .pricers import bound_of, price, pricer
 
 NOTHING = Estimate(0.0, 0.0, 0.0)
-#: Rope and the cache write that serving libraries time with attention are operators of their own inside a step.
-ALONE = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
+
+#: Seconds a token that PyTorch's ``topk`` takes to find the best of some hundred scores, a block of threads a token:
+#: sgl-project/sglang#13374 times sigmoid, ``topk`` of 384 and a gather, compiled, on up to 40,000 tokens: 19.2 ns a
+#: token, of which 1.7 are the bytes of the others. NVIDIA/Megatron-LM#6456 has 15.9 ns of 128, DeepSeek's public
+#: profile 16.3 of 256. Multiprocessors of such a device.
+SEARCH_S, SEARCH_UNITS = 17.5e-9, 132
 
 
 @pricer(Gemm, GroupedGemm)
@@ -49,22 +54,25 @@ def products(device: Device, product: Gemm) -> Estimate:
     (:meth:`.device.Device.product_alone`). A narrower type is never slower than a wider one: a kernel of wider
     operands that reads these weights is there for every shape.
     """
-    element = element_bytes(product.dtype)
     wider = widened_to(product.dtype) if product.weight_dtype is None else ()
     candidates = (product, *(replace(product, dtype=dtype) for dtype in wider if dtype in device.peak_flops_per_s))
     alone = min(_product_alone(device, candidate) for candidate in candidates)
-    if element < element_bytes("bf16"):
-        alone = Estimate(*(a + b for a, b in zip(alone, _cast(device, product, element), strict=True)))
+    if element_bytes(product.dtype) < element_bytes("bf16"):
+        alone = Estimate(*(a + b for a, b in zip(alone, cast_of(device, product), strict=True)))
     return alone
 
 
-def _cast(device: Device, product: Gemm, element: float) -> Estimate:
-    """What writing A in ``element`` bytes costs at a product: a kernel that reads bf16, nothing where it comes so.
+def cast_of(device: Device, product: Gemm) -> Estimate:
+    """What writing A in a narrow type costs at a product: a kernel that reads bf16, nothing where it comes so.
 
-    Both gradients read what they are made of across: a gradient that is cast is written in both orientations, and the
-    forward's input a second time for the weights' gradient (Transformer Engine, cast_transpose; block formats scale
-    along the other side besides). It starts as the fastest measured cast of the device does.
+    Both gradients read what they are made of across: a gradient that is cast is written in both orientations, one that
+    came so is read and written once more, and the forward's input a second time for the weights' gradient (Transformer
+    Engine, cast_transpose; block formats scale along the other side besides). It starts as the fastest measured cast of
+    the device does.
     """
+    element = element_bytes(product.dtype)
+    if element >= element_bytes("bf16") or product.cast_apart:
+        return NOTHING
     rows = product.batch * product.m
     wide, across = element_bytes("bf16") + element, element_bytes("bf16") + 2.0 * element
 
@@ -75,7 +83,7 @@ def _cast(device: Device, product: Gemm, element: float) -> Estimate:
     if product.computes is Computes.WEIGHT_GRADIENT and product.quantised:
         return Estimate(*(max(0.0, a - b) for a, b in zip(moved(across), moved(wide), strict=True)))
     if product.quantised:
-        return NOTHING
+        return moved(2.0 * element) if product.computes is Computes.INPUT_GRADIENT else NOTHING
     return moved(across if product.computes is Computes.INPUT_GRADIENT else wide)
 
 
@@ -107,8 +115,8 @@ def _segments(device: Device, kernel: Kernel, attention: Attention | LatentPrefi
         kernel,
         attention.kv_dtype,
         batch=1.0,
-        q_len=tuple(float(queries) for queries, _ in attention.segments),
-        kv_len=tuple(float(context) for _, context in attention.segments),
+        q_len=tuple([float(queries) for queries, _ in attention.segments]),
+        kv_len=tuple([float(context) for _, context in attention.segments]),
         heads=attention.heads,
         **widths,
     )
@@ -164,8 +172,7 @@ def part(device: Device, part: Part) -> Estimate:
 @pricer(Attention)
 def attention(device: Device, attention: Attention) -> Estimate:
     """Without what a step has operators of its own for."""
-    kernel = device.kernel(f"attention_{attention.direction}", attention.dtype, kv_dtype=attention.kv_dtype)
-    alone = replace(kernel, parameters={**kernel.parameters, **ALONE})
+    alone = device.attention_alone(f"attention_{attention.direction}", attention.dtype, attention.kv_dtype)
     return _segments(
         device, alone, attention, kv_heads=attention.kv_heads, head_dim=attention.head_dim, causal=attention.causal
     )
@@ -221,6 +228,17 @@ def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
         elsewhere=0.0 if fused.sent else 1.0,
     )
     return device.at_clock(isolated, fused, kernel)
+
+
+@pricer(ChoiceKernels)
+def choice_of_experts(device: Device, choice: ChoiceKernels) -> Estimate:
+    """Every kernel starts as a copy does, which those of few numbers are over with; searches take as long a token."""
+    units = device.spec.compute_units.value
+    one = device.memory_bound(8.0 * choice.tokens * choice.experts, "copy", choice.tokens)
+    start = device.memory_bound(8.0 * choice.tokens, "copy", choice.tokens)
+    searched_s = choice.tokens * (choice.searches * SEARCH_S * SEARCH_UNITS / units + choice.token_s)
+    others = choice.kernels - choice.scores
+    return Estimate(*(choice.scores * a + others * b + searched_s for a, b in zip(one, start, strict=True)))
 
 
 @pricer(MemoryBound)
@@ -292,7 +310,7 @@ def _one_after_another(
 
 
 class Costs:
-    """A device's estimates as plain seconds for the engine, remembering how uncertain each kernel family was.
+    """A device's estimates as seconds, as the engine takes them; records the uncertainty of each kernel family.
 
     ``scales`` multiply the time of a family (by :attr:`Operator.kind`), to ask what an error of it would do.
     """
@@ -301,7 +319,7 @@ class Costs:
         self.device = device
         self.scales = scales or {}
         self._spread: dict[str, list[float]] = {}
-        #: Low and high factor of the transfers of a step at these costs, nine times of ten.
+        #: Low and high factor of the transfers of a step at these costs (90 % interval).
         self.transfers = (1.0, 1.0)
 
     def __call__(self, operator: Operator) -> float:
@@ -312,5 +330,5 @@ class Costs:
         return float(estimate.seconds) * self.scales.get(operator.kind, 1.0)
 
     def errors(self) -> dict[str, tuple[float, float]]:
-        """Low and high factor of every family asked so far, nine times of ten."""
+        """Low and high factor of every family priced so far (90 % interval)."""
         return {family: (low / middle, high / middle) for family, (low, middle, high) in self._spread.items()}

@@ -13,6 +13,9 @@ from ..operators import Computes, FusedMoE, Gemm, GroupedGemm, MemoryBound, Role
 from .architecture import Architecture
 from .parts import Experts
 
+#: Bytes of a token and an expert that the kernel moves which chooses.
+CHOICE_BYTES = 12.0
+
 
 @dataclass(frozen=True)
 class RoutedShard:
@@ -65,7 +68,7 @@ class RoutedShard:
 
     def choose(self, tokens: int) -> MemoryBound:
         """Scores to the chosen experts and their weights: the fp32 scores are read twice and written once."""
-        size = 12.0 * tokens * self.experts.count
+        size = CHOICE_BYTES * tokens * self.experts.count
         return MemoryBound("softmax", size, tokens, name="choose experts", role=Role.EXPERT_CHOICE)
 
     def copy(

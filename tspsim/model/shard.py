@@ -72,7 +72,14 @@ class Shard:
 
     @once
     def query_width(self) -> int:
-        return self.heads * self.model.head_dim
+        latent = self.model.latent
+        return self.heads * (latent.query_dim if latent else self.model.head_dim)
+
+    @once
+    def output_width(self) -> int:
+        """Width of attention's output, of the values of all heads."""
+        latent = self.model.latent
+        return self.heads * (latent.value_dim if latent else self.model.head_dim)
 
     @once
     def kv_width(self) -> int:
@@ -163,7 +170,7 @@ class Shard:
 
     def rope(self, tokens: int) -> MemoryBound:
         """Rotary embedding of Q and K in place; with norms on Q and K in the same kernel."""
-        size = 2.0 * tokens * (self.query_width + self.kv_width) * self.activation_bytes
+        size = 2.0 * tokens * (self.heads + self.kv_heads) * self.model.head_dim * self.activation_bytes
         op = "qk_norm_rope" if self.model.qk_norm and not self.model.qk_norm_wide else "rope"
         return MemoryBound(op, size, tokens, name="rope", role=Role.ROPE)
 
@@ -221,13 +228,12 @@ class Shard:
 
     def merge(self, tokens: int) -> MemoryBound:
         """Fold a block's partial attention into the running one by log-sum-exp: reads two, writes one."""
-        size = 3.0 * tokens * self.query_width * self.activation_bytes
+        size = 3.0 * tokens * self.output_width * self.activation_bytes
         return MemoryBound("add", size, tokens, name="merge blocks", role=Role.MERGE)
 
     def output(self, tokens: int) -> Gemm:
-        latent = self.model.latent
-        width = self.heads * latent.value_dim if latent else self.query_width
-        return Gemm(tokens, self.model.hidden, width, self.dtype, name="output projection", role=Role.OUTPUT)
+        hidden, width = self.model.hidden, self.output_width
+        return Gemm(tokens, hidden, width, self.dtype, name="output projection", role=Role.OUTPUT)
 
     def gate_up(self, tokens: int) -> Gemm:
         return Gemm(

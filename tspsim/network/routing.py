@@ -87,9 +87,10 @@ class Routing:
             "collective"
         ),
     ]
-    seed: Annotated[StrictInt, Field(ge=0, le=2**31, description="the first draw; where paths are drawn")] = 0
+    seed: Annotated[StrictInt, Field(ge=0, le=2**31, description="first seed, for policies that draw paths")] = 0
     seeds: Annotated[
-        StrictInt, Field(ge=1, le=MOST_SEEDS, description="draws, from `seed` on; where paths are drawn")
+        StrictInt,
+        Field(ge=1, le=MOST_SEEDS, description="number of draws, from `seed` on, for policies that draw paths"),
     ] = 20
 
     @property

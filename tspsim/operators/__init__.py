@@ -8,7 +8,7 @@ The set is open: a class that subclasses :class:`Operator` and has a pricer runs
 layer is its :class:`Role`; ``name`` is for people, and nothing depends on it.
 """
 
-from .base import MEMORY_BOUND_OPS, Computes, MemoryBound, Operator, Role, Sharding
+from .base import MEMORY_BOUND_OPS, ChoiceKernels, Computes, MemoryBound, Operator, Role, Sharding
 from .dtypes import DTYPES, DataType, element_bytes, kindred_of, multiplied_as, weight_bytes, widened_to
 from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
@@ -22,6 +22,7 @@ __all__ = [
     "AbsorbProduct",
     "Attention",
     "BestOf",
+    "ChoiceKernels",
     "Computes",
     "DataType",
     "DecodeAttention",

@@ -16,6 +16,7 @@ class Gemm(Operator):
     """C[m, n] = A[m, k] · B[k, n], ``batch`` times.
 
     ``quantised``: A comes in ``dtype`` from the kernel before; otherwise quantising it is part of a narrow product.
+    ``cast_apart``: operators of their own cast what it reads, in both orientations.
     ``weight_dtype``: what B is read in (None: ``dtype``) and widened from on the way, as weight-only kernels do.
     """
 
@@ -29,6 +30,7 @@ class Gemm(Operator):
     role: Role = Role.OTHER
     computes: Computes = Computes.OUTPUT
     weight_dtype: str | None = None
+    cast_apart: bool = False
 
     kind = "gemm"
 
@@ -38,8 +40,9 @@ class Gemm(Operator):
             return replace(self, dtype=dtype, weight_dtype=weight_dtype)
         # What replace does, in a third of its time: layers of serving steps are made of these.
         return Gemm(
-            self.m, self.n, self.k, dtype, self.batch, self.name, self.quantised, self.role, self.computes, weight_dtype
-        )
+            self.m, self.n, self.k, dtype, self.batch, self.name, self.quantised, self.role, self.computes,
+            weight_dtype, self.cast_apart,
+        )  # fmt: skip
 
     def over(self, m: int) -> Gemm:
         """The same of so many rows."""
@@ -47,7 +50,7 @@ class Gemm(Operator):
             return replace(self, m=m)
         return Gemm(
             m, self.n, self.k, self.dtype, self.batch, self.name, self.quantised, self.role, self.computes,
-            self.weight_dtype,
+            self.weight_dtype, self.cast_apart,
         )  # fmt: skip
 
     @property
@@ -195,7 +198,8 @@ class Attention(Operator):
     @property
     def pairs(self) -> float:
         """Query-key pairs a head: q·kv, less the causal triangle q²/2."""
-        return sum(q * kv - (q * q / 2.0 if self.causal else 0.0) for q, kv in self.segments)
+        # Lists: generators take half as long again, and steps that serve are priced by the thousand.
+        return sum([q * kv - (q * q / 2.0 if self.causal else 0.0) for q, kv in self.segments])
 
     @property
     def flops(self) -> float:
@@ -207,8 +211,8 @@ class Attention(Operator):
     def hbm_bytes(self) -> float:
         """Q, K, V read once and the output written once (backward: gradients as well)."""
         element = element_bytes(self.dtype)
-        queries = sum(q for q, _ in self.segments) * self.heads * self.head_dim
-        context = sum(kv for _, kv in self.segments) * self.kv_heads * self.head_dim
+        queries = sum([q for q, _ in self.segments]) * self.heads * self.head_dim
+        context = sum([kv for _, kv in self.segments]) * self.kv_heads * self.head_dim
         factor = 1.0 if self.direction == "forward" else 2.5
         return factor * (queries * (element + 2.0) + 2.0 * context * element_bytes(self.kv_dtype or self.dtype))
 

@@ -1,4 +1,4 @@
-"""What of a GPU's memory an engine gives to caches, in which blocks, and how many tokens and sequences it takes on."""
+"""Memory that an engine gives to caches, block sizes, and the tokens and sequences that it admits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..base.units import Bytes, PositiveCount
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLimits:
-    """What an engine takes on at once by default on GPUs of ``memory_bytes`` and more: tokens in a pass, sequences."""
+    """Default limits of an engine on GPUs with at least ``memory_bytes``: tokens per pass, and running sequences."""
 
     __pydantic_config__ = section("The most of a pass, and of sequences at once, on GPUs of ``memory`` and more.")
 
@@ -31,14 +31,13 @@ class EngineLimits:
     )
 
     def holds_on(self, device: str) -> bool:
-        """Whether GPUs of this name have them, given the memory."""
+        """Whether the limits apply to GPUs of this name, given the memory."""
         return not any(word in device.lower() for word in self.but)
 
 
 @dataclass(frozen=True)
 class Pages:
-    """Tokens of a block where models of some kinds of attention run on some GPUs: the attention backend that an engine
-    takes there has pages of so many."""
+    """Tokens of a block for some kinds of attention on some GPUs, as set by the engine's attention backend there."""
 
     __pydantic_config__ = section(
         "Tokens of a block where an attention backend of its own runs models of some kinds of attention."
@@ -54,7 +53,7 @@ class Pages:
     backend: Annotated[str, Field(max_length=200, description="as the engine calls it")] = ""
 
     def hold(self, kind: str, device: str) -> bool:
-        """Whether models of a kind have them on GPUs of a name."""
+        """Whether they apply to models of a kind on GPUs of a name."""
         return kind in self.kinds and (not self.devices or any(word in device.lower() for word in self.devices))
 
     def provenance(self, what: str) -> Provenance:
@@ -66,31 +65,31 @@ class Pages:
 
 @dataclass(frozen=True)
 class StateRule:
-    """How an engine keeps states of layers of linear attention, and up to where it finds a prompt's beginning.
+    """How an engine keeps states of linear attention, and which prefixes of a prompt it can reuse.
 
     Attributes
     ----------
     kept
-        ``blocks``: in blocks of the cache; ``pool``: in memory of their own; ``never``: nothing is found again.
+        ``blocks``: in blocks of the cache; ``pool``: in memory of their own; ``never``: prefixes are not reused.
     inflates
-        Blocks are made so large that one of a layer with attention covers a state of another.
+        Blocks are enlarged so that one of an attention layer covers a state of another layer.
     align
-        Tokens that such a block is a multiple of, by kind of attention; those of a block where a kind has none.
+        Kind of attention → tokens that such a block is a multiple of; default: a block's.
     inside
-        Kernels that write the state behind a block from inside of a piece of a prompt, and the tokens that blocks are
-        multiples of for them.
+        Kernels that write states after blocks inside a piece of a prompt, and the tokens that blocks are then multiples
+        of.
     at
-        Which states of a prompt are kept: where its ``pieces`` end, behind its ``last`` block, or behind ``every`` so
-        many tokens.
+        Which states of a prompt are kept: at the ends of its ``pieces``, after its ``last`` block, or after ``every``
+        so many tokens.
     live
-        States of a sequence that runs.
+        States of a running sequence.
     copies
-        And those that the number of sequences that run is reckoned with, where states have a pool.
+        States per sequence that size the pool.
     share
-        Memory of that pool over that of tokens.
+        Memory of the pool over that of tokens.
     grid, decoding, every
-        Tokens: of pieces of prompts states are kept down to a multiple of ``grid``, while answers are put out at one of
-        ``decoding`` (0: none), and behind ``every`` so many.
+        Tokens: states of pieces of prompts are kept at multiples of ``grid``, during decoding at multiples of
+        ``decoding`` (0: none), and after ``every`` so many.
     """
 
     __pydantic_config__ = section(
@@ -127,7 +126,7 @@ class StateRule:
         return replace(self, inside=tuple(pages for pages in self.inside if pages.hold(kind, device)))
 
     def block_tokens(self, block: int, kind: str, token_bytes: float, state_bytes: float) -> int:
-        """Tokens of a block, of which a layer with attention keeps ``token_bytes`` each, beside states of others.
+        """Tokens of a block if an attention layer keeps ``token_bytes`` per token and other layers ``state_bytes``.
 
         >>> rule = StateRule("blocks", "an example", inflates=True, align={"kda": 128})
         >>> rule.block_tokens(16, "gdn", 2048.0, 1097728.0), rule.block_tokens(16, "kda", 1152.0, 1097728.0)
@@ -140,7 +139,7 @@ class StateRule:
 
 
 class Budget(NamedTuple):
-    """Bytes for caches on a GPU, and between which nine of ten installations are expected."""
+    """Bytes for caches on a GPU, with their 90 % interval over installations."""
 
     size_bytes: float
     low: float
@@ -167,8 +166,10 @@ Part = Literal["weights", "activations", "graphs", "context"]
 
 @dataclass(frozen=True)
 class MemoryRule:
-    """What of a GPU's memory holds caches: ``share`` · (visible − ``before``) − ``after`` − ``reserve``. ``before`` and
-    ``after`` name parts that are taken off before the share is, and out of it."""
+    """Memory for caches of a GPU: ``share`` · (visible − ``before``) − ``after`` − ``reserve``.
+
+    ``before`` and ``after`` name parts that are subtracted before and after the share is taken.
+    """
 
     __pydantic_config__ = section("Caches get ``share`` · (visible memory − ``before``) − ``after`` − ``reserve``.")
 
@@ -179,9 +180,9 @@ class MemoryRule:
     reserve: MemoryReserve = MemoryReserve()
 
     def with_share(self, share: float) -> MemoryRule:
-        """The rule where a user states the share: an engine's scripts then keep nothing free by themselves."""
+        """The rule with a share stated by the user: the engine's scripts then keep nothing free."""
         return replace(self, share=share, reserve=MemoryReserve())
 
 
-#: What the parts leave holds caches, all of it.
+#: All memory beside the parts is for caches.
 ALL_FOR_CACHES = MemoryRule("no engine's rule", after=("weights", "activations", "graphs", "context"))

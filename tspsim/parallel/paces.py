@@ -1,4 +1,4 @@
-"""Kernels of a serving engine that take longer on some GPUs than those that were measured there."""
+"""Kernels of a serving engine that take longer on some GPUs than the measured ones there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tspsim.operators import Operator
 
 from ..base.stated import Expected
 
-#: What :class:`Pace` calls the products of routed experts.
+#: Name of the products of routed experts in :class:`Pace`.
 ROUTED = "routed"
 
 
@@ -55,7 +55,7 @@ class Pace(Expected[Factor]):
         return Provenance(f"{what}{of} on {', '.join(self.devices)}", value, self.source, "assumed")
 
     def holds(self, operator: Operator) -> bool:
-        """Whether it is one of the kernels: it has all of one text's words."""
+        """Whether it applies to an operator: one that has all words of one of ``kernels``."""
         if not self.kernels:
             return True
         routed = ROUTED if operator.role.routed else ""
@@ -64,14 +64,19 @@ class Pace(Expected[Factor]):
 
 
 def paced(paces: Sequence[Pace], but: Callable[[Operator], bool]) -> Callable[[Operator, float], float]:
-    """``f(operator, seconds)`` → seconds that the kernel takes on the device of the paces.
+    """``f(operator, seconds)`` → seconds of the kernel on the device of the paces.
 
-    Of several paces that hold, the first does; of operators that are ``but`` it has what a kernel takes at least, and
-    no more.
+    The first pace that applies counts; for operators that are ``but``, only its ``least_s``.
     """
 
+    firsts: dict[tuple[object, ...], Pace | None] = {}
+
     def seconds(operator: Operator, best_s: float) -> float:
-        first = next((pace for pace in paces if pace.holds(operator)), None)
+        # All that decides which pace holds.
+        key = operator.dtype, type(operator), getattr(operator, "op", ""), operator.role
+        if key not in firsts:
+            firsts[key] = next((pace for pace in paces if pace.holds(operator)), None)
+        first = firsts[key]
         if first is None:
             return best_s
         return max(first.least, best_s if but(operator) else first.value * best_s)

@@ -1,4 +1,4 @@
-"""Every key that a search over plans meets, wherever it is declared, and what follows for a question."""
+"""All keys that a search over plans knows, wherever they are declared, and those of a question."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from .sought import SOUGHT, Sought
 from .switches import declared
 from .work import Work
 
-#: The order in which answers name keys, and a search goes through those that have ways of their own; keys of packages
-#: come behind.
+#: Order of keys in answers, and of searched keys with candidates of their own; keys of packages follow.
 ORDER = (
     *("algorithms", "routing", "expert_balance", "expert_dispatch", "expert_overlap", "micro_batch", "schedule", "vpp"),
     *(
@@ -36,7 +35,7 @@ ORDER = (
 
 
 def search_keys() -> dict[str, Sought]:
-    """All of them by name: of every plan, of registered schemes and context methods, and of whoever registered one."""
+    """All search keys by name: of every plan, of registered schemes and context methods, and separately registered."""
     of_schemes = [option for scheme in SCHEMES.values() for option in plan_options(scheme)]
     options = [*of_schemes, *(option for method in CONTEXT_METHODS.values() for option in method.options)]
     keys = [*declared(), *(replace(option.search, name=option.name) for option in options if option.search)]
@@ -46,12 +45,12 @@ def search_keys() -> dict[str, Sought]:
 
 
 def searched_keys(model: Architecture, work: Work) -> list[Sought]:
-    """Keys that a search goes through for a question."""
+    """Keys that a search varies for a question."""
     return [key for key in search_keys().values() if not key.reason(work) and key.of(model, work)]
 
 
 def left_alone(model: Architecture, work: Work) -> dict[str, list[str]]:
-    """Why keys that could matter are left as they are stated → these keys."""
+    """Reason → keys that could matter but are kept as stated."""
     reasons: dict[str, list[str]] = {}
     for key in search_keys().values():
         if not key.of(model, work):
@@ -64,7 +63,7 @@ def left_alone(model: Architecture, work: Work) -> dict[str, list[str]]:
 
 
 def ways_of(job: Job, keys: Sequence[Sought]) -> Iterator[Job]:
-    """The job itself, then with every combination of what ``keys`` try; not all of them legal."""
+    """The job itself, then with every combination of candidates of ``keys``; some may not be legal."""
     tried = [key for key in keys if key.ways is not None]
     if not tried:
         yield job

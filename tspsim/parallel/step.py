@@ -1,7 +1,7 @@
-"""A whole pass from a scheme's pieces: a stage's tasks one after the other, with what data parallelism adds.
+"""Programs of a whole step from a scheme's parts: a stage's tasks in order, with data parallelism's exchanges.
 
-Recomputation ``full`` runs a layer's forward again before its backward, exchanges included, except a K, V gather,
-whose result is kept (docs/memory.md); ``selective`` runs the attention kernel's forward again.
+Recomputation ``full`` repeats a layer's forward before its backward with its exchanges, except gathers of K and V,
+which are kept (docs/memory.md); ``selective`` repeats the attention kernel's forward.
 """
 
 from __future__ import annotations
@@ -32,28 +32,27 @@ from .state import data, offload, served, state_copies, weight_arrivals
 from .state.memory import KeptActivations
 from .written_layers import WrittenLayer
 
-#: Writes one layer: its shard, and what it leaves for its backward → when it is complete.
+#: (layer shard, what it keeps for its backward) → instructions that complete the layer; writes it.
 WriteLayer = Callable[[LayerShard, KeptActivations], list[int]]
 
 
 def axes_of(job: Job) -> tuple[str, ...]:
-    """Axes along which programs differ, outermost first: stages, replicas whose sequences differ, sequence shards, and
-    what features ask for."""
+    """Axes along which programs differ, outermost first: stages, replicas with different sequences, sequence shards,
+    and axes of features."""
     tokens = (job.plan.token_axis,) if job.token_shards > 1 or not job.step.serves else ()
     replicas = ("dp",) if job.unequal else ()
     features = dict.fromkeys(axis for feature in features_of(job) for axis in feature.axes(job))
     return ("pp", *replicas, *tokens, *features)
 
 
-#: What stages send each other.
+#: Messages between stages.
 ACTIVATIONS, GRADIENTS = "activations", "gradients"
 
 
 def write_program(scheme: Scheme, job: Job, coordinates: Mapping[str, int] | None = None) -> Program:
     """The program of the ranks at ``coordinates``, for the job's step.
 
-    ``coordinates`` are positions on :func:`axes_of`; on an axis that is left out the first, and of a group of experts
-    the busiest.
+    ``coordinates`` are positions on :func:`axes_of`; default: the first, and in an expert group the busiest.
     """
     writer = Writer(scheme, job, coordinates or {})
     if job.plan.checkpoint is not None:
@@ -98,21 +97,21 @@ class Writer:
         self.copied: list[int] = []
         self._interleaved: dict[Hashable, list[Instruction]] = {}
         self.last_use = 0
-        #: Replicas divide what is trained among them, so that tasks may gather weights.
+        #: Whether replicas shard state, so that tasks may gather weights.
         self.divides = job.training and plan.zero > 0
-        #: Other replicas draft for those that verify.
+        #: Whether other replicas draft for those that verify.
         self.drafts_elsewhere = DRAFT_REPLICAS in plan.options
-        #: What the next layer whose activations are copied to the host or back waits for, as an index of the program.
+        #: Index of the instruction that the next layer with offloaded activations waits for.
         self.gate: int | None = None
         self._written: dict[Hashable, tuple[Repeat, list[int], list[int]]] = {}
 
     @once
     def arrivals(self) -> weight_arrivals.WeightArrivals:
-        """Of weights that lie elsewhere."""
+        """Arrivals of offloaded weights."""
         return weight_arrivals.WeightArrivals()
 
     def do(self, tasks: Sequence[Task]) -> None:
-        """Write tasks, one after the other, or interleaved with the next."""
+        """Write tasks in order, interleaved with the next if they are ``beside`` it."""
         waiting = list(tasks)
         while waiting:
             task = waiting.pop(0)
@@ -122,7 +121,7 @@ class Writer:
                 self.visit(task, self.chunks[task.chunk])
 
     def update(self) -> None:
-        """What follows the last gradient."""
+        """Write what follows the last gradient."""
         self.builder.part = "optimizer"
         exchanged = self.exchanged_gradients
         data.finish_step(self.builder, self.whole, self.share, self.chunks, exchanged, self.copied)
@@ -149,9 +148,9 @@ class Writer:
             self.weights(chunk, task)
 
     def interleave(self, *tasks: Task) -> None:
-        """Tasks whose pieces take turns; their own order stays."""
+        """Write tasks with interleaved pieces; each task keeps its own order."""
         whole, last = self.builder, self.job.micro_batches - 1
-        # What of a micro-batch its instructions depend on, as layers do.
+        # Like layers, a task depends on its micro-batch only in whether that is the first or last.
         key = tuple((task.kind, task.chunk, task.micro_batch == 0, task.micro_batch == last) for task in tasks)
         if key not in self._interleaved:
             alone = []
@@ -206,12 +205,12 @@ class Writer:
             self.draft(layer, task)
 
     def wait(self, ready: list[int]) -> None:
-        """Kernels of a serving step go on when sums over ranks are complete, in front of layers and behind them."""
+        """In serving steps, make kernels wait for sums over ranks, before layers and after them."""
         if self.job.step.serves:
             self.builder.compute("rows here", after=ready)
 
     def draft(self, layer: WriteLayer, task: Task) -> None:
-        """The passes that make the next drafts, one token after the other."""
+        """Write the passes that make the next drafts, one token after the other."""
         whole = self.job
         drafter = drafter_of(whole)
         if drafter is not None:
@@ -237,9 +236,11 @@ class Writer:
         self.builder.capture = whole.capture
 
     def in_pools(self, chunk: Chunk, task: Task) -> None:
-        """What a replica does of a step whose drafts others make (:mod:`.decode.draft_pool`): of every turn it verifies
-        what was drafted, or drafts behind what was verified; of two turns the first is at hand when a step begins, and
-        the second is drafted meanwhile."""
+        """Write a replica's part of a step with drafting replicas (:mod:`.decode.draft_pool`).
+
+        In every turn it verifies drafts, or drafts after verification. With two turns, the first turn's drafts are
+        present when a step begins, and the second's are made meanwhile.
+        """
         whole, drafter, builder = self.job, drafter_of(self.job), self.builder
         count = draft_pool.turns_of(whole)
         if not draft_pool.drafts_here(builder, whole):
@@ -268,8 +269,8 @@ class Writer:
         self.job, builder.capture = whole, whole.capture
 
     def draft_by_model(self, drafter: Job, layer: WriteLayer, task: Task, turn: int = 0, turns: int = 1) -> None:
-        """The same passes through a model of its own, from its embedding to its head; of a replica that does nothing
-        else, those of one of its ``turns``."""
+        """Write the draft passes of a separate model, from its embedding to its head; of a drafting replica, those of
+        one of its ``turns``."""
         whole, model, alone = self.job, drafter.model, draft_pool.size(self.job.plan)
         mine = self.kinds, self.layer, self._written
         self.kinds = {block: drafter.layer(self.scheme.shards(drafter), block) for block in model.distinct}
@@ -298,7 +299,7 @@ class Writer:
         builder, job, scheme = self.builder, self.job, self.scheme
         scheme_shards = scheme.residency.compute_shards(job)
         put_off = job.order.splits_backward
-        # The gradients of layers are put off, never the head's: it is here, with its loss, once.
+        # Weight gradients of layers are deferred, the head's are not: with its loss it runs once.
         builder.weight_gradients = True
         builder.exchanged_gradients = []
         if not chunk.has_head:
@@ -309,7 +310,7 @@ class Writer:
 
         def layer(shard: LayerShard, kind: KeptActivations) -> list[int]:
             whole = job
-            # A layer inside a repeated group is repeated as one that is repeated alone.
+            # Inside a group, a layer is recomputed like one that is recomputed alone.
             here = whole.making(FULL if kind.again == INSIDE else kind.again)
             here_again = 0
             if kind.away:
@@ -353,7 +354,7 @@ class Writer:
             self.send(GRADIENTS, -chunk.way, ready, chunk)
 
     def bring_weights(self, kind: KeptActivations, task: Task) -> None:
-        """Ahead of a layer whose weights lie in the host's memory."""
+        """Before a layer whose weights are offloaded: write their copy."""
         if not kind.fetched:
             return
         size = self.share.layer_bytes(kind.block)
@@ -363,12 +364,12 @@ class Writer:
         self.arrivals.bring(self.builder, size, beside_activations=returning)
 
     def weights_here(self, kind: KeptActivations) -> None:
-        """Behind such a layer."""
+        """After such a layer: make it wait for its weights."""
         if kind.fetched:
             self.last_use = self.arrivals.hold(self.builder)
 
     def weights(self, chunk: Chunk, task: Task) -> None:
-        """ZB-H1's third kind of task: the gradients of the weights that the backward left out."""
+        """Write ZB-H1's third kind of task: the weight gradients that the backward left out."""
         builder, write = self.builder, self.scheme.layer_weights
         assert write is not None
 
@@ -381,9 +382,9 @@ class Writer:
         self.layers(chunk, layer, task, step=-1)
 
     def further_tokens(self, chunk: Chunk) -> Iterator[Chunk]:
-        """Each module that predicts one token more, as a layer behind the model's last (DeepSeek-V3, §2.2).
+        """The MTP modules, each a layer after the model's last (DeepSeek-V3, §2.2).
 
-        Its head is the model's; what is written meanwhile is marked, so that it is no part of the model's own layers.
+        Their head is the model's. What is written for them is marked, so that it does not count as the model's layers.
         """
         if chunk.has_head and self.job.model.vocab:
             for module in range(self.job.multi_token):
@@ -391,17 +392,17 @@ class Writer:
                 yield Chunk(self.job.model.layers + module, 1, False, True)
 
     def join(self) -> tuple[Operator, ...]:
-        """The residual stream and the next token's embedding, each normed, through one projection from 2h."""
+        """The residual stream and the next token's embedding, both normed, through one projection from 2h."""
         tokens, hidden = own_tokens(self.job), self.job.model.hidden
         norm = self.layer.norm(tokens)
         return norm, norm, Gemm(tokens, hidden, 2 * hidden, self.job.work.precision, name="join projection")
 
     def layers(self, chunk: Chunk, write: WriteLayer, task: Task, step: int = 1) -> list[int]:
-        """A chunk's layers, first to last or with ``step`` −1 last to first; ``write`` returns when one is complete.
+        """Write a chunk's layers, first to last, or last to first with ``step`` −1.
 
-        Layers of one kind are written once and repeated, and stand again where a task is like an earlier one; others
-        one after the other. Returns when the last one is complete, in the program's indices; of no layers at all, the
-        program's last instruction so far.
+        Layers of one kind are written once and repeated, and reused by equal tasks; others are written one by one.
+        Returns the instructions that complete the last layer, as indices of the program; without layers, the program's
+        last instruction.
         """
         builder, job = self.builder, self.job
         if not chunk.layers:
@@ -415,8 +416,8 @@ class Writer:
         alike = kinds.count(kinds[0]) == len(kinds)
         alone = any(kind.alone for kind in kinds[: 1 if alike else None])
         if alike and not alone:
-            # What of a micro-batch a layer may depend on: whether it is the first or the last of a step; of a pass that
-            # serves its rows.
+            # A layer depends on its micro-batch in whether that is the first or the last of a step; in serving steps on
+            # the rows of its pass.
             ends = task.micro_batch == 0, task.micro_batch == job.micro_batches - 1
             key = task.kind, *ends, chunk, builder.further_token, job.rows, job.pack
             if key not in self._written:
@@ -430,7 +431,7 @@ class Writer:
             start, ready = self.runs_of_layers(blocks, first, write)
         elif job.plan.recomputed is not None or alone:
             self.gate = builder.length - 1 if task.kind == BACKWARD and builder.length else None
-            # Layers of which something goes to the host or comes from it stand alone: each waits for copies of others.
+            # Layers with copies to or from the host are written one by one, since each waits for copies of others.
             number = itertools.count()
             for (kind, _), same in itertools.groupby(kinds, lambda kind: (kind, next(number) if kind.alone else -1)):
                 builder.begin_layers(first)
@@ -450,7 +451,7 @@ class Writer:
         return [start + index for index in ready]
 
     def kept_kinds(self, chunk: Chunk, blocks: Sequence[Block], task: Task) -> list[KeptActivations]:
-        """Kinds of a chunk's layers as far as a task of them goes: what is made again matters to a backward alone."""
+        """Kinds of a chunk's layers for a task; recomputation distinguishes layers in a backward alone."""
         job, plan = self.job, self.job.plan
         again = job.again(chunk) if task.kind == BACKWARD else (plan.recomputation,) * chunk.layers
         if self.builder.further_token or not job.training:
@@ -464,7 +465,7 @@ class Writer:
         return list(itertools.starmap(KeptActivations, layers))
 
     def runs_of_layers(self, blocks: Sequence[Block], first: int, write: WriteLayer) -> tuple[int, list[int]]:
-        """Layers of a serving step, every kind written once; where the last one begins, and when it is complete."""
+        """Layers of a serving step, each kind written once; returns where the last begins, and what completes it."""
         builder = self.builder
         layers_of: dict[Block, tuple[WrittenLayer, list[int]]] = {}
         start, ready, layer = 0, [0], first
@@ -488,12 +489,12 @@ class Writer:
             builder.compute(f"{what} sent", after=[sent])
 
     def wraps(self, chunk: Chunk) -> bool:
-        """Whether messages of a chunk go round the stages; those the other way along them then meet their own kind
-        alone, for they never come to an end."""
+        """Whether messages of a chunk wrap around the stages. Those of the opposite direction do so too, which keeps
+        them apart from the others; they never reach an end."""
         return self.job.plan.vpp > 1 or chunk.way < 0
 
     def receive(self, what: str, offset: int, chunk: Chunk) -> None:
-        """Kernels wait for what the stage before sends; tensor-parallel ranks got a piece each and gather it."""
+        """Make kernels wait for the previous stage's message; tensor-parallel ranks receive a piece each and gather."""
         builder, job = self.builder, self.job
         builder.part = "pipeline"
         name, wrap = f"{what} received", self.wraps(chunk)
@@ -506,6 +507,6 @@ class Writer:
 
     @property
     def message_bytes(self) -> float:
-        """A rank's piece of the residual stream between stages (Megatron's scatter-gather: 1/T of it each)."""
+        """Bytes of a rank's piece of the residual stream between stages (Megatron's scatter-gather: 1/T each)."""
         job = self.job
         return job.tokens * job.model.hidden * job.activation_bytes / job.plan.tp

@@ -1,4 +1,4 @@
-"""What sequences of unequal length ask of a plan, and what a search tries of the keys that are theirs."""
+"""Constraints of unequal sequences on a plan, and candidates of their own keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .scheme import SCHEMES
 
 
 def check(job: Job) -> Refusal:
-    """Sequences of unequal length: keys that are theirs alone, and what is not built beside them."""
+    """Refuse keys for unequal sequences without them, and what is not built beside them."""
     plan, own = job.plan, OF_LENGTHS
     if not job.unequal:
         stated = next((name for name in own if name in plan.options), None)
@@ -43,7 +43,7 @@ def check(job: Job) -> Refusal:
 
 
 def notes(job: Job) -> Iterator[str]:
-    """How they were dealt."""
+    """Notes on the assignment of sequences."""
     if job.unequal:
         yield from told(job.dealt, job.work.unequal, job.plan.token_shards)
 
@@ -61,10 +61,10 @@ FEATURES.register(
 )
 
 
-# --- what a search tries of them --------------------------------------------------------------------------------
+# --- candidates of a search -------------------------------------------------------------------------------------
 
 
 def ways_to_deal(job: Job) -> Iterator[str]:
-    """Even shares of anything, where several replicas get them; of like lengths where stages wait for each other."""
+    """Assignments that balance something else, for several replicas; by like lengths if stages wait for each other."""
     if job.unequal and job.plan.dp > 1:
         yield from (deal.name for deal in DEALS.values() if deal != WORK and (not deal.like or job.plan.pp > 1))

@@ -1,4 +1,4 @@
-"""Options of a serving engine as a scenario states them: real names, and values that the engine itself judges."""
+"""Options of a serving engine in a scenario: the engine's own names, with values that its scheduler checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 from ..base.errors import describe
 from .section import refuse
 
-#: What a single option may be in JSON.
+#: JSON types of a single option.
 PLAIN = ({"type": "boolean"}, {"type": "integer"}, {"type": "number"}, {"type": "string"})
 LONGEST_NAME = 200
 ALLOWED = "a number, a word, true or false"

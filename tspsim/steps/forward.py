@@ -1,4 +1,4 @@
-"""A forward pass over whole sequences, every token's logits made: no backward, nothing kept."""
+"""A forward pass over whole sequences: logits of every token, no backward, no activations kept."""
 
 from __future__ import annotations
 

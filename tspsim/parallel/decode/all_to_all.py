@@ -1,4 +1,4 @@
-"""Each rank merges some heads: one all-to-all of partial outputs with their log-sum-exp.
+"""All-to-all of partial outputs with their log-sum-exps: each rank merges some heads.
 
 The backend ``a2a`` of vLLM's decode context parallelism, and the exchange of Helix (Bhatia et al. 2025,
 arXiv:2507.07120, §2.1).
@@ -33,7 +33,7 @@ def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[
 
 
 def received_bytes(partial: Partial) -> float:
-    """(p − 1)/p of n·m·d elements and n·m numbers; with the whole outputs gathered where all ranks need them."""
+    """(p − 1)/p of n·m·d elements and n·m fp32 numbers; plus the gathered outputs if all ranks need them."""
     again = partial.rows_of(partial.heads, partial.element) if partial.share.keeps_all else 0.0
     return partial.away * (exchanged(partial) + again + partial.gathered)
 
