@@ -30,7 +30,7 @@ class EngineLimits:
         default="", compare=False
     )
 
-    def holds_on(self, device: str) -> bool:
+    def applies_to(self, device: str) -> bool:
         """Whether the limits apply to GPUs of this name, given the memory."""
         return not any(word in device.lower() for word in self.but)
 
