@@ -9,8 +9,8 @@ from typing import Protocol
 from ..base.errors import InputError
 from ..network.cluster import Cluster
 from ..network.collectives.algorithm import AlgorithmCandidate
-from ..network.collectives.experts import copies, exchange_choice, expert_curve
-from ..network.collectives.library import considered
+from ..network.collectives.experts import copies, exchange_candidate, expert_curve
+from ..network.collectives.library import candidates_of
 from ..network.collectives.schedule import Group
 from ..network.kinds import KINDS
 from ..program import ExpertExchange
@@ -68,7 +68,7 @@ class MeasuredCollective:
         return self.kind, self.ranks, self.library
 
     def ways(self, cluster: Cluster) -> tuple[AlgorithmCandidate, ...]:
-        return considered(Group(cluster, tuple(range(self.ranks))), KINDS.get(self.kind), None, self.library)
+        return candidates_of(Group(cluster, tuple(range(self.ranks))), KINDS.get(self.kind), None, self.library)
 
 
 @dataclass(frozen=True)
@@ -110,4 +110,4 @@ class MeasuredExchange:
         group = Group(cluster, tuple(range(self.ranks)))
         curve = expert_curve(group, self.phase, self.mode, None)
         assert curve is not None
-        return (exchange_choice(group, curve, self.exchange._replace(tokens=1.0), self.phase),)
+        return (exchange_candidate(group, curve, self.exchange._replace(tokens=1.0), self.phase),)

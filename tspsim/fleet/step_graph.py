@@ -16,7 +16,7 @@ from typing import cast
 
 from ..base.memo import once
 from ..engine.core import Submission
-from ..engine.ranks import ReadyInstruction, SimulatedDevice
+from ..engine.ranks import LoweredInstruction, SimulatedDevice
 from ..engine.system import SimulatedRank
 from ..network.fluid import Channel
 
@@ -172,7 +172,7 @@ class _Reduction:
             (self.compute_slowdown - 1.0) * kernels,
         )
 
-    def _stream(self, simulated: SimulatedRank, stream: Sequence[ReadyInstruction]) -> Iterator[bool]:
+    def _stream(self, simulated: SimulatedRank, stream: Sequence[LoweredInstruction]) -> Iterator[bool]:
         """One stream of a rank; yields where it cannot go on yet."""
         rank, held, held_s = simulated.rank, {BEGIN: 0.0}, self.begin_s
         for ready in stream:

@@ -439,7 +439,7 @@ class Saving:
             return alone_s
         device, dtype, engine = self.device, operator.dtype, self.engine
         limits = device.limits(dtype)
-        start_s = 1e-6 * device.product_alone("gemm", dtype).parameters["launch_us"]
+        start_s = 1e-6 * device.product_without_cast("gemm", dtype).parameters["launch_us"]
         saved = engine.saved_types.get(dtype, engine.saved)
         least_s = max(operator.flops / limits.peak, operator.hbm_bytes / limits.hbm)
         return min(alone_s, max(least_s, alone_s - min(saved.value, start_s)))

@@ -82,7 +82,7 @@ class Stack:
         and dropout.
     libraries
         Kernel family, or family and type → library that runs it instead of the device's default
-        (:meth:`tspsim.hardware.Device.preferring`).
+        (:meth:`tspsim.hardware.Device.with_engine`).
     clocks
         The device's clock in its steps (:class:`tspsim.hardware.Device`): ``burst`` if so much other work is between
         products that a long step never reaches the power limit.

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import simpy
 
-from ..network.wires import Lines, MessageWay
+from ..network.wires import MessageBundle, SharedLinks
 from .replica import ChunkNotice, Replica
 from .replicas import Members, Notice, ReplicaPool
 from .requests import Request
@@ -125,7 +125,7 @@ class TieredPool(ReplicaPool):
     def open(
         self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False, on_chunk: ChunkNotice | None = None
     ) -> None:
-        self._env, self._lines = env, Lines(env)
+        self._env, self._lines = env, SharedLinks(env)
 
         def answered(request: Request) -> None:
             self._computed(request, request.prompt_tokens + request.output_tokens - 1)
@@ -225,7 +225,7 @@ class TieredPool(ReplicaPool):
         busy = {link: seconds for link, seconds in busy.items() if seconds > 0.0}
         # Tiers in sequence: a load keeps its links busy for its whole duration.
         whole_s = sum(busy.values())
-        way = MessageWay(dict.fromkeys(busy, whole_s), dict.fromkeys(busy, whole_s), 0.0)
+        way = MessageBundle(dict.fromkeys(busy, whole_s), dict.fromkeys(busy, whole_s), 0.0)
         start_s = self._env.now
 
         def come(_event: simpy.Event) -> None:

@@ -32,8 +32,8 @@ from ..base.memo import knowing
 from ..base.quick import replace
 from ..engine.core import Interference, Submission
 from ..engine.instances import Assignment, Cost
+from ..engine.lowered import InstructionCosts, IssuedItems, LoweredProgram
 from ..engine.ranks import Rank, SimulatedDevice
-from ..engine.ready import IssuedItems, KnownInstructions, ReadyProgram
 from ..engine.steady import execute
 from ..engine.system import SimulatedRank, System
 from ..engine.timeline import ON_HOST, Label, Labels
@@ -53,7 +53,7 @@ MOST_INSTRUCTIONS = 1_000_000
 #: Layers simulated of a model with equal layers; each further layer takes as long as the last.
 LAYERS = (2, 3)
 #: Note on an answer that was joined from micro-batches.
-TOLD = (
+NOTE = (
     "each micro-batch was simulated alone, and the step was joined from them in order, since it has more than "
     f"{MOST_INSTRUCTIONS / 1e6:.0f} million instructions: ranks of a group begin each micro-batch together, and groups "
     "at different work do not slow each other (`tspsim docs engine.md`)"
@@ -260,16 +260,16 @@ class Apart:
             first = int(gpus[np.flatnonzero(groups[gpus] == replica)[0]])
             labels, start_s, end_s = columns(listed, until_s)
             program = Program(f"replica {replica}")
-            unnamed = ReadyProgram(program, IssuedItems((), (), ()), labels, (), KnownInstructions())
+            unnamed = LoweredProgram(program, IssuedItems((), (), ()), labels, (), InstructionCosts())
             every = np.arange(len(labels), dtype=np.int32)
             layers = np.array([label.layer for label in labels], dtype=np.int32)
             role = knowing(unnamed, labels=Labels(labels, every, layers))
             ranks.append(SimulatedRank(Rank(SimulatedDevice(first, size)), role, size))
             times.append((start_s, end_s))
         submission = Submission(
-            simpy.Environment(), JoinedSystem(ranks, [], note=TOLD, widest=widest, bytes_over=links), 0
+            simpy.Environment(), JoinedSystem(ranks, [], note=NOTE, widest=widest, bytes_over=links), 0
         )
-        submission.replaced(ranks, times)
+        submission.replace_result(ranks, times)
         return submission
 
 

@@ -219,7 +219,7 @@ def one_forward(job: Job) -> Job:
     alone = job.plan.in_one_stage(job.plan.dp * job.plan.pp)
     gone = -(-BLOCKS * job.plan.offload_weights // max(job.chunk_sizes))
     alone = replace(alone, offload_weights=gone) if gone else alone
-    return Job(job.model.steady(BLOCKS), alone, job.work.one_forward(job.sequences))
+    return Job(job.model.repeating_layers(BLOCKS), alone, job.work.one_forward(job.sequences))
 
 
 def _on_every_stage(job: Job) -> Job:
@@ -227,7 +227,7 @@ def _on_every_stage(job: Job) -> Job:
     plan = replace(job.plan, stage_layers=(), zero=0, recomputed=None, activation_store=None, offload_layers=0)
     options = {name: value for name, value in plan.options.items() if name != OFFLOAD_FROM}
     plan = replace(plan, offload_weights=0, options=options)
-    return Job(job.model.steady(BLOCKS * plan.pp), plan, job.work.one_forward(job.sequences))
+    return Job(job.model.repeating_layers(BLOCKS * plan.pp), plan, job.work.one_forward(job.sequences))
 
 
 def layer_period_s(submission: Submission) -> float:

@@ -156,10 +156,10 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     stack.check(device.name, device.vendor, STEPS.get(workload.pass_))
     if STEPS.get(workload.pass_).serves:
         engine = stack.stack().engine
-        device = device.preferring(engine.kernels, engine.libraries)
+        device = device.with_engine(engine.kernels, engine.libraries)
     else:
         software = stack.stack()
-        device = device.preferring("", dict(software.libraries)).clocked(software.clocks)
+        device = device.with_engine("", dict(software.libraries)).with_clocks(software.clocks)
     precision, formats = types_of(workload, model, device)
     others = other_nodes(scenario, cluster, lookups)
     for other in others:
@@ -280,7 +280,7 @@ def limited(device: Device, scenario: Scenario) -> Device:
     if watts is None:
         return device
     try:
-        return device.limited_to(watts)
+        return device.power_limited(watts)
     except InputError as error:
         raise error.at(key="cluster.power_limit") from None
 

@@ -257,7 +257,7 @@ def of_experts_types(question: Question, job: Job) -> Iterator[str]:
         return
     kept = fused.weight_dtype or fused.dtype
     types = kept if kept == fused.dtype else f"{kept}, multiplied in {fused.dtype}"
-    aside = device.set_aside("fused_moe", fused.dtype, kept)
+    aside = device.untuned_fit("fused_moe", fused.dtype, kept)
     if aside is not None and aside.untuned is not None:
         runs = device.kernel("fused_moe", fused.dtype, None, kept).library
         yield f"routed experts in {types} take the time of {runs}, not of {aside.library}: {aside.untuned}"

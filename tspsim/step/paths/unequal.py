@@ -76,7 +76,7 @@ def rates_of(job: Job, summed: Callable[[Job, Callable[[Operator], float]], floa
     flops = attention_flops(job.model, PROBED, job.work.causal)
 
     def attended(operator: Operator) -> float:
-        return least(operator) if operator.role is Role.ATTENTION and operator.at_best else 0.0
+        return least(operator) if operator.role is Role.ATTENTION and operator.peak_calls else 0.0
 
     attention_s = summed(one, attended) / flops if flops else 0.0
     return TokenRates(others / PROBED / FASTER, attention_s)
