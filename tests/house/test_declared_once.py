@@ -9,6 +9,7 @@ from dataclasses import fields
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from tspsim.base.errors import InputError
 from tspsim.base.strict import Strict
 from tspsim.hardware.announced import AnnouncedDevice
 from tspsim.hardware.specification import DeviceSpec
@@ -24,6 +25,7 @@ from tspsim.parallel.recomputed import Partly
 from tspsim.parallel.search_keys import ORDER, search_keys
 from tspsim.parallel.serving_engine import Graphs, Scheduler, Selection
 from tspsim.parallel.switches import OpenSwitches, PartlyRecomputed, Switches
+from tspsim.scenario import load
 from tspsim.scenario.plan import PlanSpec
 from tspsim.steps import Streams
 
@@ -99,6 +101,28 @@ def test_a_noun_that_is_read_is_one_that_is_made() -> None:
     for make in (lambda: read.validate_python({"load": "hot"}), lambda: ExpertRouting("hot")):
         with pytest.raises(ValueError, match="needs hot_experts and hot_share"):
             make()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "adapters",
+            {"rank": 8, "target": ["qkv"]},
+            r"workload\.adapters\.target: unknown key \(did you mean 'targets'",
+        ),
+        ("adapters", {"rank": 8, "targets": ["qkv", "qkv"]}, r"workload\.adapters\.targets: 'qkv' is named twice"),
+        ("routing", {"load": "zipff"}, r"workload\.routing\.load: 'zipff' is not allowed.*did you mean 'zipf'"),
+        ("routing", {"load": "hot"}, r"workload\.routing: load: hot needs hot_experts"),
+        ("optimizer", {"weights": 2, "gradients": 2}, r"workload\.optimizer\.state: is required"),
+        ("optimizer", 5, r"workload\.optimizer: '5' is not a mapping"),
+    ],
+)
+def test_messages_about_a_noun_name_its_place_and_the_nearest_key(key: str, value: object, message: str) -> None:
+    workload = {"model": "llama-3.1-8b", "pass": "training", "sequence": "1Ki", key: value}
+    stated = {"name": "it", "cluster": "mi300x-8", "workload": workload, "plans": [{"name": "TP8", "tp": 8}]}
+    with pytest.raises(InputError, match=message):
+        load(stated)
 
 
 def test_every_key_of_the_order_is_declared() -> None:
