@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from helpers.draws import in_turn
 from helpers.engine import collective, grid, hop, kernel, seconds_of, sleep
 from helpers.strategies import CLUSTERS, FLAWED, INTERFERENCE, SIZES, machines
 from hypothesis import given, settings
@@ -192,14 +193,16 @@ def test_programs_that_wait_for_each_other_are_told_as_ever() -> None:
 
 @pytest.mark.parametrize(
     ("name", "overrides", "plans"),
-    [
-        ("tsp-vs-tpsp-8x-mi300x", ["workload.sequence=32Ki"], slice(None)),
-        ("dead-link-mi300x", ["workload.sequence=32Ki"], slice(None)),
-        ("slow-gpu-mi300x", ["workload.sequence=32Ki"], slice(None)),
-        ("tsp-memory-8x-mi300x", ["workload.sequence=16Ki"], slice(None)),
-        # With micro-batches around the layers, of TP8.
-        ("tsp-memory-8x-mi300x", ["workload.sequence=16Ki", "workload.sequences_per_replica=8"], slice(1, 2)),
-    ],
+    in_turn(
+        [
+            ("tsp-vs-tpsp-8x-mi300x", ["workload.sequence=32Ki"], slice(None)),
+            ("dead-link-mi300x", ["workload.sequence=32Ki"], slice(None)),
+            ("slow-gpu-mi300x", ["workload.sequence=32Ki"], slice(None)),
+            ("tsp-memory-8x-mi300x", ["workload.sequence=16Ki"], slice(None)),
+            # With micro-batches around the layers, of TP8.
+            ("tsp-memory-8x-mi300x", ["workload.sequence=16Ki", "workload.sequences_per_replica=8"], slice(1, 2)),
+        ]
+    ),
 )
 def test_shipped_scenarios_are_the_same_to_the_bit(name: str, overrides: list[str], plans: slice) -> None:
     asked = look_up(load(name, overrides))

@@ -336,7 +336,7 @@ def test_chosen_tokens_are_trained_as_plain_latent_attention() -> None:
     whole = model.whole_pass
     assert set(kinds(whole)) == {"mla"} and whole.indexing is None
     assert model.parameters - whole.parameters == 78 * (2048 * 32 * 128 + 6144 * (128 + 32) + 2 * 128)
-    assert whole.note.endswith("the indexer's 9.4 M parameters a layer are left out.")
+    assert "9.4 M" in whole.note and "indexer" in whole.note
     assert load_model("llama-3.1-8b").whole_pass == load_model("llama-3.1-8b")
 
 

@@ -377,7 +377,7 @@ def test_a_rate_with_dropped_tokens_says_so() -> None:
     asked = question("moonlight-16b-a3b", [{"name": "P", "ep": 8}], sequence=8192, routing=routing)
     found = tspsim.simulate(asked).plan("P")
     assert found.to_json()["dropped_share"] == pytest.approx(0.208, abs=0.001)
-    assert any(note.startswith("20.8 % of the assignments of tokens to experts are over") for note in found.notes)
+    assert any("20.8 %" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("plan", [{"ep": 16}, {"tp": 2, "ep": 8, "sequence_regions": True}, {"tsp": 4, "ep": 8}])

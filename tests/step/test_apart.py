@@ -90,9 +90,9 @@ def test_what_follows_the_last_layer_runs_apart_in_the_same_time(
 
     monkeypatch.setattr(apart, "execute", counted)
     answers = []
-    for divide in (apart.parted_behind_layers, lambda program: (program, None)):
+    for divide in (apart.split_after_layers, lambda program: (program, None)):
         ran.append([])
-        monkeypatch.setattr(apart, "parted_behind_layers", divide)
+        monkeypatch.setattr(apart, "split_after_layers", divide)
         answers += tspsim.simulate(question).plans
     divided, whole = answers
     assert divided.step_time_s == pytest.approx(whole.step_time_s, rel=1e-12)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.draws import draws
+from helpers.draws import draws, in_turn
 from helpers.gates import experts_drawn, places_of
 from helpers.processes import said_in_any_process
 
@@ -170,7 +170,7 @@ def test_one_short_sequence_more_beside_long_ones_never_takes_less_time(model: s
 
 
 @pytest.mark.parametrize("stack", ["ideal", "vllm"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", in_turn(MODELS))
 def test_a_short_prompt_behind_more_cached_tokens_never_takes_less_time(model: str, stack: str) -> None:
     """Decode kernels take them with and without a cache: two of the four lengths with each stack."""
     every = (("h100", 1), ("gb200", 7), ("mi300x", 16), ("h100", 17))

@@ -339,24 +339,40 @@ def constrain(channels: Sequence[Channel], users: Users, rates: Sequence[float],
                 tightest[user] = link, share, times
         else:
             shared.append((link, pattern))
-    region = list(range(len(channels)))
-
-    def find(channel: int) -> int:
-        while region[channel] != channel:
-            region[channel] = region[region[channel]]
-            channel = region[channel]
-        return channel
-
     usage: list[dict[Hashable, float]] = [{} for _ in channels]
     weight_at: list[dict[Hashable, float]] = [{} for _ in channels]
     alone = [(link, ((user, (share, times)),)) for user, (link, share, times) in tightest.items()]
     for constraint, (link, pattern) in enumerate([*shared, *alone]):
         for user, (share, times) in pattern:
             usage[user][constraint] = share
-            region[find(user)] = find(pattern[0][0])
             if share > 0.0:
                 faster = times / share * rates[user] / float(bandwidth_bytes_per_s[link])
                 weight_at[user][constraint] = float(f"{faster * channels[user].weight:.12g}")
     for index, channel in enumerate(channels):
         channel.usage, channel.weight_at = usage[index], weight_at[index]
-        channel.region = find(index)
+    meetings = ((user, pattern[0][0]) for _, pattern in shared for user, _ in pattern[1:])
+    for region, together in enumerate(joined(len(channels), meetings)):
+        for index in together:
+            channels[index].region = region
+
+
+def joined(count: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Numbers below ``count`` in sets: those of a pair, and whoever is joined to them through others, are in one.
+
+    >>> joined(5, [(4, 1), (1, 3)])
+    [[0], [1, 3, 4], [2]]
+    """
+    above = list(range(count))
+
+    def first(number: int) -> int:
+        while above[number] != number:
+            above[number] = above[above[number]]
+            number = above[number]
+        return number
+
+    for one, other in pairs:
+        above[first(one)] = first(other)
+    sets: dict[int, list[int]] = {}
+    for number in range(count):
+        sets.setdefault(first(number), []).append(number)
+    return list(sets.values())

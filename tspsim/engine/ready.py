@@ -78,7 +78,7 @@ class ReadyProgram:
     distinct: Sequence[Label] = field(repr=False)
     signature: Hashable = field(repr=False)
     #: Every different instruction.
-    known: KnownInstructions = field(repr=False)
+    by_instruction: KnownInstructions = field(repr=False)
 
     @property
     def streams(self) -> Mapping[str, Sequence[ReadyInstruction]]:
@@ -88,7 +88,7 @@ class ReadyProgram:
     @once
     def labels(self) -> Labels:
         """Of every instruction of the unrolled program."""
-        return labels_of(self.program, self.known, self.distinct)
+        return labels_of(self.program, self.by_instruction, self.distinct)
 
     def rows(self) -> Iterator[Issued]:
         """Every instruction of the unrolled program, as a timeline has them."""
@@ -121,9 +121,9 @@ class ReadyProgram:
             item = items[number]
             if isinstance(item, Repeat):
                 for instruction in item.body:
-                    yield self.known[instruction], times * item.times
+                    yield self.by_instruction[instruction], times * item.times
             else:
-                yield self.known[item], times
+                yield self.by_instruction[item], times
 
 
 class Compiled(NamedTuple):

@@ -30,6 +30,7 @@ from ..network import Cluster
 from ..program import Program
 from ..program.excerpts import Excerpt, RepetitionCut, excerpt_of, iteration_of
 from ..program.instructions import length_of
+from .classes import joined
 from .core import Interference, SimulationEngine, Submission
 from .instances import Assignment, Cost
 from .system import SimulatedRank, System
@@ -166,24 +167,10 @@ class Iterations:
 
 def components(ranks: Sequence[SimulatedRank], submission: Submission) -> list[list[int]]:
     """Ranks that could disturb each other: they share a channel, or channels that share links."""
-    above = list(range(len(ranks)))
-
-    def find(index: int) -> int:
-        while above[index] != index:
-            above[index] = above[above[index]]
-            index = above[index]
-        return index
-
     place: dict[object, int] = {simulated.rank.device: index for index, simulated in enumerate(ranks)}
     first_of_region: dict[int, int] = {}
-    for channel in submission.system.channels:
-        for device in channel.devices:
-            index = place[device]
-            above[find(index)] = find(first_of_region.setdefault(channel.region, index))
-    together: dict[int, list[int]] = {}
-    for index in range(len(ranks)):
-        together.setdefault(find(index), []).append(index)
-    return list(together.values())
+    places = ((place[device], channel.region) for channel in submission.system.channels for device in channel.devices)
+    return joined(len(ranks), ((index, first_of_region.setdefault(region, index)) for index, region in places))
 
 
 def steady(component: Sequence[tuple[int, Iterations]], times: Sequence[Times]) -> tuple[float, float] | None:

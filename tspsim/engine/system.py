@@ -59,7 +59,7 @@ class System:
     #: Uneven links between switches do not tell ranks apart: classes move at their worst link (:func:`alike`).
     at_worst: bool = False
     #: How the run was shortened, for whoever reads its answer.
-    told: str = ""
+    note: str = ""
 
     @property
     def channels(self) -> list[Channel]:
@@ -284,7 +284,7 @@ def system_of(
 ) -> System:
     """The devices and instances that an assignment has to do with."""
     assignment = prepared.assignment
-    used = {key // 2 for role in prepared.roles for takes in role.known.values() for key in takes.keys}
+    used = {key // 2 for role in prepared.roles for takes in role.by_instruction.values() for key in takes.keys}
     ranks = []
     named: dict[int, ReadyProgram] = {}
     for device in devices:
@@ -301,7 +301,7 @@ def system_of(
 def with_algorithms(role: ReadyProgram, device: SimulatedDevice) -> ReadyProgram:
     """The role whose labels of communication say which algorithm moved the data of one of its devices."""
     distinct = list(role.distinct)
-    for _, keys, label, _ in role.known.values():
+    for _, keys, label, _ in role.by_instruction.values():
         channel = device.channels.get(keys[0]) if keys else None
         if channel is not None:
             distinct[label] = distinct[label].with_shape(f"{distinct[label].shape}, {channel.algorithm}")

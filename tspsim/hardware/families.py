@@ -207,10 +207,12 @@ def read_shape(shape: Mapping[str, Any]) -> dict[str, Any]:
         if min(smallest.values()) > 0.0 and largest < float("inf"):
             return numbers
     else:
-        arrays = np.broadcast_arrays(*(np.asarray(value, dtype=float) for value in shape.values()))
-        numbers = dict(zip(shape, arrays, strict=True))
-        smallest = {name: array.min() if array.size else 1.0 for name, array in numbers.items()}
-        largest = max((array.max() for array in arrays if array.size), default=1.0)
+        columns = {name: np.asarray(value, dtype=float) for name, value in shape.items()}
+        rows = np.broadcast_shapes(*{column.shape for column in columns.values()})
+        numbers = {name: column if column.shape == rows else np.full(rows, column) for name, column in columns.items()}
+        # A single number is looked at as one.
+        smallest = {n: float(c) if c.ndim == 0 else c.min() if c.size else 1.0 for n, c in columns.items()}
+        largest = max((float(c) if c.ndim == 0 else c.max() for c in columns.values() if c.size), default=1.0)
     for name, value in smallest.items():
         if not value > 0.0 and not (value == 0.0 and name in _MAY_BE_ZERO):
             raise InputError(f"{name} must be more than zero, not {value:g}")

@@ -147,10 +147,11 @@ def _behind_caches(
     alone = [replace(attention, rows=((context, 1),)) for context in lengths]
 
     def of_the_longest(values: Iterable[float]) -> FloatArray:
-        """Sums over the one longest sequence, the two longest, and so on."""
-        return np.cumsum(np.repeat(np.array(list(values), dtype=float), counts))
+        """Sums over all sequences of the greatest length, those and one more, and so on: of equal ones more are never
+        faster."""
+        return np.cumsum(np.repeat(np.array(list(values), dtype=float), counts))[counts[0] - 1 :]
 
-    batches = np.arange(1.0, attention.batch + 1.0)
+    batches = np.arange(float(counts[0]), attention.batch + 1.0)
     times = device.shared_at_clock(
         isolated(batches, of_the_longest(lengths) / batches),
         device.matrix_shares(

@@ -112,6 +112,11 @@ class Architecture(Dimensions):
         return tuple(blocks.setdefault(block, block) for block in map(self.block, range(self.layers)))
 
     @once
+    def routed_layers(self) -> int:
+        """Layers with routed experts."""
+        return sum(block.experts for block in self.blocks)
+
+    @once
     def distinct(self) -> tuple[Block, ...]:
         """Kinds of layer, in order of first appearance."""
         return tuple(dict.fromkeys(block for _, _, block in self._runs))
@@ -241,7 +246,7 @@ class Architecture(Dimensions):
         if self.experts is None:
             return self.parameters
         idle = (self.experts.count - self.experts.topk) * self.expert_parameters
-        return self.parameters - idle * sum(block.experts for block in self.blocks)
+        return self.parameters - idle * self.routed_layers
 
     def weight_bytes(self, formats: Formats | None = None, *, multi_token: bool = False) -> float:
         """Bytes of all weights, each class in its type; ``multi_token``: with the modules for further tokens.

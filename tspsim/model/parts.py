@@ -323,6 +323,13 @@ class Dimensions(StatedFacts, ABC):
         """What layer number ``layer`` (from 0) is made of."""
 
     @property
+    def projection_biases(self) -> int:
+        """Elements of the biases of projections to Q, K and V, and of the output's."""
+        biased = self.attention_bias or self.linear_bias
+        inner = self.attention_width + 2 * self.kv_width if biased else 0
+        return inner + (self.hidden if self.linear_bias else 0)
+
+    @property
     def attention_width(self) -> int:
         """a = H·d: often h, not always (Qwen3-32B has 8192 beside 5120)."""
         return self.heads * self.head_dim

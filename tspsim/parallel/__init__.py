@@ -42,8 +42,8 @@ from .scheme import SCHEMES, Received, Scheme, choices_of, scheme_of, switches_o
 from .schemes import folded, folded_decode, tensor
 from .schemes.folded_form import DECODE_FORMS
 from .schemes.transport import WEIGHT_TRANSPORTS
+from .search_rule import SEARCH_RULES, SearchRule
 from .serving_engine import Captured, ServingEngine
-from .sought import SOUGHT, Sought
 from .stack import IDEAL, Stack
 from .stack_spec import StackSpec, load_stack
 from .state.checkpoint import CHECKPOINTS
@@ -62,7 +62,7 @@ __all__ = [
     "INDEX_EXCHANGES",
     "RESIDUALS",
     "SCHEMES",
-    "SOUGHT",
+    "SEARCH_RULES",
     "SWITCHES",
     "WEIGHT_TRANSPORTS",
     "Adapters",
@@ -78,8 +78,8 @@ __all__ = [
     "Received",
     "Residency",
     "Scheme",
+    "SearchRule",
     "ServingEngine",
-    "Sought",
     "Stack",
     "StackSpec",
     "Unequal",

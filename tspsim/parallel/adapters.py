@@ -123,17 +123,17 @@ class Adapters:
     def forward(self, product: Gemm) -> Iterator[Operator]:
         """Adapters of Y[m, n] = X[m, k]·W: P, its product with B, and the sum with Y."""
         m, n, k, r, batch = *self._shape(product), self.rank, self._pairs(product)
-        yield thin(m, r, k, batch, "adapter down")
-        yield thin(m, n, r, batch, "adapter up")
+        yield adapter_product(m, r, k, batch, "adapter down")
+        yield adapter_product(m, n, r, batch, "adapter up")
         yield added(batch * m, n)
 
     def backward(self, gradient: Gemm) -> Iterator[Operator]:
         """Adapters of dX[m, k] = dY[m, n]·Wᵀ, a gradient of shape [m, k] and depth n."""
         m, k, n, r, batch = *self._shape(gradient), self.rank, self._pairs(gradient)
-        yield thin(m, r, n, batch, "adapter up, d input", Computes.INPUT_GRADIENT)
-        yield thin(r, n, m, batch, "adapter up, d weight", Computes.WEIGHT_GRADIENT)
-        yield thin(k, r, m, batch, "adapter down, d weight", Computes.WEIGHT_GRADIENT)
-        yield thin(m, k, r, batch, "adapter down, d input", Computes.INPUT_GRADIENT)
+        yield adapter_product(m, r, n, batch, "adapter up, d input", Computes.INPUT_GRADIENT)
+        yield adapter_product(r, n, m, batch, "adapter up, d weight", Computes.WEIGHT_GRADIENT)
+        yield adapter_product(k, r, m, batch, "adapter down, d weight", Computes.WEIGHT_GRADIENT)
+        yield adapter_product(m, k, r, batch, "adapter down, d input", Computes.INPUT_GRADIENT)
         yield added(batch * m, k)
 
     def _pairs(self, product: Gemm) -> int:
@@ -144,7 +144,7 @@ class Adapters:
         return product.m * (product.batch // self._pairs(product)), product.n, product.k
 
 
-def thin(m: int, n: int, k: int, pairs: int, name: str, computes: Computes = Computes.OUTPUT) -> Gemm:
+def adapter_product(m: int, n: int, k: int, pairs: int, name: str, computes: Computes = Computes.OUTPUT) -> Gemm:
     """One product of ``pairs`` adapters."""
     product = GroupedGemm if pairs > 1 else Gemm
     return product(m, n, k, batch=pairs, name=name, role=Role.ADAPTER, computes=computes)

@@ -18,7 +18,7 @@ class EngineLimits:
     #: Words in the names of devices that get the limits of less memory.
     but: tuple[str, ...] = ()
 
-    def holds_on(self, device: str) -> bool:
+    def applies_to(self, device: str) -> bool:
         """Whether the limits apply to GPUs of this name, given the memory."""
         return not any(word in device.lower() for word in self.but)
 

@@ -383,7 +383,7 @@ class ServingEngine:
     def on(self, device: str, kind: str = "") -> ServingEngine:
         """The engine with a device's host times, waits and limits, and with the blocks of a kind of attention."""
         factor, skew = self.slower_host(device), self.skews.get(device, self.skew)
-        limits = tuple(limit for limit in self.limits if limit.holds_on(device))
+        limits = tuple(limit for limit in self.limits if limit.applies_to(device))
         block = next((pages.tokens for pages in self.pages if pages.hold(kind, device)), self.block_tokens)
         chosen = self.selection
         if chosen is not None and any(word in device.lower() for word in chosen.but):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from ..base.memo import once
 from ..hardware.pricers import in_steps
 from ..model.routed import CHOICE_BYTES
 from ..operators import ChoiceKernels, Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role, element_bytes
@@ -35,6 +36,20 @@ class Stack:
         Host seconds to launch a message.
     expert_s
         Host seconds per local expert of a product of experts, in frameworks that issue them one by one.
+    role_launches
+        Role of an operator (:class:`tspsim.operators.Role`), and what it computes where that is no output → kernels
+        that the host launches around it, itself among them; one where left out.
+    cast_launches
+        Kernels more that it launches for a product in eight bits or fewer: what scales and casts what it reads.
+    exchange_launches
+        Kernels that it launches for an all-to-all with experts: of a library that takes tokens where they stand, and a
+        plain one, with the counts, splits and orders of rows that it needs.
+    reads_counts
+        Behind every choice of experts in training the host waits until it can read how many rows each got.
+    ahead_without_experts
+        Of models without routed experts the host is always ahead of its device, so that none of its launches counts.
+    queues_chunks
+        Where a stage has several chunks, the device alone waits for what others send: the host launches on.
     traffic_factor
         Bytes of norms, rope, activations and residual sums over those of the fused kernels.
     loss_factor
@@ -123,6 +138,12 @@ class Stack:
     collective_s_per_rank: float = 0.0
     message_s: float = 0.0
     expert_s: float = 0.0
+    role_launches: tuple[tuple[str, float], ...] = ()
+    cast_launches: float = 0.0
+    exchange_launches: tuple[float, float] = (0.0, 0.0)
+    reads_counts: bool = False
+    ahead_without_experts: bool = False
+    queues_chunks: bool = False
     traffic_factor: float = 1.0
     loss_factor: float | None = None
     softmax_bytes: float = 4.0
@@ -173,6 +194,8 @@ class Stack:
 
     def launches(self, *, experts: bool) -> bool:
         """Whether launches take host time for a model with or without experts."""
+        if self.ahead_without_experts and not experts:
+            return False
         anything = max(self.kernel_s, self.collective_s, self.collective_s_per_rank, self.message_s)
         return max(anything, self.expert_s if experts else 0.0) > 0.0
 
@@ -185,7 +208,7 @@ class Stack:
         """Host seconds of ``operators``' kernels; with piecewise graphs, attention and the next launch."""
         if captured is Captured.PIECES:
             return 2.0 * self.kernel_s * sum([operator.role is Role.ATTENTION for operator in operators])
-        launches = self.engine.launches
+        launches = self.engine.launches if self.engine.launched else self.launches_of
         return sum(
             [
                 self.kernel_s * launches(operator, experts) * operator.kernels + self.expert_s * operator.local_experts
@@ -193,11 +216,27 @@ class Stack:
             ]
         )
 
+    @once
+    def _of_roles(self) -> dict[str, float]:
+        return dict(self.role_launches)
+
+    def launches_of(self, operator: Operator, experts: Experts | None = None) -> float:
+        """Kernels that the host launches for one operator where no engine counts them."""
+        if not self.role_launches and not self.cast_launches:
+            return 1.0
+        name = launch_name(operator.role, operator.computes)
+        narrow = isinstance(operator, Gemm) and element_bytes(operator.dtype) < element_bytes("bf16")
+        return self._of_roles.get(name, 1.0) + (self.cast_launches if narrow else 0.0)
+
     def exchange_s(self, ranks: int, captured: Captured = Captured.NOTHING) -> float:
         """Host seconds of a collective between ``ranks`` ranks, outside graphs."""
         if ranks <= 1 or captured is Captured.PIECES:
             return 0.0
         return self.collective_s + self.collective_s_per_rank * (ranks - 1)
+
+    def expert_exchange_s(self, captured: Captured = Captured.NOTHING, *, library: bool) -> float:
+        """And of what it launches around an all-to-all with experts: a library's, or a plain one."""
+        return 0.0 if captured is Captured.PIECES else self.kernel_s * self.exchange_launches[not library]
 
     def seconds(self, operator: Operator, best_s: float) -> float:
         """Seconds of a kernel that takes ``best_s`` with the device's best library."""
@@ -304,6 +343,15 @@ class Stack:
         return (operator,)
 
 
+def launch_name(role: Role, computes: Computes = Computes.OUTPUT) -> str:
+    """What :attr:`Stack.role_launches` calls an operator.
+
+    >>> launch_name(Role.NORM), launch_name(Role.NORM, Computes.INPUT_GRADIENT)
+    ('norm', 'norm: input gradient')
+    """
+    return role.value if computes is Computes.OUTPUT else f"{role.value}: {computes.value}"
+
+
 def _with_casts(product: Gemm) -> tuple[Operator, ...]:
     """A product in eight bits, and the kernels that write what it reads.
 
@@ -334,6 +382,8 @@ def _with_casts(product: Gemm) -> tuple[Operator, ...]:
     return turned, *casts, alone, moved("gradients across", own, read + element, rows)
 
 
+#: Names of operators in :attr:`Stack.role_launches`.
+LAUNCH_NAMES = tuple(launch_name(role, computes) for role in Role for computes in Computes)
 #: Bytes of an element that no kernel has cast; and of one of 12 bits, with a scale for 128 of them.
 WIDE, E5M6 = element_bytes("bf16"), 1.5 + 4.0 / 128.0
 #: Tensors of the residual stream that one kernel of a sum and its norm moves, forward and backward.

@@ -14,7 +14,7 @@ from tspsim.steps import Step
 
 from .activation_store import ACTIVATION_STORES
 from .engine_spec import EngineSpec
-from .stack import Stack
+from .stack import LAUNCH_NAMES, Stack
 from .stated import Expected, StackSection, Stated
 
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
@@ -23,6 +23,7 @@ Upper = Annotated[float, Field(ge=1.0, le=20.0)]
 #: A registered store of activations; the error for an unknown name offers the nearest.
 StoreName = Annotated[str, AfterValidator(lambda name: ACTIVATION_STORES.get(name).name)]
 BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
+Launches = Annotated[float, Field(ge=0.0, le=1000.0, allow_inf_nan=False)]
 Tensors = Annotated[float, Field(ge=2.0, le=20.0, allow_inf_nan=False)]
 BytesPerLogit = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
 
@@ -43,6 +44,17 @@ SECTIONS = ("name", "description", "libraries", "vendors", "steps", "engine", "v
 StepKind = Literal["forward", "training", "serving"]
 
 
+def _roles(stated: Stated[dict[str, float]]) -> Stated[dict[str, float]]:
+    for name in stated.value:
+        if name not in LAUNCH_NAMES:
+            raise UnknownNameError("operator", name, LAUNCH_NAMES)
+    return stated
+
+
+#: By the role of an operator, and what it computes where that is no output (:func:`tspsim.parallel.stack.launch_name`).
+Launched = Annotated[Stated[dict[str, Launches]], AfterValidator(_roles)]
+
+
 def kind_of(step: Step) -> StepKind:
     """The kind of a step, as stacks state it."""
     return "training" if step.trains else "serving" if step.serves else "forward"
@@ -52,7 +64,11 @@ class VersionSpec(EngineSpec):
     """What differs in a version of a stack: its engine, its host, the spread of its measured runs."""
 
     kernel: Expected[Seconds] | None = Field(None, description="host time of a kernel")
+    collective: Expected[Seconds] | None = Field(None, description="host time of a collective")
     collective_per_rank: Expected[Seconds] | None = Field(None, description="host time of a collective per other rank")
+    expert: Stated[Seconds] | None = Field(None, description="of each local expert in a product of experts")
+    role_launches: Launched | None = Field(None, description="of operators that are launched otherwise")
+    reads_counts: Stated[StrictBool] | None = Field(None, description="whether it reads how many rows experts got")
     spread: Stated[tuple[Lower, Upper]] | None = Field(
         None, description="90 % interval of measured step time over the simulated one"
     )
@@ -70,6 +86,22 @@ class StackSpec(StackSection):
     message: Expected[Seconds] | None = Field(None, description="host time of a message")
     collective_per_rank: Expected[Seconds] | None = Field(None, description="host time of a collective per other rank")
     expert: Stated[Seconds] | None = Field(None, description="host time per local expert of a product of experts")
+    role_launches: Launched | None = Field(None, description="role of an operator → kernels that it launches for one")
+    cast_launches: Stated[Launches] | None = Field(
+        None, description="kernels more that scale and cast what a product in eight bits or fewer reads"
+    )
+    exchange_launches: Stated[tuple[Launches, Launches]] | None = Field(
+        None, description="kernels launched for an all-to-all with experts: a library's, a plain one"
+    )
+    reads_counts: Stated[StrictBool] | None = Field(
+        None, description="in training the host waits behind a choice of experts to read how many rows each got"
+    )
+    ahead_without_experts: Stated[StrictBool] | None = Field(
+        None, description="of models without routed experts the host is ahead of the device: no launch of theirs counts"
+    )
+    queues_chunks: Stated[StrictBool] | None = Field(
+        None, description="with several chunks a stage, the device alone waits for what other stages send"
+    )
     traffic_factor: Stated[Factor] | None = Field(None, description="bytes of unfused kernels over fused ones")
     loss_factor: Stated[Factor] | None = Field(None, description="bytes of the loss and its gradient over a fused one")
     softmax_bytes: Stated[BytesPerLogit] | None = Field(
@@ -167,8 +199,11 @@ class StackSpec(StackSection):
         update: dict[str, Any] = {"name": f"{self.name}{catalog.VERSION}{name}"}
         if stated or self.engine is not None:
             update["engine"] = (self.engine or EngineSpec()).model_copy(update=stated)
-        host = ("kernel", "collective_per_rank", "spread")
+        host = ("kernel", "collective", "collective_per_rank", "expert", "reads_counts", "spread")
         update |= {key: getattr(own, key) for key in host if getattr(own, key) is not None}
+        if own.role_launches is not None:
+            usual = {} if self.role_launches is None else self.role_launches.value
+            update["role_launches"] = own.role_launches.model_copy(update={"value": usual | own.role_launches.value})
         return self.model_copy(update=update)
 
     def runs(self, vendor: str, step: Step) -> bool:
@@ -210,6 +245,7 @@ class StackSpec(StackSection):
         values: dict[str, Any] = {
             WITH_UNITS.get(key, key): entry.value for key, entry in stated.items() if entry is not None
         }
+        values["role_launches"] = () if self.role_launches is None else tuple(sorted(self.role_launches.value.items()))
         values["libraries"] = tuple(sorted((kernel, entry.value) for kernel, entry in self.libraries.items()))
         if self.engine is not None:
             values["engine"] = self.engine.engine(self.name)
@@ -245,6 +281,8 @@ def _text(key: str, entry: Stated[Any]) -> str:
         if isinstance(entry, Expected) and entry.range is not None:
             text += f" ({' to '.join(map(duration, entry.ends))})"
         return text
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {number:g}" for name, number in value.items())
     if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
         return " and ".join(value)
     return " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)

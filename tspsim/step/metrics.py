@@ -383,8 +383,8 @@ def host_of_passes_s(job: Job) -> float:
 def host_of_a_pass_s(job: Job) -> float:
     """The part of a pass that does not depend on its batch: small kernels and waits of the stage's layers, and the
     host's work between verifying drafts and making the next."""
-    engine, routed = job.work.stack.engine, sum(block.experts for block in job.model.blocks)
-    stages, ranks = job.plan.pp, max(job.whole_ranks, job.plan.ep)
+    engine, routed = job.work.stack.engine, job.model.routed_layers
+    stages, ranks = job.plan.pp, max(job.tensor_ranks, job.plan.ep)
     drafted = engine.drafted.value if job.drafts is not None and job.drafts.tokens else 0.0
     layers = -(-job.model.layers // stages), -(-routed // stages)
     return engine.between_s(*layers, ranks, job.model.experts) + drafted

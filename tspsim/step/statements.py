@@ -227,7 +227,7 @@ def notes_of(job: Job) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def for_nothing(question: Question, job: Job) -> Iterator[str]:
+def keys_without_effect(question: Question, job: Job) -> Iterator[str]:
     """A note on stated keys that have no effect in this step."""
     entry = next((spec for spec in question.scenario.plans if spec.name == job.plan.name), None)
     usual = {name: field.default for name, field in type(entry).model_fields.items()} if entry is not None else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
@@ -36,14 +37,14 @@ class Row(NamedTuple):
         return self.context_tokens + (self.query_tokens / 2 if causal else self.query_tokens)
 
 
-def dealt(rows: Iterable[tuple[int, int, int]], parts: int, part: int = 0) -> tuple[Row, ...]:
+def round_robin(rows: Iterable[tuple[int, int, int]], parts: int, part: int = 0) -> tuple[Row, ...]:
     """The rows of one part when sequences ``(queries, context, sequences)`` are dealt round-robin, longest first.
 
     Part 0 has most.
 
-    >>> [tuple(row) for row in dealt(((1, 4096, 3), (1, 8192, 2)), 2)]
+    >>> [tuple(row) for row in round_robin(((1, 4096, 3), (1, 8192, 2)), 2)]
     [(1, 8192, 1), (1, 4096, 2)]
-    >>> [tuple(row) for row in dealt(((1, 4096, 3), (1, 8192, 2)), 2, 1)]
+    >>> [tuple(row) for row in round_robin(((1, 4096, 3), (1, 8192, 2)), 2, 1)]
     [(1, 8192, 1), (1, 4096, 1)]
     """
     mine, before = [], 0
@@ -333,11 +334,13 @@ class Load:
     def decoding(self, parts: int = 1) -> tuple[Row, ...]:
         """Rows of the decoding sequences, longest first; of ``parts`` round-robin parts, the one with most."""
         whole, more = divmod(self.batch, max(1, len(self.contexts)))
-        kinds: dict[int, int] = {}
-        for index, context in enumerate(sorted(self.contexts, reverse=True)):
-            kinds[context] = kinds.get(context, 0) + whole + (index < more)
+        contexts = sorted(self.contexts, reverse=True)
+        kinds = Counter(contexts)
+        if (whole, more) != (1, 0):
+            kinds = Counter({context: whole * count for context, count in kinds.items()})
+            kinds.update(contexts[:more])
         caches, queries = self.streams.caches, self.queries
-        return dealt([(queries, context, caches * count) for context, count in kinds.items()], parts)
+        return round_robin([(queries, context, caches * count) for context, count in kinds.items()], parts)
 
     def chunks(self) -> list[tuple[Row, bool]]:
         """Rows of the prompts' pieces in order, each with whether it ends its prompts."""

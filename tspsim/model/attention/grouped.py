@@ -52,9 +52,7 @@ class Grouped(AttentionKind):
         return layer.model.hidden * (2 * layer.query_width + 2 * layer.kv_width + gate)
 
     def other_parameters(self, model: Dimensions, block: Block) -> int:
-        biased = model.attention_bias or model.linear_bias
-        bias = model.attention_width + 2 * model.kv_width if biased else 0
-        return bias + (model.hidden if model.linear_bias else 0)
+        return model.projection_biases
 
     def norm_parameters(self, model: Dimensions, block: Block) -> int:
         """Of Q and K over d, or over all their heads."""

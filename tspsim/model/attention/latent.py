@@ -54,9 +54,7 @@ class Latent(AttentionKind):
         return model.hidden * self.facts(model).down_width
 
     def other_parameters(self, model: Dimensions, block: Block) -> int:
-        biased = model.attention_bias or model.linear_bias
-        bias = model.attention_width + 2 * model.kv_width if biased else 0
-        return bias + (model.hidden if model.linear_bias else 0)
+        return model.projection_biases
 
     def norm_parameters(self, model: Dimensions, block: Block) -> int:
         """Of the latents; Q and K over d where the model has those."""

@@ -18,7 +18,7 @@ from ..builder import ProgramBuilder
 from ..job import Job
 from ..pipeline import Refusal
 from ..registries import ContextShare, Option
-from ..sought import decodes, sought_objects
+from ..search_rule import decodes, rule_for_objects
 from .index_exchange import IndexExchange, index_exchange_of
 
 #: Bytes of a log-sum-exp, and of an element of a numerator or denominator.
@@ -118,7 +118,7 @@ class Partial:
         best = BestOf(self.tokens, self.ranks * self.topk, self.topk, self.index.candidate_bytes)
         return [builder.compute("best of all", best, after=[gathered])]
 
-    def pass_over(self, size_bytes: float, name: str) -> MemoryBound:
+    def combine_kernel(self, size_bytes: float, name: str) -> MemoryBound:
         """A kernel that rescales or sums partial outputs."""
         return MemoryBound("add", size_bytes, self.tokens, name=name, role=Role.MERGE)
 
@@ -214,5 +214,5 @@ OPTION = Option(
     DECODE_EXCHANGES,
     None,
     "how ranks that share contexts merge partial attention",
-    sought_objects(lambda work: DECODE_EXCHANGES.values(), of=decodes, used=shares_contexts),
+    rule_for_objects(lambda work: DECODE_EXCHANGES.values(), of=decodes, used=shares_contexts),
 )

@@ -19,7 +19,7 @@ from ...operators import Gemm, MemoryBound, Operator, Role
 from ..builder import ProgramBuilder
 from ..experts import expert, expert_serving
 from ..feature import attending
-from ..job import Job
+from ..job import Job, MadeOfRows
 from ..registries import ContextShare, in_heads
 from ..residual import residual_of
 from . import expert_pool
@@ -51,8 +51,15 @@ def operators_of(
     block, operators = layer.kind, job.attention_operators
     key = make.__name__, layer.shards, block.window, block.chunk, block.attention, block.indexer, block.compression
     if key not in operators:
-        operators[key] = make(layer, job.rows)
-    return operators[key]
+        operators[key] = MadeOfRows(make, layer, make(layer, job.rows))
+    return operators[key].operators
+
+
+def attends_alone(job: Job) -> bool:
+    """Whether of all that is written of such a step :func:`operators_of` alone looks at the rows of a pass: contexts
+    are on one rank, and no feature, and no branches of a stream, attend in another way."""
+    ranks, branches = job.scheme.context(job.plan).ranks, job.work.load.streams.branches
+    return ranks == 1 and not branches and attending(job, attend) is attend
 
 
 def serve_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str) -> list[int]:
@@ -88,7 +95,7 @@ def project(
     waiting: list[Operator] = [layer.norm(tokens)]
     entering = operators_of(job, layer, kind.enter)
     first, ready, width = -1, list(before), 0
-    ranks = job.scheme.whole_ranks(job)
+    ranks = job.scheme.tensor_ranks(job)
 
     def flush(name: str) -> None:
         nonlocal first, ready, waiting
@@ -226,7 +233,7 @@ def shared_experts(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis:
 
 def sum_rows(builder: ProgramBuilder, job: Job, axis: str, after: int, name: str, *, sums: bool = True) -> int:
     """Sum all tokens' rows over the ranks; nothing if one rank has all, or the residual stream has no sum here."""
-    if job.scheme.whole_ranks(job) == 1 or not sums:
+    if job.scheme.tensor_ranks(job) == 1 or not sums:
         return after
     return summed(builder, job, axis, after, name)
 

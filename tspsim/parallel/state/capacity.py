@@ -18,7 +18,7 @@ from typing import Any
 from ...base.units import gib
 from ...model.attention import CacheUse
 from ...steps import PREFILL_STEP, Load, Streams
-from ...steps.load import dealt
+from ...steps.load import round_robin
 from ..engine_memory import Budget, MemoryRule
 from ..job import Job
 from ..pipeline import Chunk
@@ -151,7 +151,7 @@ class Capacity:
 
     def _needed(self, stage: StageRoom, sequences: Sequence[tuple[int, int]]) -> float:
         rows = tuple((0, tokens, count) for tokens, count in sequences)
-        mine = dealt(rows, self.share.sequences)
+        mine = round_robin(rows, self.share.sequences)
         return sum(count * self._sequence_bytes(stage, tokens) for _, tokens, count in mine)
 
     def _sessions(self, stage: StageRoom, context: int, size_bytes: float) -> float:

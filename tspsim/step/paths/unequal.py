@@ -85,7 +85,7 @@ def rates_of(job: Job, summed: Callable[[Job, Callable[[Operator], float]], floa
 def replicas_s(job: Job, rates: TokenRates) -> list[float]:
     """Lower bound of each replica's seconds with its assigned sequences."""
     stages, replicas = job.plan.pp, []
-    for packs in job.dealt.packs:
+    for packs in job.assignment.packs:
         packs_s = [rates.pack_s(job, pack) for pack in packs]
         replicas.append(max(sum(packs_s) / stages + (stages - 1) / stages * min(packs_s), max(packs_s)))
     return replicas
