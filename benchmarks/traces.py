@@ -102,12 +102,16 @@ def laying(path: Path) -> dict[str, float]:
     oracle, draw = tspsim.predict(SCENARIO), random.Random(0)
     batches = [[(1, draw.randint(100, 4000), 1) for _ in range(draw.randint(1, 200))] for _ in range(2000)]
     pieces = [[*batch, (draw.randint(17, 2048), 0, 1)] for batch in batches]
+    behind = [[(draw.randint(17, 2048), draw.randint(1, 6000), 1), *batch] for batch in batches]
+    two = [[(draw.randint(17, 1024), draw.randint(0, 6000), 1), *batch] for batch in pieces]
     return {
         "lay_s": whole,
         "align_s": aligned,
         "matched": laid.matched_share,
         "oracle_us": asking(oracle, batches),
         "oracle_with_a_prompt_us": asking(oracle, pieces),
+        "oracle_behind_a_cache_us": asking(oracle, behind),
+        "oracle_with_two_prompts_us": asking(oracle, two),
     }
 
 

@@ -125,7 +125,7 @@ def test_check_says_what_is_asked_and_what_fits(capsys: pytest.CaptureFixture[st
         ("traffic.prompt=-5", 2, "traffic.prompt: '-5' must be more than zero"),
         ("traffic.prompt=400Ki", 2, "the model has 131,072 positions"),
         ("workload.engine.max_num_seq=3", 2, "unknown option of vllm 'max_num_seq' (did you mean 'max_num_seqs'?)"),
-        ("workload.pass=decode", 2, "workload.pass: says how much a single step is; leave it out beside traffic"),
+        ("workload.pass=decode", 2, "workload.pass: states the size of a single step; leave it out beside traffic"),
         ("workload.model=llama-3.1-70b", 3, "no plan fits; the nearest, one, needs"),
         ("workload.engine.kv_tokens=0", 3, "tokens does not fit the caches of a replica, which hold 0"),
         # That it is answered well: test_serving_answer.py.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.base.errors import InputError
-from tspsim.parallel.lengths import Dealt, Groups, dealt
+from tspsim.parallel.lengths import Groups, SequenceAssignment, assign
 from tspsim.step.question import look_up
 from tspsim.step.result import PlanResult
 
@@ -46,9 +46,9 @@ def run(folder: Path, lengths: list[int], *plans: dict[str, Any], **more: Any) -
     return tspsim.simulate(asked(folder, lengths, *plans, **more)).plans
 
 
-def shares(lengths: list[int], *, count: int = 8, room: int | None = 1024) -> Dealt:
+def shares(lengths: list[int], *, count: int = 8, room: int | None = 1024) -> SequenceAssignment:
     groups = Groups(count, 1, room, True, lambda ranks: 2 * ranks if ranks > 1 else 1)
-    return dealt(MODEL, tuple(lengths), True, "work", groups)
+    return assign(MODEL, tuple(lengths), True, "work", groups)
 
 
 @given(st.lists(st.integers(1, 8192), min_size=1, max_size=40), st.sampled_from([1, 2, 8, 16]))
@@ -165,7 +165,7 @@ def test_drawn_lengths_depend_on_their_seed_alone_and_are_cut(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("plan", "work", "said"),
     [
-        ({"sp": "auto", "rank_tokens": 500}, {}, "plans.P0.rank_tokens: 500 tokens a rank are 4000 of a sequence"),
+        ({"sp": "auto", "rank_tokens": 500}, {}, "plans.P0.rank_tokens: ranks with 500 tokens each hold 4000"),
         ({"sp": 4, "rank_tokens": 1000}, {}, "take at least 1750"),
         ({"sp": "auto", "pp": 2, "schedule": "zb-h1"}, {}, "plans.P0.schedule: zb-h1 beside workload.lengths"),
         ({"offload_from": 1024}, {}, "plans.P0.offload_from: says which sequences' activations offload_layers sends"),

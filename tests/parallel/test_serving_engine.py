@@ -163,7 +163,7 @@ def test_a_graph_saves_no_more_than_a_products_start_and_never_beats_the_rooflin
     inside_s = Saving(ServingEngine(saved=saved), device).seconds(product, alone_s)
     least_s = max(product.flops / device.peak_of(dtype), product.hbm_bytes / device.hbm_bytes_per_s)
     assert min(alone_s, least_s) <= inside_s <= alone_s
-    start_s = 1e-6 * device.product_alone("gemm", dtype).parameters["launch_us"]
+    start_s = 1e-6 * device.product_without_cast("gemm", dtype).parameters["launch_us"]
     assert alone_s - inside_s <= min(1e-6 * saved_us, start_s) * (1.0 + 1e-9) + 1e-18
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.engine import architecture, latent, model_file, moe, question
+from helpers.engine import architecture, job_of, latent, model_file, moe, programs_of, question
 
 import tspsim
 from tspsim.model import Architecture, load_model
+from tspsim.parallel import CONTEXT_METHODS
+from tspsim.program import Collective
 
 MIB = 2**20
 KI = 1024
@@ -305,3 +307,22 @@ def test_latent_attention_folds_its_matrices_and_exchanges_whole_heads(tmp_path:
     found = moved(model_file(tmp_path, model), {"name": "folded", "tsp": 8}, sequence=2048)[0]
     context = 2048 * 16 * (48 + 64)
     assert found["attention"] == 2 * (model.attention_matrix_parameters_per_layer + context) * Fraction(7, 8)
+
+
+def test_latent_heads_are_as_wide_as_queries_one_way_and_as_values_the_other() -> None:
+    """DeepSeek-V2 (arXiv 2405.04434), §2.1: a head's query and key have 48 elements here, its value and output 64."""
+    tokens, heads = 2048 // 4, 8
+    ulysses, token_ring = (
+        job_of(latent(layers=1), sequence=2048, sp=4, exchange=exchange) for exchange in ("ulysses", "token_ring")
+    )
+    layer = token_ring.layer(1)
+    assert (layer.query_width, layer.kv_width, layer.output_width) == (heads * 48, heads * (48 + 64) / 2, heads * 64)
+    sizes = {
+        issued.instruction.name: issued.instruction.size_bytes
+        for issued in programs_of(ulysses)[0].unrolled()
+        if isinstance(issued.instruction, Collective)
+    }
+    assert sizes["tokens to heads"] == 2 * tokens * heads * (48 + 48 + 64)
+    assert sizes["heads to tokens"] == 2 * tokens * heads * 64
+    queries, outputs = 2 * tokens * heads * 48, 2 * tokens * heads * 64 + 4 * tokens * heads
+    assert CONTEXT_METHODS.get("token_ring").received_bytes(token_ring) == 3 * (queries + outputs)

@@ -62,8 +62,8 @@ def test_with_traffic_a_workload_says_nothing_of_a_single_step() -> None:
     stated = scenario.to_dict()["workload"]
     assert not {"pass", "batch", "context", "sequence", "sequences_per_replica"} & stated.keys()
     assert load({**question(), "plans": scenario.to_dict()["plans"]}) is not None
-    assert "workload.pass: says how much a single step is" in refused("workload.pass=decode")
-    assert "workload.sequence: says how much a single step is" in refused("workload.sequence=4Ki")
+    assert "workload.pass: states the size of a single step" in refused("workload.pass=decode")
+    assert "workload.sequence: states the size of a single step" in refused("workload.sequence=4Ki")
 
 
 def test_without_traffic_nothing_serves_requests() -> None:

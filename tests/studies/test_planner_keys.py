@@ -14,7 +14,7 @@ from tspsim.parallel import BALANCES, DEALS, DECODE_EXCHANGES, Captured, build_m
 from tspsim.parallel.dispatch import DISPATCHES
 from tspsim.parallel.pipeline import ORDERS
 from tspsim.parallel.search_keys import search_keys
-from tspsim.parallel.sought import AS_STATED
+from tspsim.parallel.search_rule import AS_STATED
 from tspsim.report.plan import searched
 from tspsim.scenario.plan import PlanSpec
 from tspsim.step.paths import LowerBound

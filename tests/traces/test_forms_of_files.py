@@ -10,8 +10,6 @@ import pytest
 from helpers.profiles import Kernel, decode_step, kineto, written
 
 from tspsim import traces
-from tspsim.base.errors import InputError
-from tspsim.cli import main
 from tspsim.traces.names import kind_of
 from tspsim.traces.scenario import guess
 
@@ -47,22 +45,6 @@ def test_an_event_too_deep_is_left_out_and_said(text: str, tmp_path: Path) -> No
     file.write_text(text.replace('"grid": [1, 1, 1]', '"grid": ' + "[" * 5000 + "]" * 5000, 1), encoding="utf-8")
     found = traces.read([file])
     assert len(found) == len(decode_step(6)) - 1 and "1 events that are no valid JSON" in " ".join(found.missing)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("{}".encode("utf-16"), "is in UTF-16"),
-        (b"\x28\xb5\x2f\xfd" + bytes(40), "is packed with another program than gzip"),
-        (b"BZh91AY&SY" + bytes(40), "is packed with another program than gzip"),
-    ],
-)
-def test_other_encodings_are_named(content: bytes, said: str, tmp_path: Path) -> None:
-    file = tmp_path / "t.json"
-    file.write_bytes(content)
-    with pytest.raises(InputError, match=said):
-        traces.read([file])
-    assert main(["trace", "read", str(file)]) == 2
 
 
 def test_kernels_that_finish_a_norm_or_fill_descriptors_are_no_experts() -> None:

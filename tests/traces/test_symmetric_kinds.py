@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.operators import MemoryBound, Role
+from tspsim.operators import MemoryBound
 from tspsim.step.question import Question, look_up
 from tspsim.traces.simulated import Operation, RankTimeline, Simulated
 
@@ -51,12 +51,21 @@ def test_gradients_that_products_add_are_in_the_products(deepseek: tuple[Operati
         assert seconds == pytest.approx(lane.steps[instruction].seconds)
 
 
-def test_products_in_eight_bits_have_their_casts(deepseek: tuple[Operation, ...]) -> None:
-    assert all(item.casts for item in deepseek if item.kind == "grouped_gemm")
-    assert not any(item.casts for item in deepseek if item.kind not in ("gemm", "grouped_gemm"))
-    routers = [item for item in deepseek if item.operator is not None and item.operator.role is Role.ROUTER]
-    assert routers
-    assert not any(item.casts for item in routers)
+def test_casts_of_products_in_eight_bits_stand_beside_them(deepseek: tuple[Operation, ...]) -> None:
+    """What one price has of both is two rows, whose times add up to the instruction's; a router in bf16 has no cast."""
+    ideal = lane_of("ideal")
+    casts = Counter(item.name for item in ideal.operations if item.kind == "quantize")
+    products = Counter(item.name for item in ideal.operations if item.kind == "gemm")
+    assert casts["cast for output projection"] == products["output projection"] > 0
+    assert not casts["cast for router"]
+    taken: Counter[int] = Counter()
+    for item in ideal.operations:
+        taken[item.instruction] += item.seconds  # type: ignore[assignment]
+    assert all(seconds == pytest.approx(ideal.steps[number].seconds) for number, seconds in taken.items())
+    # DeepSeek's are operators of their own, and nothing is cast twice.
+    own = Counter(item.name for item in deepseek if item.kind == "quantize")
+    assert not [name for name in own if name.startswith("cast for ") and name != "cast for backward"]
+    assert own["weights across"] == own["gradients across"] == own["inputs across"] > 0
 
 
 def test_latents_are_normed_forward_again_and_back(deepseek: tuple[Operation, ...]) -> None:

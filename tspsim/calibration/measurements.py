@@ -10,8 +10,8 @@ from ..base.errors import InputError
 from ..network.cluster import Cluster
 from ..network.collectives.algorithm import AlgorithmCandidate
 from ..network.collectives.exchange import ExpertExchange
-from ..network.collectives.experts import copies, exchange_choice, expert_curve
-from ..network.collectives.library import considered
+from ..network.collectives.experts import copies, exchange_candidate, expert_curve
+from ..network.collectives.library import candidates_of
 from ..network.collectives.schedule import Group
 from ..network.kinds import KINDS
 
@@ -68,7 +68,7 @@ class MeasuredCollective:
         return self.kind, self.ranks, self.library
 
     def ways(self, cluster: Cluster) -> tuple[AlgorithmCandidate, ...]:
-        return considered(Group(cluster, tuple(range(self.ranks))), KINDS.get(self.kind), None, self.library)
+        return candidates_of(Group(cluster, tuple(range(self.ranks))), KINDS.get(self.kind), None, self.library)
 
 
 @dataclass(frozen=True)
@@ -110,4 +110,4 @@ class MeasuredExchange:
         group = Group(cluster, tuple(range(self.ranks)))
         curve = expert_curve(group, self.phase, self.mode, None)
         assert curve is not None
-        return (exchange_choice(group, curve, replace(self.exchange, tokens=1.0), self.phase),)
+        return (exchange_candidate(group, curve, replace(self.exchange, tokens=1.0), self.phase),)

@@ -39,7 +39,7 @@ def trace() -> None:
 def read(files: tuple[str, ...], out_file: str | None, captures: tuple[str, ...]) -> None:
     """Describe traces and logs of one run, one file per rank.
 
-    FILE is a trace of PyTorch's profiler (JSON or gzip), of rocprofv3 (JSON), Nsight Systems (SQLite) or Chakra, a log
+    FILE is a trace of PyTorch's profiler (JSON), of rocprofv3 (JSON), Nsight Systems (SQLite) or Chakra, a log
     of Megatron, torchtitan, NeMo, vLLM or SGLang, or the result of a serving benchmark.
     """
     from ..traces import read as read_files

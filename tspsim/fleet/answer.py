@@ -57,7 +57,7 @@ def answer(
     cluster = cluster_of(question)
     device = load_device(cluster.device_name)
     if question.cluster.power_limit is not None:
-        device = device.limited_to(question.cluster.power_limit)
+        device = device.power_limited(question.cluster.power_limit)
     paces = Paces(question, ask, cluster.gpus_per_node)
     if progress is not None:
         progress("steps of its jobs", 0.0)

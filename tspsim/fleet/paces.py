@@ -109,7 +109,7 @@ class Paces:
         if job.traffic is not None:
             return 1.0  # a service runs for its stated time
         if job.workload is None:
-            return device.limited_to(limit_w).spec.clock_at_limit / device.spec.clock_at_limit
+            return device.power_limited(limit_w).spec.clock_at_limit / device.spec.clock_at_limit
         slow = pace_of(best_of(self._answer(job, nodes, limit_w), job, nodes))
         own = pace_of(best_of(self._answer(job, nodes), job, nodes))
         return min(1.0, own.step_s / slow.step_s)

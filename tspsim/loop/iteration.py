@@ -84,7 +84,7 @@ class Iteration:
         parts, model = self.parts, self.question.model
         work = parts.scenario.workload
         element, trained, generated = work.optimizer.weights, parts.trained(work.model), parts.generated()
-        of_experts = model.routed_parameters_per_layer * sum(block.experts for block in model.blocks) * element
+        of_experts = model.routed_parameters_per_layer * model.routed_layers * element
         shards, pieces = weight_shards(trained), weight_shards(generated)
         if max(parts.keys.ep, parts.rollout.ep) == 1:
             return self._moved(model.parameters * element, shards, pieces, "")

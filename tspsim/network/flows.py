@@ -1,7 +1,4 @@
-"""When messages arrive that share a cluster's links.
-
-The public way to ask the network a question of one's own: any list of flows, their finish times.
-"""
+"""Finish times of any list of flows that share a cluster's links."""
 
 from __future__ import annotations
 
@@ -30,14 +27,14 @@ class Flow:
 
 
 def finish_times(cluster: Cluster, flows: Iterable[Flow]) -> list[float]:
-    """When each flow's last byte has arrived.
+    """Times at which each flow's last byte arrives.
 
     Parameters
     ----------
     cluster
-        Gives routes (:meth:`Cluster.route`, label 0), bandwidths and latencies.
+        Cluster whose routes (:meth:`Cluster.route`, label 0), bandwidths and latencies apply.
     flows
-        In any order.
+        Flows in any order.
 
     Returns
     -------
@@ -51,10 +48,9 @@ def finish_times(cluster: Cluster, flows: Iterable[Flow]) -> list[float]:
 
     Notes
     -----
-    A flow occupies every link of its route from its start until its last byte has left. Rates are max-min
-    fair over the links' stored bandwidth, with no efficiency taken off, and change whenever a flow starts or
-    ends. The latency of the route is added once, at the end. A flow to its own GPU takes no time; an empty
-    one takes the latency.
+    A flow uses every link of its route from its start until its last byte has left. Rates are max-min fair over the
+    links' full bandwidth, without an efficiency, and change when a flow starts or ends. The route's latency is added
+    once, at the end. A flow from a GPU to itself takes no time; an empty flow takes the latency.
 
     Examples
     --------
@@ -69,7 +65,7 @@ def finish_times(cluster: Cluster, flows: Iterable[Flow]) -> list[float]:
     >>> [round(time_s, 6) for time_s in both]
     [1.250001, 1.000001]
     """
-    # The event loop is loaded by whoever runs something: rooms above are read far more often.
+    # Imported here, because most imports of this package do not run the event loop.
     import simpy
 
     from .fluid import Calendar, Channel, Fluid
@@ -96,7 +92,7 @@ def finish_times(cluster: Cluster, flows: Iterable[Flow]) -> list[float]:
 
 
 class _Start:
-    """A flow that is not under way yet."""
+    """The start of a flow at its time."""
 
     def __init__(self, fluid: Fluid, way: Channel, finish_s: list[float]) -> None:
         self.fluid = fluid
@@ -104,7 +100,7 @@ class _Start:
         self.finish_s = finish_s
 
     def begin(self, _event: simpy.Event) -> None:
-        """It sets off, and notes its end when that has come."""
+        """Start the transfer, and record its end when it happens."""
         self.fluid.arrive(self.way, 0).callbacks.append(self._arrived)
 
     def _arrived(self, _event: simpy.Event) -> None:

@@ -1,14 +1,14 @@
-"""Parallel plans: the rank mesh, one file a scheme and a context method, memory a rank.
+"""Parallel plans: the rank mesh, one file per scheme and per context method, memory of a rank.
 
-A *scheme* spreads a replica over its ranks: it writes the pieces of a pass, and answers whatever others ask about it. A
-*context method* is how sequence shards see each other's K and V. Each is one file with one object that registers itself
-(docs/extending.md walks through one); :func:`write_program` joins a scheme's pieces.
+A *scheme* spreads a replica over its ranks: it writes the parts of a pass, and states bytes, memory and constraints. A
+*context method* is how sequence shards attend each other's K and V. Each is one file with one object that registers
+itself (docs/extending.md has an example); :func:`write_program` joins a scheme's parts.
 """
 
 from __future__ import annotations
 
 # isort: off
-# Registries have their objects, and features are asked, in the order of these imports.
+# These imports register objects; registries and features keep their order.
 from . import plan_keys
 from .state import weight_peers, weight_offload, checkpoint  # noqa: F401
 from . import unequal_checks, checks, context, expert_shards  # noqa: F401
@@ -42,8 +42,8 @@ from .scheme import SCHEMES, Received, Scheme, choices_of, scheme_of, switches_o
 from .schemes import folded, folded_decode, tensor
 from .schemes.folded_form import DECODE_FORMS
 from .schemes.transport import WEIGHT_TRANSPORTS
+from .search_rule import SEARCH_RULES, SearchRule
 from .serving_engine import Captured, ServingEngine
-from .sought import SOUGHT, Sought
 from .stack import IDEAL, Stack
 from .stack_spec import StackSpec, load_stack
 from .state.checkpoint import CHECKPOINTS
@@ -62,7 +62,7 @@ __all__ = [
     "INDEX_EXCHANGES",
     "RESIDUALS",
     "SCHEMES",
-    "SOUGHT",
+    "SEARCH_RULES",
     "SWITCHES",
     "WEIGHT_TRANSPORTS",
     "Adapters",
@@ -78,8 +78,8 @@ __all__ = [
     "Received",
     "Residency",
     "Scheme",
+    "SearchRule",
     "ServingEngine",
-    "Sought",
     "Stack",
     "StackSpec",
     "Unequal",

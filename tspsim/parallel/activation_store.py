@@ -1,10 +1,11 @@
-"""In which type a layer's activations wait for its backward: registered stores.
+"""Types in which activations are kept for the backward: registered stores.
 
-wide            as they were computed (the default)
-fp8             inputs of the MLP's activation in eight bits: Megatron-Core's ``activation_func_fp8_input_store``,
-                which casts them there and back in kernels of their own
-fp8_products    these, and inputs of products, which products in eight bits quantised anyway and Transformer Engine
-                keeps so (DeepSeek-V3, arXiv:2412.19437, §3.3.3)
+wide            as computed (the default)
+fp8             inputs of the MLP's activation in eight bits: Megatron-Core's ``activation_func_fp8_input_store``, which
+                casts them in kernels of their own
+fp8_products    the same, and inputs of products, which eight-bit products quantise anyway and Transformer Engine keeps
+in
+                that type (DeepSeek-V3, arXiv:2412.19437, §3.3.3)
 """
 
 from __future__ import annotations
@@ -15,33 +16,33 @@ from dataclasses import dataclass
 from ..base.registry import Registry
 from ..operators import Computes, MemoryBound, Operator, Role
 
-#: Scales of blocks of 128 elements in fp32 (DeepSeek-V3, §3.3.2), beside one byte an element.
+#: Bytes of an fp8 element with an fp32 scale per block of 128 (DeepSeek-V3, §3.3.2).
 SCALED_BYTE = 1.0 + 4.0 / 128.0
 
 
 @dataclass(frozen=True)
 class ActivationStore:
-    """What kept activations take."""
+    """Bytes of kept activations."""
 
-    #: What a plan calls it, and a line for people.
+    #: Its name in plans, and a line for people.
     name: str
     summary: str
-    #: Of an element that enters the MLP's activation; None: as computed.
+    #: Bytes of an element that enters the MLP's activation; None: as computed.
     columns_bytes: float | None = None
-    #: Of an element that enters a product and nothing else; None: as computed.
+    #: Bytes of an element that enters a product and nothing else; None: as computed.
     products_bytes: float | None = None
-    #: Whether it is of work that multiplies in eight bits or fewer alone.
+    #: Whether it requires products in eight bits or fewer.
     products_in_eight_bits: bool = False
 
     def cast(self, operators: Sequence[Operator]) -> Iterator[Operator]:
-        """The operators with the casts there, behind an activation, and back, before its backward."""
+        """The operators with casts after an activation, and back before its backward."""
         for operator in operators:
             if self.columns_bytes is None or not isinstance(operator, MemoryBound) or operator.role not in _ACTIVATIONS:
                 yield operator
                 continue
             there = operator.computes is Computes.OUTPUT
-            # Of three tensors that a gated activation moves two enter it, of the five of its backward as many; without
-            # a gate one of two, and one of three.
+            # Of the three tensors that a gated activation moves, two are inputs; of the five of its backward, two.
+            # Without a gate, one of two, and one of three.
             moved = _MOVED[there] * operator.size_bytes
             size = moved * (1.0 + self.columns_bytes / 2.0)
             cast = MemoryBound("copy", size, operator.rows, name="cast for backward")
@@ -49,7 +50,7 @@ class ActivationStore:
 
 
 _ACTIVATIONS = frozenset({Role.ACTIVATION, Role.EXPERTS_ACTIVATION})
-#: Share of an activation's bytes that enters it, forward and backward, with a gate.
+#: Share of a gated activation's bytes that are its inputs, forward (True) and backward.
 _MOVED = {True: 2.0 / 3.0, False: 2.0 / 5.0}
 
 ACTIVATION_STORES: Registry[ActivationStore] = Registry("activation store", "tspsim.activation_stores", ActivationStore)

@@ -1,11 +1,11 @@
-"""Low-rank adapters beside frozen weights (LoRA): what they add to a layer's products and what freezing leaves out.
+"""Low-rank adapters beside frozen weights (LoRA): operators that they add to a layer, and those that freezing drops.
 
-Beside a product X[m, k]·W[k, n] of rank-r adapters stand P = X·A[k, r] and Y += P·B[r, n] (Hu et al. 2021, LoRA, §4.1).
-Backward, W is frozen: dX = dY·Wᵀ stays, dW = Xᵀ·dY falls away, and dP = dY·Bᵀ, dB = Pᵀ·dY, dA = Xᵀ·dP and
-dX += dP·Aᵀ come in. Adapters are kept and multiplied in bf16, whatever the weights are in.
+Beside a product X[m, k]·W[k, n], adapters of rank r compute P = X·A[k, r] and Y += P·B[r, n] (Hu et al. 2021, LoRA,
+§4.1). In the backward, frozen W has dX = dY·Wᵀ but no dW = Xᵀ·dY; adapters add dP = dY·Bᵀ, dB = Pᵀ·dY, dA = Xᵀ·dP and
+dX += dP·Aᵀ. Adapters are stored and multiplied in bf16, whatever the weights' type.
 
-Where W is cut into shards, so is one of the two: B with W's columns, A with its rows. The other is needed *whole* by
-all that hold a shard.
+If W is sharded, so is one of the two: B with W's columns, A with its rows. All holders of a shard need the other
+*whole*.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..model.layer import LayerShard
 from ..model.routed import RoutedShard
 from ..operators import Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role, Sharding
 
-#: What an adapter can stand beside: a target → roles of products. Routers are left alone.
+#: Target of adapters → roles of products. Routers have no adapters.
 TARGETS = {
     "qkv": (Role.QKV, Role.LATENT_DOWN, Role.LATENT_QUERIES, Role.LATENT_KEYS_VALUES),
     "output": (Role.OUTPUT,),
@@ -36,7 +36,7 @@ ELEMENT_BYTES = 2.0
 
 
 class Halves(NamedTuple):
-    """Parameters of adapters beside one shard: those cut as its weights are, and those that all shards hold alike."""
+    """Parameters of adapters beside one shard: those sharded like its weights, and those whole on all shards."""
 
     split: float = 0.0
     whole: float = 0.0
@@ -50,8 +50,8 @@ class Halves(NamedTuple):
 class Adapters:
     """Adapters of ``rank`` beside the products in ``targets`` (keys of :data:`TARGETS`).
 
-    ``experts`` says what routed experts get where their products are among them: ``each`` a pair of its own, ``shared``
-    one pair for all that stand on a rank (Megatron-Bridge's ``share_expert_adapters``), or ``none``.
+    ``experts``: adapters of routed experts. ``each``: a pair per expert; ``shared``: one pair for all experts of a rank
+    (Megatron-Bridge's ``share_expert_adapters``); ``none``: no pair.
     """
 
     rank: Annotated[PositiveCount, Field(le=65536, description="columns of an adapter's first matrix")]
@@ -59,37 +59,37 @@ class Adapters:
         TARGETS
     )
     experts: Annotated[
-        OfExperts, Field(description="of routed experts: a pair each, one pair for those of a rank, or none")
+        OfExperts, Field(description="adapters of routed experts: a pair each, one pair for all of a rank, or none")
     ] = "each"
 
     def beside(self, role: Role) -> bool:
-        """Whether adapters stand beside products of this role."""
+        """Whether products of this role have adapters."""
         if role.routed and self.experts == "none":
             return False
         return any(role in TARGETS[target] for target in self.targets)
 
     def beside_layer(self, model: Architecture, block: Block) -> bool:
-        """Whether any adapters stand in a layer of this kind."""
+        """Whether a layer of this kind has any adapters."""
         routed = self.routed(RoutedShard(model, 1, 1)) if block.experts else Halves()
         return self.common(LayerShard(model, 1, block=block)).both + routed.both > 0
 
     # --- parameters -----------------------------------------------------------------------------------------
 
     def attention(self, layer: LayerShard) -> Halves:
-        """Beside one layer's shard of attention: r·(k + n) a product."""
+        """Adapters of one layer's shard of attention: r·(k + n) parameters per product."""
         return self._halves((*layer.down_projections(1), *layer.projections(1), layer.output(1)))
 
     def mlp(self, layer: LayerShard) -> Halves:
-        """Beside the shard of the MLP that all tokens visit: dense, or shared experts."""
+        """Adapters of the shard of the MLP that all tokens visit: dense, or shared experts."""
         return self._halves((layer.gate_up(1), layer.down(1)) if layer.ffn else ())
 
     def common(self, layer: LayerShard) -> Halves:
-        """Beside all of a layer's shard but its routed experts."""
+        """Adapters of all of a layer's shard but its routed experts."""
         attention, mlp = self.attention(layer), self.mlp(layer)
         return Halves(attention.split + mlp.split, attention.whole + mlp.whole)
 
     def routed(self, shard: RoutedShard) -> Halves:
-        """Beside the routed experts of a rank; only with their columns cut are halves alike on several ranks."""
+        """Adapters of a rank's routed experts; halves are whole on several ranks only if columns are sharded."""
         halves = self._halves((shard.gate_up(), shard.down()))
         return halves if shard.columns > 1 else Halves(halves.both)
 
@@ -121,35 +121,35 @@ class Adapters:
                 yield from self.forward(operator) if forward else self.backward(operator)
 
     def forward(self, product: Gemm) -> Iterator[Operator]:
-        """Of Y[m, n] = X[m, k]·W: P, its product with B, and their sum with Y."""
+        """Adapters of Y[m, n] = X[m, k]·W: P, its product with B, and the sum with Y."""
         m, n, k, r, batch = *self._shape(product), self.rank, self._pairs(product)
-        yield thin(m, r, k, batch, "adapter down")
-        yield thin(m, n, r, batch, "adapter up")
+        yield adapter_product(m, r, k, batch, "adapter down")
+        yield adapter_product(m, n, r, batch, "adapter up")
         yield added(batch * m, n)
 
     def backward(self, gradient: Gemm) -> Iterator[Operator]:
-        """Of dX[m, k] = dY[m, n]·Wᵀ, whose own shape is [m, k] with depth n."""
+        """Adapters of dX[m, k] = dY[m, n]·Wᵀ, a gradient of shape [m, k] and depth n."""
         m, k, n, r, batch = *self._shape(gradient), self.rank, self._pairs(gradient)
-        yield thin(m, r, n, batch, "adapter up, d input", Computes.INPUT_GRADIENT)
-        yield thin(r, n, m, batch, "adapter up, d weight", Computes.WEIGHT_GRADIENT)
-        yield thin(k, r, m, batch, "adapter down, d weight", Computes.WEIGHT_GRADIENT)
-        yield thin(m, k, r, batch, "adapter down, d input", Computes.INPUT_GRADIENT)
+        yield adapter_product(m, r, n, batch, "adapter up, d input", Computes.INPUT_GRADIENT)
+        yield adapter_product(r, n, m, batch, "adapter up, d weight", Computes.WEIGHT_GRADIENT)
+        yield adapter_product(k, r, m, batch, "adapter down, d weight", Computes.WEIGHT_GRADIENT)
+        yield adapter_product(m, k, r, batch, "adapter down, d input", Computes.INPUT_GRADIENT)
         yield added(batch * m, k)
 
     def _pairs(self, product: Gemm) -> int:
-        """Pairs beside a grouped product: its batch, or one that all its rows go through."""
+        """Pairs beside a grouped product: its batch, or one for all its rows."""
         return product.batch if self.experts == "each" else 1
 
     def _shape(self, product: Gemm) -> tuple[int, int, int]:
         return product.m * (product.batch // self._pairs(product)), product.n, product.k
 
 
-def thin(m: int, n: int, k: int, pairs: int, name: str, computes: Computes = Computes.OUTPUT) -> Gemm:
-    """One of the products of some pairs."""
+def adapter_product(m: int, n: int, k: int, pairs: int, name: str, computes: Computes = Computes.OUTPUT) -> Gemm:
+    """One product of ``pairs`` adapters."""
     product = GroupedGemm if pairs > 1 else Gemm
     return product(m, n, k, batch=pairs, name=name, role=Role.ADAPTER, computes=computes)
 
 
 def added(rows: int, columns: int) -> MemoryBound:
-    """A sum into a tensor: reads two, writes one."""
+    """A sum into a tensor: two reads, one write."""
     return MemoryBound("add", 3.0 * rows * columns * ELEMENT_BYTES, rows, name="add adapter", role=Role.ADAPTER)

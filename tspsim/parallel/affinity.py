@@ -1,10 +1,10 @@
-"""Which expert follows which from layer to layer, and experts placed by it (ExFlow, arXiv 2401.08383).
+"""Expert affinity: which expert follows which from layer to layer, and placement by it (ExFlow, arXiv 2401.08383).
 
-P[i, j] is the share of the tokens of expert i whose next expert is j. Experts of a layer lie on N ranks, as many on
-each. The first layer's stand as they are; those of every following layer are assigned so that as many tokens as
-possible find their next expert on their own rank: max Σ_j F[rank of j, j], F[r, j] = Σ_{i on r} share_i·P[i, j], E/N
-experts a rank. ExFlow solves all layers at once by an integer programme; layer by layer each assignment is exact. Of
-ranks on several nodes it keeps tokens in their node first: experts are assigned to nodes, then in each to its ranks.
+P[i, j] is the share of expert i's tokens whose next expert is j. A layer's experts lie on N ranks, equally many on
+each. The first layer's placement is fixed; those of each following layer are assigned so that the most tokens have
+their next expert on their own rank: max Σ_j F[rank of j, j], F[r, j] = Σ_{i on r} share_i·P[i, j], E/N experts per
+rank. ExFlow solves all layers at once by an integer program; here each layer's assignment is exact. On several nodes it
+keeps tokens in their node first: experts are assigned to nodes, then in each node to its ranks.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from ..base.memo import remembered
 from .routing import ExpertRouting
 
-#: Layers whose transitions are averaged: a map follows the map before it.
+#: Layers whose transitions are averaged, since each layer's placement depends on the one before.
 LAYERS = 8
 
 
 def transitions(routing: ExpertRouting, experts: int) -> NDArray[np.float64]:
     """P: shape (experts, experts), rows that add up to one.
 
-    As measured, or with ``affinity`` a: a token's next expert is its expert's partner, drawn with the routing's seed,
-    with probability a, and otherwise any, by the experts' shares.
+    Measured, or from ``affinity`` a: with probability a the next expert is the expert's partner, drawn with the
+    routing's seed, and otherwise any, by the experts' shares.
     """
     if routing.transitions:
         measured = np.array(routing.transitions, dtype=np.float64)
@@ -35,9 +35,9 @@ def transitions(routing: ExpertRouting, experts: int) -> NDArray[np.float64]:
 
 
 def placed(flow: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The rank of every expert, as many on each, that most tokens need not leave: ``flow`` from rank to expert, shape
-    (ranks, experts)."""
-    from scipy.optimize import linear_sum_assignment  # heavy, and few ask
+    """The rank of every expert, equally many on each, so that the most tokens stay; ``flow`` from rank to expert has
+    shape (ranks, experts)."""
+    from scipy.optimize import linear_sum_assignment  # imported late: heavy, and seldom needed
 
     ranks, experts = flow.shape
     slots = np.repeat(np.arange(ranks), experts // ranks)
@@ -48,7 +48,7 @@ def placed(flow: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def placed_on_nodes(flow: NDArray[np.float64], nodes: int) -> NDArray[np.int64]:
-    """The rank of every expert, nodes first: ``flow`` as :func:`placed` has it, ranks of a node beside each other."""
+    """The rank of every expert, assigned to nodes first; ``flow`` as in :func:`placed`, a node's ranks adjacent."""
     ranks, experts = flow.shape
     per_node = ranks // nodes
     node_of = placed(flow.reshape(nodes, per_node, experts).sum(axis=1))
@@ -61,8 +61,8 @@ def placed_on_nodes(flow: NDArray[np.float64], nodes: int) -> NDArray[np.int64]:
 
 @remembered(256)
 def stay_rates(routing: ExpertRouting, experts: int, ranks: int, nodes: int) -> tuple[float, float]:
-    """p and q, experts placed on nodes first: of all tokens and layers, those whose next expert is on their own rank,
-    and those whose next is in their own node.
+    """p and q with experts placed on nodes first: mean share of tokens, over layers, whose next expert is on their own
+    rank, and in their own node.
 
     >>> [round(rate, 3) for rate in stay_rates(ExpertRouting(affinity=0.6), 16, 4, 2)]
     [0.7, 0.8]
@@ -81,7 +81,7 @@ def stay_rates(routing: ExpertRouting, experts: int, ranks: int, nodes: int) -> 
 
 
 def stay_rate(routing: ExpertRouting, experts: int, ranks: int) -> float:
-    """p, experts placed on ranks at once: as on a single node.
+    """p with experts placed on ranks at once, as on a single node.
 
     >>> round(stay_rate(ExpertRouting(affinity=0.6), 16, 4), 3)
     0.7

@@ -1,8 +1,8 @@
-"""Balance of experts: from the visits that experts get to the rows each rank of their group works on.
+"""Balance of experts: from the visits of experts to the rows that each rank of their group computes.
 
-A policy sees what falls on every expert and says what every rank gets, which experts it has copies of, and how many
-travel for it. Programs then differ by position in the group; where all ranks get the same, one program serves all.
-Policies of their own: :mod:`tspsim.parallel.balances`.
+A policy sees every expert's load and returns every rank's load, its copies of experts, and the experts that move.
+Programs then differ by position in the group; if all ranks get the same, one program serves all. Policies:
+:mod:`tspsim.parallel.balances`.
 """
 
 from __future__ import annotations
@@ -20,61 +20,61 @@ from .routing import ExpertRouting
 
 
 class Visits(NamedTuple):
-    """What a layer's experts get of one pass."""
+    """Visits of a layer's experts in one pass."""
 
-    #: Of all assignments of tokens to experts, what each expert keeps; their sum is 1 where none is dropped. Expert i
-    #: is on rank i // (experts / ranks).
+    #: Share of all assignments of tokens to experts that each expert keeps; they add up to 1 if none is dropped. Expert
+    #: i is on rank i // (experts / ranks).
     shares: tuple[float, ...]
-    #: Of the expert group.
+    #: Ranks of the expert group.
     ranks: int
-    #: Of all its tokens, kept or not.
+    #: Assignments of all its tokens, kept or dropped.
     assignments: float = 0.0
 
     @property
     def loads(self) -> tuple[float, ...]:
-        """Of every rank, over the mean of all assignments."""
+        """Every rank's load over the mean of all assignments."""
         return tuple((np.array(self.shares).reshape(self.ranks, -1).sum(axis=1) * self.ranks).tolist())
 
 
 class Balanced(NamedTuple):
-    """What the ranks of an expert group get."""
+    """Work of the ranks of an expert group under a policy."""
 
-    #: Of every rank, over the mean of all assignments.
+    #: Every rank's load over the mean of all assignments.
     loads: tuple[float, ...]
-    #: Experts whose weights come to a rank for one layer and micro-batch, of the rank that gets most.
+    #: Experts whose weights move to a rank for one layer and micro-batch, of the rank that receives most.
     moved_experts: float = 0.0
-    #: The same that leave a rank, of the rank that gives most.
+    #: Experts whose weights move from a rank, of the rank that sends most.
     sent_experts: float = 0.0
-    #: Ranks tell each other their counts and a host decides before tokens leave, every layer and pass.
+    #: Whether ranks exchange counts and a host decides before tokens leave, in every layer and pass.
     planned: bool = False
-    #: Seconds that it takes.
+    #: Seconds of the host's decision.
     host_s: float = 0.0
-    #: Copies that a rank keeps of experts besides its own share of them.
+    #: Copies of experts that a rank keeps beside its own experts.
     further_experts: float = 0.0
-    #: Of every rank, the shares that its experts and copies get; empty: neighbouring experts, one copy each.
+    #: For every rank, the shares of its experts and copies; empty: neighbouring experts, one copy each.
     placed: tuple[tuple[float, ...], ...] = ()
 
     @property
     def busiest_rank_load(self) -> float:
-        """Load of the rank that all wait for."""
+        """Load of the busiest rank, which all wait for."""
         return max(self.loads)
 
     @property
     def even(self) -> bool:
-        """Whether all ranks do the same."""
+        """Whether all ranks have the same load."""
         return min(self.loads) == self.busiest_rank_load
 
     def waited_for(self) -> Balanced:
-        """Every rank counted as if it were as busy as the busiest, which all wait for."""
+        """Every rank with the load of the busiest, which all wait for."""
         return self._replace(loads=(self.busiest_rank_load,) * len(self.loads))
 
     def of_slices(self, owners: int) -> Balanced:
-        """Every rank's load as that of ``owners`` ranks, which have a slice of its experts each."""
+        """Every rank's load as that of ``owners`` ranks with a slice of its experts each."""
         return self._replace(loads=tuple(load for load in self.loads for _ in range(owners)))
 
 
 class BalanceOption(NamedTuple):
-    """A key of a policy: its name, type (any that pydantic knows), value where none is stated, and a line."""
+    """A key of a policy: name, type (any that pydantic accepts), default, and a line."""
 
     name: str
     type: Any
@@ -84,46 +84,46 @@ class BalanceOption(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpertBalance:
-    """A policy."""
+    """A balance policy."""
 
-    #: What a plan's ``expert_balance`` calls it.
+    #: Its name in a plan's ``expert_balance``.
     name: str
-    #: (visits, value of every option) → what ranks get.
+    #: (visits, value of every option) → work of the ranks.
     balance: Callable[..., Balanced]
     #: A line for the catalogue.
     summary: str = ""
     #: Keys beside ``policy``.
     options: tuple[BalanceOption, ...] = ()
-    #: Whether a backward can follow it, and whether a step that serves can.
+    #: Whether training and serving steps can have it.
     trains: bool = True
     serves: bool = True
-    #: (experts, ranks, options) → what is wrong; None where nothing is.
+    #: (experts, ranks, options) → what is wrong; None if nothing.
     check: Callable[[int, int, Mapping[str, Any]], str | None] = lambda experts, ranks, options: None
-    #: (visits, pairs of a token and a choice, options) → distinct experts that each rank reads in a serving step,
-    #: where it says which copy runs; None: those of its ranks that any choice falls on.
+    #: (visits, pairs of a token and a choice, options) → distinct experts that each rank reads in a serving step, for
+    #: policies that choose the copy that runs; None: those of its experts that any choice falls on.
     touched: Callable[..., tuple[float, ...]] | None = None
-    #: Why a search over plans does not try it, with its options at their defaults; empty: it does.
+    #: Why a search over plans skips it with its options at their defaults; empty: it does not.
     why_not: str = ""
 
     def values(self, stated: Mapping[str, Any]) -> dict[str, Any]:
-        """Of all options, as stated or their defaults."""
+        """Values of all options, stated or default."""
         return {option.name: stated.get(option.name, option.default) for option in self.options}
 
 
 @dataclass(frozen=True)
 class Balance:
-    """A policy's name, and the options that were stated."""
+    """A policy's name, and its stated options."""
 
     policy: str = "busiest"
     stated: tuple[tuple[str, Any], ...] = ()
 
     @property
     def options(self) -> dict[str, Any]:
-        """Values of all options, as stated or their defaults."""
+        """Values of all options, stated or default."""
         return BALANCES.get(self.policy).values(dict(self.stated))
 
 
-#: What a plan has that states none.
+#: The default.
 BUSIEST = Balance()
 
 BALANCES: Registry[ExpertBalance] = Registry("expert balance", "tspsim.expert_balance", ExpertBalance)
@@ -138,7 +138,7 @@ BALANCES.register(
 
 @remembered(1024)
 def balanced(routing: ExpertRouting, balance: Balance, experts: int, ranks: int, assignments: float) -> Balanced:
-    """What each of ``ranks`` ranks gets under a policy; one alone has all there is."""
+    """The work of ``ranks`` ranks under a policy; a single rank has all."""
     balance = balance if ranks > 1 else BUSIEST
     visits = Visits(shares_of(routing, experts), ranks, assignments)
     result = BALANCES.get(balance.policy).balance(visits, **balance.options)
@@ -153,7 +153,7 @@ def balanced(routing: ExpertRouting, balance: Balance, experts: int, ranks: int,
 
 
 def shares_of(routing: ExpertRouting, experts: int) -> tuple[float, ...]:
-    """Of all assignments, what each expert keeps."""
+    """Share of all assignments that each expert keeps."""
     if routing.load == "balanced":
         return (min(1.0, routing.capacity_factor or 1.0) / experts,) * experts
     return tuple(routing.expert_shares(experts).tolist())
@@ -161,7 +161,7 @@ def shares_of(routing: ExpertRouting, experts: int) -> tuple[float, ...]:
 
 @remembered(4096)
 def touched(routing: ExpertRouting, balance: Balance, experts: int, ranks: int, pairs: float) -> tuple[float, ...]:
-    """Distinct experts that each of ``ranks`` ranks reads of a serving step's ``pairs`` choices under a policy."""
+    """Distinct experts that each of ``ranks`` ranks reads for a serving step's ``pairs`` choices under a policy."""
     balance = balance if ranks > 1 else BUSIEST
     policy = BALANCES.get(balance.policy)
     if policy.touched is not None:

@@ -1,7 +1,7 @@
-"""Writing a program: the small notebook every scheme uses.
+"""Writing programs: the builder that all schemes use.
 
-A scheme's operators become the kernels that run: lanes of the residual stream, adapters beside frozen weights, casts of
-what is kept, the stack (:func:`lowering_of`).
+:func:`lowering_of` turns a scheme's operators into the kernels that run: lanes of the residual stream, adapters beside
+frozen weights, casts of kept activations, the stack.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from ..model.layer import gradients
 from ..operators import Gemm, Operator, Part
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive, Tokens
 from . import hyper_connections
+from .interleave import EXCHANGE
 from .job import Job
 from .rank_groups import ranks_along
 from .serving_engine import Captured
-from .whole import adds_up
+from .whole import accumulates_gradients
 from .written_layers import MOST_BEFORE, Buffers, WrittenLayer, numbered
 
 
@@ -36,7 +37,7 @@ Lowering = Callable[[Sequence[Operator]], tuple[Operator, ...]]
 
 
 def lowering_of(job: Job) -> Lowering:
-    """What the work, and the software it runs on, make of a schedule's operators; the same for every scheme."""
+    """The lowering of a job's operators by its work and stack; the same for every scheme."""
     steps: list[Lowering] = []
     work, store = job.work, job.store
     adapters, stack = work.adapters, work.stack
@@ -47,7 +48,7 @@ def lowering_of(job: Job) -> Lowering:
     if job.training and store.columns_bytes is not None:
         steps.append(lambda operators: tuple(store.cast(operators)))
     if not stack.fuses:
-        accumulates = adds_up(job)
+        accumulates = accumulates_gradients(job)
         biased = job.training and job.model.experts is not None and job.model.experts.expert_bias
         steps.append(lambda operators: tuple(stack.run(operators, accumulates=accumulates, biased=biased)))
 
@@ -61,20 +62,19 @@ def lowering_of(job: Job) -> Lowering:
 
 
 def waiting_for(instruction: Instruction, after: tuple[int, ...]) -> Instruction:
-    """The instruction where it stands, waiting for others."""
+    """The instruction with other dependencies."""
     return instruction.at(instruction.layer, after)
 
 
 class ProgramBuilder:
     """Collects instructions in issue order; every method returns the index to wait for.
 
-    ``part`` (``attention``, ``mlp``, …) is written on each instruction until it is changed. Nothing outside a run of
-    layers may be waited for by index inside it, or the other way round: streams carry the order. ``recomputing`` is
-    set while a layer's forward is repeated for its backward, ``further_token`` in a module that predicts one token
-    more, ``weight_gradients`` cleared while they are put off;
+    ``part`` (``attention``, ``mlp``, …) is written on each instruction until it is changed. Indices do not cross the
+    border of a run of layers: streams carry the order there. ``recomputing`` is set while a layer's forward is repeated
+    for its backward, ``further_token`` in an MTP module, ``weight_gradients`` cleared while they are deferred;
     ``exchanged_gradients`` are a layer's instructions that bring its weights' gradients to their owners.
-    ``coordinates`` are the positions of the program's ranks on the axes along which programs differ; ``capture`` is how
-    much of the pass that is written runs as graphs; ``renamed`` are axes that stand for others in what is written.
+    ``coordinates`` are the positions of the program's ranks on the axes along which programs differ; ``capture`` is the
+    part of the pass that runs as graphs; ``renamed`` maps axes to those that replace them.
     """
 
     def __init__(self, role: str, job: Job, coordinates: Mapping[str, int] | None = None) -> None:
@@ -86,6 +86,8 @@ class ProgramBuilder:
         self._job = job
         self._ranks: dict[str, int] = {}
         self._launches = job.work.stack.launches(experts=job.model.experts is not None)
+        self._library = job.plan.dispatch.sums_before_return
+        self._waits = not (job.work.stack.queues_chunks and job.plan.vpp > 1)
         self.part = ""
         self.capture = job.capture
         self._items: list[Instruction | Repeat] = []
@@ -119,17 +121,23 @@ class ProgramBuilder:
         """Work of the host that kernels and transfers may wait for."""
         return self._put(Launch(name, seconds, self._part(), self._layer, tuple(after), stream))
 
+    def read_counts(self, after: Iterable[int]) -> None:
+        """The host launches what follows for as many rows as an expert got: it waits until it can read how many, where
+        the stack's does in training."""
+        if self._launches and self._job.training and self._job.work.stack.reads_counts:
+            self.host("read counts of rows", 0.0, after=after)
+
     def copy(self, direction: str, size_bytes: float, name: str, *, after: Iterable[int] = (), stream: str = "") -> int:
         """Bytes between this rank's memory and its host's, on a stream of their own."""
         copied = Copy(direction, round(size_bytes), name, part=self._part(), layer=self._layer, after=tuple(after))
         return self._put(replace(copied, stream=stream) if stream else copied)
 
     def wait_for_store(self, name: str, seconds: float, *, after: Iterable[int] = ()) -> int:
-        """What takes as long between host and store."""
+        """A transfer of ``seconds`` between host and store."""
         return self._put(Copy("out", 0, name, seconds, self._part(), self._layer, tuple(after)))
 
     def gradients(self, product: Gemm) -> tuple[Gemm, ...]:
-        """Both gradients of a product, or only its input's while the weights' are put off."""
+        """Both gradients of a product, or its input's alone while the weights' are deferred."""
         both = gradients(product)
         return both if self.weight_gradients else both[:1]
 
@@ -147,8 +155,11 @@ class ProgramBuilder:
         tokens: Tokens | None = None,
         slice_of: Slice = WHOLE,
     ) -> int:
-        """A collective of ``size_bytes``; or one slice of it, issued with the first. A plan pins the algorithms of the
-        node's collective library, not ``algorithm``: the kernels that a schedule brings itself."""
+        """A collective of ``size_bytes``; or one slice of it, issued with the first.
+
+        ``algorithm``: kernels that a schedule brings itself; a plan's choice among the node's library does not apply
+        then.
+        """
         moved = Collective(
             kind,
             self.renamed.get(axis, axis),
@@ -168,8 +179,7 @@ class ProgramBuilder:
     def send(
         self, axis: str, offset: int, size_bytes: float, name: str, *, after: Iterable[int], wrap: bool, way: int = 1
     ) -> int:
-        """To the rank ``offset`` positions on, on a stream of its own, another for each ``way`` that what it belongs to
-        goes; nothing where there is none."""
+        """Send to the rank ``offset`` positions on, if there is one, on a stream per direction ``way``."""
         stream = f"send {axis}" + (" down" if way < 0 else "")
         return self._message(axis, size_bytes, name, tuple(after), wrap, to=offset, source=None, stream=stream)
 
@@ -184,7 +194,7 @@ class ProgramBuilder:
         wrap: bool,
         way: int = 1,
     ) -> int:
-        """What the rank ``offset`` positions before sends."""
+        """Receive from the rank ``offset`` positions before."""
         stream = f"receive {axis}" + (" down" if way < 0 else "")
         return self._message(axis, size_bytes, name, tuple(after), wrap, to=None, source=-offset, stream=stream)
 
@@ -239,21 +249,21 @@ class ProgramBuilder:
         )
 
     def begin_run(self) -> None:
-        """The next layer waits for none of those written before."""
+        """The next layer depends on none written before."""
         self._left = []
 
     def begin_layers(self, first: int = 0) -> None:
-        """Instructions from here to :meth:`end_layers` or :meth:`end_layer` are one layer's, ``first`` its number."""
+        """Start a layer with number ``first``, until :meth:`end_layers` or :meth:`end_layer`."""
         self._layer = first
         self._buffers = {}
         self.exchanged_gradients = []
 
     def buffers(self, name: str, count: int, a_layer: int) -> Buffers:
-        """The buffers of this name in the layer being written; made when first asked for."""
+        """The buffers of this name in the layer being written, created on first use."""
         return self._buffers.setdefault(name, Buffers(count, a_layer))
 
     def _hand_over_buffers(self) -> None:
-        """Write what fillings wait for into the layer."""
+        """Write the fillings' dependencies into the layer."""
         for name, buffers in self._buffers.items():
             for move, use, layers, number in buffers.waits():
                 if layers:
@@ -263,36 +273,36 @@ class ProgramBuilder:
         self._buffers = {}
 
     def after_previous_layer(self, consumer: int, producer: int, what: str, turns: int = 1) -> None:
-        """Instruction ``consumer`` of a layer waits for ``producer`` of the layer before (or ``turns`` before).
+        """Instruction ``consumer`` of a layer depends on ``producer`` of the layer before (or ``turns`` before).
 
-        ``what`` they share (a buffer, a chunk of tokens) tells which producer that is in a layer of another kind.
+        ``what`` they share (a buffer, a chunk of tokens) identifies the producer in a layer of another kind.
         """
         self._across.append((consumer, producer, what, turns))
 
     @property
     def layer(self) -> int:
-        """Number of the layer that is being written; −1 outside."""
+        """Number of the layer being written; −1 outside."""
         return self._layer
 
     @property
     def first_kernel(self) -> int:
-        """Index of the first kernel of the layer that is being written."""
+        """Index of the first kernel of the layer being written."""
         return next(index for index, instruction in enumerate(self._body) if isinstance(instruction, Compute))
 
     @property
     def last_kernel(self) -> int:
-        """Index of the last kernel of the layer that is being written."""
+        """Index of the last kernel of the layer being written."""
         return max(index for index, instruction in enumerate(self._body) if isinstance(instruction, Compute))
 
     def hold_until(self, gate: int) -> None:
-        """The first kernel of the layer being written waits for ``gate``, which stands in the same layer."""
+        """The first kernel of the layer being written depends on ``gate``, an instruction of the same layer."""
         for index, instruction in enumerate(self._body):
             if isinstance(instruction, Compute):
                 self._body[index] = waiting_for(instruction, (*instruction.after, gate))
                 return
 
     def end_layers(self, times: int, layer_step: int = 1) -> Repeat:
-        """The layer written since :meth:`begin_layers`, to run ``times`` times where :meth:`repeat` puts it."""
+        """The layer written since :meth:`begin_layers`, to run ``times`` times at a :meth:`repeat`."""
         self._hand_over_buffers()
         body = list(self._body)
         for consumer, producer, _, turns in self._across:
@@ -302,9 +312,9 @@ class ProgramBuilder:
         return Repeat(tuple(body), times, layer_step)
 
     def repeat(self, layers: Repeat) -> int:
-        """Put layers into the program, for the first time or again.
+        """Append layers to the program, for the first time or again.
 
-        Returns where their last turn begins: an index inside the layer plus this is that instruction's in the program.
+        Returns the index at which their last iteration begins, to be added to an index inside the layer.
         """
         self._items.append(layers)
         self._length += layers.times * len(layers.body)
@@ -312,23 +322,23 @@ class ProgramBuilder:
         return self._length - len(layers.body)
 
     def end_layer(self) -> int:
-        """The layer written since :meth:`begin_layers` runs once, after layers that may be of another kind.
+        """Append the layer written since :meth:`begin_layers` once, after layers that may be of another kind.
 
-        Returns where it begins, as :meth:`repeat` does.
+        Returns the index at which it begins, as :meth:`repeat` does.
         """
         return self.put_layers(self.take_layer(), self._layer, 1)
 
     def take_layer(self) -> WrittenLayer:
-        """The layer written since :meth:`begin_layers`, for :meth:`put_layers` to put into the program."""
+        """The layer written since :meth:`begin_layers`, for :meth:`put_layers`."""
         self._hand_over_buffers()
         taken = WrittenLayer(tuple(self._body), tuple(self._across))
         self._body, self._across, self.part = [], [], ""
         return taken
 
     def put_layers(self, written: WrittenLayer, layer: int, times: int, step: int = 1) -> int:
-        """Layers of one kind, numbered from ``layer`` on in ``step``, after layers that may be of another; the last
-        begins at the index that is returned."""
-        # As many stand alone as reach into layers before these.
+        """Append ``times`` layers of one kind, numbered from ``layer`` in steps of ``step``, after layers that may be
+        of another; returns the index at which the last begins."""
+        # Layers that depend on layers before these are written one by one.
         alone = min(times, max((turns for *_, turns in written.across), default=1))
         for number in range(alone):
             self._put_layer(written, layer + step * number)
@@ -361,18 +371,18 @@ class ProgramBuilder:
 
     @property
     def length(self) -> int:
-        """Instructions so far, repeats unrolled: the index of the next one outside a layer."""
+        """Instructions so far, Repeats unrolled: the index of the next one outside a layer."""
         return self._length
 
     def add(self, instruction: Instruction) -> int:
-        """An instruction made elsewhere, outside a layer; its waits are indices of the program."""
+        """Append an instruction made elsewhere, outside a layer; its dependencies are indices of the program."""
         return self._put(instruction)
 
     def program(self) -> Program:
         return Program(self.role, tuple(self._items))
 
     def _add(self, instruction: Compute | Collective | SendReceive) -> int:
-        """The instruction and, where the stack's host takes time to issue it, that before it."""
+        """Append the instruction, preceded by a Launch if the stack's host takes time to issue it."""
         stack, captured = self._job.work.stack, self.capture
         if captured is Captured.WHOLE or not self._launches:
             return self._put(instruction)
@@ -382,15 +392,17 @@ class ProgramBuilder:
             host_s = stack.message_s
         else:
             host_s = stack.exchange_s(self._ranks_along(instruction.axis), captured)
+            if host_s and instruction.stream == EXCHANGE:
+                host_s += stack.expert_exchange_s(captured, library=self._library)
         if host_s == 0.0 and (isinstance(instruction, Compute) or stack.kernel_s == 0.0):
             index = self._put(instruction)
         else:
             part, layer = instruction.part, instruction.layer
             issued = self._put(Launch(f"issue {instruction.name}", host_s, part, layer))
             index = self._put(instruction.at(layer, (*instruction.after, issued)))
-        if isinstance(instruction, SendReceive) and instruction.to is None:
-            # Frameworks wait for what a stage before sends before they issue what uses it: a host gets a task ahead of
-            # the device, and no further.
+        if isinstance(instruction, SendReceive) and instruction.to is None and self._waits:
+            # Frameworks wait for a receive before they issue what uses it: the host runs at most one task ahead of the
+            # device.
             self._put(Launch(f"wait for {instruction.name}", 0.0, instruction.part, instruction.layer, (index,)))
         return index
 

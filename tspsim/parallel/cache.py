@@ -1,8 +1,8 @@
-"""K and V that a served model keeps: bytes of a token on a rank, by the kinds of its layers.
+"""KV cache of a served model: bytes of a sequence on a rank, by the kinds of its layers.
 
 A cache is divided by what divides its tokens (sequence shards, folded or not) and by heads. Latent attention has one
-latent for all heads, so tensor parallelism alone keeps a copy of it on every rank; with grouped queries ranks beyond
-the key/value heads do.
+latent for all heads, so tensor parallelism alone copies it to every rank; so do ranks beyond the key/value heads with
+grouped queries.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from .state.served import rank_bytes
 
 
 def sequence_bytes(model: Architecture, plan: Plan, context: int, cache_type: str | None = None) -> float:
-    """Bytes that a sequence of ``context`` tokens keeps on a rank, mean over pipeline stages: every layer as its kind
-    says, keys of indexers and states included.
+    """Bytes that a sequence of ``context`` tokens keeps on a rank, mean over pipeline stages, with index keys and
+    states.
 
     Raises
     ------
     InputError
-        A layer's kind keeps no cache in this type.
+        A layer's kind has no cache of this type.
     """
     uses = model.cache_uses(cache_type)
     share = scheme_of(plan).context(plan)

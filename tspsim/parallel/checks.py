@@ -1,4 +1,4 @@
-"""What a plan must keep to divide a model and its tokens, each with the remedy."""
+"""Constraints of a plan on a model and its tokens, each with a remedy."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def check(job: Job) -> None:
 
 
 def _features(job: Job, *, first: bool) -> None:
-    """What the features ask whose keys the job states."""
+    """Refuse what the features of the job refuse."""
     for feature in features_of(job):
         refused = feature.refusal(job) if feature.first is first else None
         if refused is not None:
             raise job.plan.refusal(*refused)
 
 
-#: Layers of a stage times micro-batches that a step may be: what is simulated one after the other. The largest
-#: published step has some 100,000.
+#: Most layers of a stage times micro-batches of a step, which are simulated one by one. The largest published step has
+#: some 100,000.
 MOST_VISITS = 4_000_000
 
 
 def _size(job: Job) -> None:
-    """A step whose micro-batches would be simulated for hours is refused before anybody waits for it."""
+    """Refuse a step whose micro-batches would be simulated for hours."""
     layers = -(-job.model.layers // job.plan.pp)
     visits = layers * job.micro_batches
     if job.step.serves or visits <= MOST_VISITS:
@@ -96,7 +96,7 @@ def _checkpoint(job: Job) -> None:
 
 
 def _scheme(job: Job, axis: str) -> None:
-    """What the scheme asks, and heads that its ranks can divide; of every size of group that shares a sequence."""
+    """Check the scheme's constraints, and that its ranks divide the heads, for every size of sequence group."""
     model = job.model
     sizes = {one.packed.ranks: one for one in job.every_pack()} if job.unequal and job.plan.groups else {}
     for one in (job, *sizes.values()):
@@ -114,7 +114,7 @@ def _scheme(job: Job, axis: str) -> None:
 
 
 def _serving(job: Job) -> None:
-    """What a step of an inference engine has no use for, and contexts that the model was not made for."""
+    """Refuse keys that a serving step has no use for, and contexts beyond the model's positions."""
     plan, work, model, title = job.plan, job.work, job.model, job.step.title
     for key, usual in (
         ("zero", 0), ("shard_group", None), ("secondary_shard", None), ("weight_wire", None),
@@ -153,7 +153,7 @@ def _serving(job: Job) -> None:
 
 
 def _drafter(job: Job) -> None:
-    """A draft model of its own is spread over the same ranks."""
+    """A separate draft model must fit the same ranks and the model's vocabulary."""
     drafter = drafter_of(job) if job.work.load.speculation is not None else None
     if drafter is None:
         return
@@ -171,7 +171,7 @@ def _drafter(job: Job) -> None:
 
 
 def _tree(job: Job) -> None:
-    """Trees are made by drafters that go on from every draft."""
+    """Trees need drafters that continue from every draft."""
     drafts = job.work.load.speculation
     if drafts is None or not drafts.tree:
         return
@@ -182,7 +182,7 @@ def _tree(job: Job) -> None:
 
 
 def _branches(job: Job) -> None:
-    """Streams behind a shared context are attended by ranks that hold all of it, of kinds that keep tokens."""
+    """Branches of a shared context need ranks that hold all of it, and attention kinds that cache tokens."""
     plan = job.plan
     if not job.work.load.streams.branches:
         return
@@ -197,7 +197,7 @@ def _branches(job: Job) -> None:
 
 
 def _documents(job: Job) -> None:
-    """Documents fill a sequence, wherever shards cut it."""
+    """Documents must fill a sequence, wherever shards cut it."""
     document, sequence = job.work.document, job.work.sequence
     if document is None:
         return
@@ -210,8 +210,7 @@ def _documents(job: Job) -> None:
 
 
 def _wires(job: Job) -> None:
-    """Second copies of weights and narrow types on the way: of ZeRO 3, whose weights and gradients travel every
-    micro-batch."""
+    """Secondary weight copies and narrow wire types need ZeRO 3, whose weights and gradients move every micro-batch."""
     plan = job.plan
     keys = [key for key in ("secondary_shard", "weight_wire", "gradient_wire") if getattr(plan, key) is not None]
     if not keys:
@@ -295,7 +294,7 @@ def _pipeline(job: Job) -> None:
 
 
 def _activations(job: Job) -> None:
-    """Which layers are recomputed, and where and in which type the others wait for their backward."""
+    """Check recomputed layers, the type of kept activations, and their offload."""
     plan, most = job.plan, max(job.chunk_sizes)
     if not job.training and (plan.recomputed or plan.activation_store or plan.offload_layers):
         stored = "activation_store" if plan.activation_store else "offload_layers"
@@ -319,6 +318,3 @@ def _activations(job: Job) -> None:
         raise plan.refusal("offload_layers", f"is not built for {plan.schedule}; use 1f1b")
     if plan.offload_layers and not job.work.host_bytes_per_s:
         raise plan.refusal("offload_layers", "needs a node whose link to its host's memory is known")
-
-
-# --- what a search tries of the type that activations wait in ------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Switches of a plan that a scheme leaves to be chosen for the machine."""
+"""Switches of a plan that a scheme leaves to the tuner."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Choice:
     switches
         Keys of a scenario's plan: fields of :class:`~tspsim.parallel.plan.Plan`, or options.
     first
-        Those of them that attention's kernels depend on; they matter most, and a tuner settles them before the others.
+        The switches that attention's kernels depend on; they matter most, and a tuner settles them first.
     options
-        (job, whether GPUs of a node have links of their own) → values of the switches worth a look, simplest first;
-        some may not be legal.
+        (job, whether GPUs of a node have links of their own) → candidate values of the switches, simplest first; some
+        may not be legal.
     word
-        What a plan's name says of them.
+        Plan → its word in names of plans.
     sentence
-        What a plan chose, for people.
+        Plan → its choice, for people.
     searched
-        Of these values, those that a search over many plans looks at: fastest, or least memory, somewhere.
+        Whether a search over many plans tries values: the fastest, or those with least memory, somewhere.
     settings
-        Plan → the switches as they stand, where that is more than what the plan states.
+        Plan → values of the switches beyond those that the plan states.
     """
 
     switches: tuple[str, ...]
@@ -44,5 +44,5 @@ class Choice:
     settings: Callable[[Plan], Values] = lambda plan: {}
 
     def settings_of(self, plan: Plan) -> Values:
-        """The switches as they stand."""
+        """The values of the switches."""
         return {name: plan.value(name) for name in self.switches} | dict(self.settings(plan))

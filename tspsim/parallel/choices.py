@@ -1,7 +1,7 @@
-"""What of a schedule is chosen for the machine where a plan leaves it open, and the values worth a look.
+"""Candidate values of the switches that a plan leaves to the tuner.
 
-A choice changes when bytes move and over which links, never how many. :mod:`tspsim.step.tuning` runs the options and
-takes the fastest that fits, as a collective library's tuner does with algorithms; the planner looks at all of them.
+Switches change when bytes move and over which links, never how many. :mod:`tspsim.step.tuning` simulates the candidates
+and takes the fastest that fits, like a collective library's tuner; the planner tries all of them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from .scheme import choices_of, scheme_of, switches_of
 
 
 def with_defaults(plan: Plan) -> Plan:
-    """The plan with the options that its scheme and its context method bring, at their defaults where it has none."""
+    """The plan with default options of its scheme and its context method added."""
     brought = (*plan_options(scheme_of(plan)), *CONTEXT_METHODS.get(plan.exchange).options)
     values = {option.name: option.default for option in brought if option.default is not None} | dict(plan.options)
     return replace(plan, options=values) if len(values) > len(plan.options) else plan
 
 
 def candidates_of(job: Job, mesh: bool, *, few: bool = False) -> Iterator[Plan]:
-    """The plans that a job's open switches allow, those stated as they are; simplest first, not all of them legal.
+    """The plans that a job's open switches allow, simplest first; some may not be legal.
 
-    ``mesh``: whether the GPUs of a node have links of their own; ``few``: only what a search looks at.
+    ``mesh``: whether the GPUs of a node have links of their own; ``few``: only what a search tries.
     """
     seen: list[Plan] = []
     for choice in choices_of(job.plan):
@@ -45,13 +45,12 @@ def candidates_of(job: Job, mesh: bool, *, few: bool = False) -> Iterator[Plan]:
 
 
 def options_of(job: Job, mesh: bool, *, few: bool = False) -> tuple[Plan, ...]:
-    """The legal ones of :func:`candidates_of`."""
+    """The legal plans of :func:`candidates_of`."""
     return tuple(plan for plan in candidates_of(job, mesh, few=few) if legal(replace(job, plan=plan)))
 
 
 def schedules_of(family: Job, mesh: bool) -> Iterator[Job]:
-    """Every schedule of a family's ranks: each variant of its scheme, with what is chosen then; not all of them
-    legal."""
+    """Every schedule of a family's ranks: each variant of its scheme with each choice; some may not be legal."""
     for values in scheme_of(family.plan).variants(family.plan):
         variant = family.plan.with_values(values)
         job = replace(family, plan=replace(variant, open=switches_of(variant)))
@@ -59,7 +58,7 @@ def schedules_of(family: Job, mesh: bool) -> Iterator[Job]:
 
 
 def legal(job: Job) -> bool:
-    """Whether the degrees divide what they must."""
+    """Whether :func:`~tspsim.parallel.checks.check` accepts a job."""
     try:
         check(job)
     except InputError:

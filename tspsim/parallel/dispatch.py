@@ -1,6 +1,6 @@
-"""How tokens travel to their experts, and what hides it: registered objects that ``expert`` asks.
+"""Dispatch of tokens to experts, and overlap of its exchanges: registered objects.
 
-Those that know where experts are: :mod:`tspsim.parallel.dispatches`.
+Dispatches that use the placement of experts: :mod:`tspsim.parallel.dispatches`.
 """
 
 from __future__ import annotations
@@ -14,56 +14,56 @@ from ..network import places_reached
 from .reasons import CHANGES_NUMBERS
 from .routing import ExpertRouting
 
-#: There, back, of these the shares that leave their node.
+#: Share of bytes in dispatch and in combine, and of these the shares that leave their node.
 NodeShares = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
 class ExpertDispatch:
-    """A way for tokens to reach their experts: n tokens a rank are n·copies rows before each all-to-all, (N − 1)/N of
-    which leave the rank.
+    """How tokens reach their experts: n tokens per rank are n·copies rows before each all-to-all, of which (N − 1)/N
+    leave the rank.
     """
 
     name: str
-    #: (N ranks of an expert group, experts) → copies of a token that its rank hands out, to itself included.
+    #: (N ranks of an expert group, experts) → copies of a token that its rank sends, to itself included.
     copies: Callable[[int, Experts], float]
-    #: What a token got from the experts of one rank is summed before it goes back.
+    #: Whether a token's results from one rank are summed before they return.
     sums_before_return: bool = True
-    #: Algorithms of the all-to-alls there and back (:mod:`tspsim.network`); None: a plain one.
+    #: Algorithms of the all-to-alls of dispatch and combine (:mod:`tspsim.network`); None: a plain one.
     phases: tuple[str, str] | None = None
-    #: Bytes of an element on its way to the experts, scales included; None: an activation's.
+    #: Bytes of an element in the dispatch, scales included; None: an activation's.
     element_bytes: float | None = None
-    #: By the type that a serving step's experts multiply: bytes of an element on its way to them, scales included,
-    #: where tokens are quantised before they leave; others travel as they are.
+    #: Type that a serving step's experts multiply → bytes of an element in the dispatch, scales included, for tokens
+    #: that are quantised before it; other types are sent unchanged.
     quantised: Mapping[str, float] = field(default_factory=dict, hash=False)
-    #: Every rank of the group gets all tokens and adds what its experts make of them: an all-gather and a
-    #: reduce-scatter instead of all-to-alls.
+    #: Whether every rank of the group gets all tokens and adds its experts' results: an all-gather and a reduce-scatter
+    #: instead of all-to-alls.
     gathers: bool = False
-    #: (routing, experts, ranks) → of the bytes of a random placement, those that still travel, there and back.
+    #: (routing, experts, ranks) → bytes over those of a random placement, in dispatch and in combine.
     left: Callable[[ExpertRouting, Experts, int], tuple[float, float]] = lambda routing, experts, ranks: (1.0, 1.0)
-    #: (routing, experts, ranks, nodes) → the same where experts are placed on nodes first, and of those bytes the
-    #: shares that leave their node, there and back; None: placed on ranks, and they leave as chance has it.
+    #: (routing, experts, ranks, nodes) → the same with experts placed on nodes first, and the shares of these bytes
+    #: that leave their node; None: experts are placed on ranks, and bytes leave nodes as at random.
     by_nodes: Callable[[ExpertRouting, Experts, int, int], NodeShares] | None = None
-    #: Every rank keeps the contexts of all sequences of the group, and gets the new keys and values of all.
+    #: Whether every rank keeps the contexts of all sequences of the group, and receives all new keys and values.
     everywhere: bool = False
-    #: (routing, experts, ranks) → what a reader of such a plan has to know; empty: nothing.
+    #: (routing, experts, ranks) → a note for readers of such a plan; empty: none.
     note: Callable[[ExpertRouting, Experts, int], str] = lambda routing, experts, ranks: ""
-    #: (routing, experts, ranks) → what it lacks; None where nothing.
+    #: (routing, experts, ranks) → what it lacks; None if nothing.
     check: Callable[[ExpertRouting, Experts, int], str | None] = lambda routing, experts, ranks: None
-    #: Why the planner does not try it where nobody names it; empty: it does.
+    #: Why the planner skips it unless named; empty: it does not.
     why_not: str = ""
-    #: Whether a backward can take the same ways.
+    #: Whether training can use it.
     trains: bool = True
-    #: It is of training whose products multiply in eight bits or fewer.
+    #: Whether it is for training with products in eight bits or fewer.
     eight_bits: bool = False
-    #: What a plan's name says of it.
+    #: Its word in names of plans.
     word: str = ""
-    #: What has to be there for it, in words; empty: nothing that every machine does not have.
+    #: What it requires beyond every machine, in words; empty: nothing.
     assumption: str = ""
-    #: Its buffers are made for the few tokens of a decoding step.
+    #: Whether its buffers are sized for the few tokens of a decode step.
     few_tokens: bool = False
-    #: What frameworks and engines call it that have it by name (:mod:`tspsim.studies.launch`), by theirs
-    #: (of an engine that has another library there behind it the vendor of the GPUs).
+    #: Framework or engine → its name for it (:mod:`tspsim.studies.launch`); an engine with another library there has
+    #: the vendor of the GPUs after its name.
     launched: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
@@ -72,26 +72,26 @@ class ExpertDispatch:
 
 
 def distinct_ranks(ranks: int, experts: Experts) -> float:
-    """D(N, k): ranks that hold the experts of one token, chosen at random, in the groups it may choose from.
+    """D(N, k): mean number of ranks with the experts of one token, chosen at random in the groups it may choose from.
 
     >>> few, many = Experts(256, 8, 2048), Experts(256, 8, 2048, groups=8, kept_groups=4)
     >>> [round(distinct_ranks(ranks, few), 3) for ranks in (1, 8, 64)]
     [1.0, 5.251, 7.576]
     >>> [round(distinct_ranks(ranks, many), 3) for ranks in (1, 2, 8, 64)]
-    [1.0, 1.922, 3.6, 7.178]
+    [1.0, 1.965, 3.955, 7.498]
     """
-    return places_reached(ranks, experts.topk, experts.groups, experts.kept_groups)
+    return places_reached(ranks, experts.topk, experts.groups, experts.kept_groups, experts.count)
 
 
-#: Bytes of an element in fp8 with a scale of four bytes for each 128 elements.
+#: Bytes of an fp8 element with a four-byte scale per 128 elements.
 SCALED_FP8 = 1.0 + 4.0 / 128.0
-#: What of the products' types travels so: DeepEP's normal kernels take tokens in fp8 with such scales and no other
-#: (deepseek-ai/DeepEP, README: "FP8 dispatching and BF16 combining"), and engines quantise before them where experts
-#: are quantised in blocks; with one scale a tensor they send bf16 (vLLM 0.15, ``deepep_ht_prepare_finalize.py``).
+#: Product types that are dispatched in fp8: DeepEP's normal kernels take tokens in fp8 with such scales and no other
+#: (deepseek-ai/DeepEP, README: "FP8 dispatching and BF16 combining"), and engines quantise before them if experts are
+#: quantised in blocks; with one scale per tensor they send bf16 (vLLM 0.15, ``deepep_ht_prepare_finalize.py``).
 IN_BLOCKS = {"fp8_block": SCALED_FP8}
 
 DISPATCHES: Registry[ExpertDispatch] = Registry("expert dispatch", "tspsim.expert_dispatch", ExpertDispatch)
-#: Once to each rank of its experts, by the node's expert-parallel library (DeepEP, mori).
+#: A copy to each rank of a token's experts, by the node's expert-parallel library (DeepEP, mori).
 DISPATCHES.register(
     ExpertDispatch(
         "ranks",
@@ -107,7 +107,7 @@ DISPATCHES.register(
         },
     )
 )
-#: The same rows as fast as links carry them (HybridEP on NVL72).
+#: The same copies at the links' rate (HybridEP on NVL72).
 DISPATCHES.register(
     ExpertDispatch(
         "links",
@@ -119,7 +119,7 @@ DISPATCHES.register(
         "domain",
     )
 )
-#: Once to each of its experts (Megatron-Core's all-to-all dispatcher).
+#: A copy to each of a token's experts (Megatron-Core's all-to-all dispatcher).
 DISPATCHES.register(
     ExpertDispatch(
         "experts",
@@ -131,8 +131,8 @@ DISPATCHES.register(
 )
 
 
-#: As ``ranks``, tokens on their way to experts in fp8 with a scale for each 128 elements, gradients on theirs too; sums
-#: come back in bf16 (DeepSeek-V3, arXiv:2412.19437, §3.3.3).
+#: Like ``ranks``, with tokens and their gradients dispatched in fp8 with a scale per 128 elements; sums return in bf16
+#: (DeepSeek-V3, arXiv:2412.19437, §3.3.3).
 DISPATCHES.register(
     ExpertDispatch(
         "ranks_fp8",
@@ -146,7 +146,7 @@ DISPATCHES.register(
         assumption="tokens travel to their experts in eight bits, as products of eight bits read them",
     )
 )
-#: Small messages in fp8 with a scale for each 128 elements (DeepEP's and mori's low-latency kernels), for decoding.
+#: Small messages in fp8 with a scale per 128 elements (low-latency kernels of DeepEP and mori), for decoding.
 DISPATCHES.register(
     ExpertDispatch(
         "low_latency",
@@ -172,16 +172,16 @@ DISPATCHES.register(
 
 @dataclass(frozen=True)
 class ExpertOverlap:
-    """What hides the exchanges with experts."""
+    """How the exchanges with experts are hidden."""
 
     name: str
     #: Shared experts run beside the dispatch, not before it.
     shared_beside: bool = False
-    #: One micro-batch's forward runs between the pieces of another's backward (:mod:`tspsim.parallel.interleave`).
+    #: One micro-batch's forward is interleaved with another's backward (:mod:`tspsim.parallel.interleave`).
     micro_batches: bool = False
-    #: A serving step's batch is cut into two, whose pieces take turns (SGLang's two-batch overlap, vLLM's dual batch).
+    #: A serving step's batch is cut into two interleaved halves (SGLang's two-batch overlap, vLLM's dual batch).
     halves: bool = False
-    #: What a plan's name says of it.
+    #: Its word in names of plans.
     word: str = ""
 
 

@@ -1,4 +1,4 @@
-"""Passes of whoever drafts for a step that verifies, each a job of its own."""
+"""Passes of a verify step's drafter, each as a job."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from .plan import Plan
 
 
 def draft_passes(job: Job) -> int:
-    """Passes of the drafter behind the model's own; of one that makes all drafts at once one, of a tree as many as it
-    is deep."""
+    """Passes of the drafter after the model's own: one if it makes all drafts at once, for a tree its depth."""
     drafts = job.drafts
     if drafts is None or not (job.draft_layers or (drafts.model and drafts.tokens)):
         return 0
@@ -18,13 +17,13 @@ def draft_passes(job: Job) -> int:
 
 
 def unlike_passes(job: Job) -> int:
-    """Of them those that differ: of drafts one after the other those behind the second are like it."""
+    """Passes of the drafter that differ: without a tree, all after the second equal it."""
     passes = draft_passes(job)
     return passes if job.drafts is not None and job.drafts.tree else min(2, passes)
 
 
 def drafting(job: Job, number: int = 0) -> Job:
-    """Pass ``number`` of the drafter: of every sequence a query, the drafts of the depth before, or all at once."""
+    """Pass ``number`` of the drafter: per sequence one query, the drafts of the depth before, or all at once."""
     drafts, queries = job.drafts, 1
     if drafts is not None and DRAFTS.get(drafts.draft).at_once:
         queries = 1 + drafts.tokens
@@ -43,6 +42,6 @@ def drafting(job: Job, number: int = 0) -> Job:
 
 
 def drafter_of(job: Job) -> Job | None:
-    """The first pass of a draft model of its own; None: there is none."""
+    """The first pass of a separate draft model; None: there is none."""
     drafts = job.drafts
     return drafting(job) if drafts is not None and drafts.model is not None and drafts.tokens else None

@@ -1,10 +1,10 @@
 """DualPipe: micro-batches enter a pipeline at both ends (DeepSeek-AI 2024, arXiv:2412.19437, §3.2.1 and figure 5).
 
 Half of a step's micro-batches go from the first stage to the last, the others from the last to the first: a rank holds
-two stages' layers, s and p − 1 − s of p, so all weights twice. The forward of one way runs beside the backward of the
-other, and the bubble is (p/2 − 1)·(t_FB + t_B − 3·t_W) with weights' gradients put off (ibid., table 2); here they are
-not, so it is that without the last term. Tasks follow the published schedule (deepseek-ai/DualPipe, ``dualpipe.py``,
-steps 1 to 8) with backwards whole.
+the layers of two of p stages, s and p − 1 − s, so all weights exist twice. The forward of one direction runs beside the
+backward of the other; the bubble is (p/2 − 1)·(t_FB + t_B − 3·t_W) with deferred weight gradients (ibid., table 2).
+Here they are not deferred, so the last term is absent. Tasks follow the published schedule (deepseek-ai/DualPipe,
+``dualpipe.py``, steps 1 to 8) with whole backwards.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .pipeline import ORDERS, Pipeline, PipelineOrder, Refusal, most_in_flight
 
 
 def dualpipe(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
-    """Tasks of one stage; chunk 0 goes up the pipeline, chunk 1 down. Of each way micro-batches are numbered from 0,
-    the last one as the step's last.
+    """Tasks of one stage; chunk 0 goes up the pipeline, chunk 1 down. Micro-batches of each direction count from 0, the
+    last one as the step's last.
 
     >>> [(task.kind[0], task.chunk, task.beside) for task in dualpipe(2, 0, 4, 1)[:5]]
     [('f', 0, False), ('f', 1, False), ('f', 0, True), ('b', 1, False), ('f', 1, True)]
@@ -60,12 +60,12 @@ def dualpipe(stages: int, stage: int, micro_batches: int, chunks: int) -> list[T
 
 
 def in_turn(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
-    """The same with nothing beside anything."""
+    """:func:`dualpipe` without interleaving."""
     return [task._replace(beside=False) for task in dualpipe(stages, stage, micro_batches, chunks)]
 
 
 def check(pipeline: Pipeline) -> Refusal:
-    """Two halves of stages, and enough micro-batches to fill both ways."""
+    """An even number of stages, and enough micro-batches to fill both directions."""
     if pipeline.chunks > 1 or pipeline.stages % 2:
         return "schedule", "dualpipe runs with vpp 1 on an even number of stages; use 1f1b"
     if pipeline.micro_batches % 2 or pipeline.micro_batches < 2 * pipeline.stages:
@@ -76,7 +76,7 @@ def check(pipeline: Pipeline) -> Refusal:
 
 
 def kept(stages: int, stage: int, micro_batches: int, sizes: Sequence[float]) -> tuple[int, ...]:
-    """As the paper's table counts, whole micro-batches: p + 1."""
+    """Whole micro-batches in flight, as in the paper's table: p + 1."""
     return most_in_flight(in_turn(stages, stage, micro_batches, len(sizes)), sizes)
 
 

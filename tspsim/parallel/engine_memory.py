@@ -1,4 +1,4 @@
-"""What of a GPU's memory an engine gives to caches, in which blocks, and how many tokens and sequences it takes on."""
+"""Memory that an engine gives to caches, block sizes, and the tokens and sequences that it admits."""
 
 from __future__ import annotations
 
@@ -10,61 +10,60 @@ from typing import Literal, NamedTuple
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """What an engine takes on at once by default on GPUs of ``memory_bytes`` and more: tokens in a pass, sequences."""
+    """Default limits of an engine on GPUs with at least ``memory_bytes``: tokens per pass, and running sequences."""
 
     memory_bytes: float
     tokens: int
     sequences: int
-    #: Words of the names of devices that are treated as if they had less memory.
+    #: Words in the names of devices that get the limits of less memory.
     but: tuple[str, ...] = ()
 
-    def holds_on(self, device: str) -> bool:
-        """Whether GPUs of this name have them, given the memory."""
+    def applies_to(self, device: str) -> bool:
+        """Whether the limits apply to GPUs of this name, given the memory."""
         return not any(word in device.lower() for word in self.but)
 
 
 @dataclass(frozen=True)
 class Pages:
-    """Tokens of a block where models of some kinds of attention run on some GPUs: the attention backend that an engine
-    takes there has pages of so many."""
+    """Tokens of a block for some kinds of attention on some GPUs, as set by the engine's attention backend there."""
 
     tokens: int
-    #: Kinds of attention; and words of the names of GPUs (none: all).
+    #: Kinds of attention; words in the names of GPUs (none: all).
     kinds: tuple[str, ...]
     devices: tuple[str, ...] = ()
 
     def hold(self, kind: str, device: str) -> bool:
-        """Whether models of a kind have them on GPUs of a name."""
+        """Whether they apply to models of a kind on GPUs of a name."""
         return kind in self.kinds and (not self.devices or any(word in device.lower() for word in self.devices))
 
 
 @dataclass(frozen=True)
 class StateRule:
-    """How an engine keeps states of layers of linear attention, and up to where it finds a prompt's beginning.
+    """How an engine keeps states of linear attention, and which prefixes of a prompt it can reuse.
 
     Attributes
     ----------
     kept
-        ``blocks``: in blocks of the cache; ``pool``: in memory of their own; ``never``: nothing is found again.
+        ``blocks``: in blocks of the cache; ``pool``: in memory of their own; ``never``: prefixes are not reused.
     inflates
-        Blocks are made so large that one of a layer with attention covers a state of another.
+        Blocks are enlarged so that one of an attention layer covers a state of another layer.
     align
-        Tokens that such a block is a multiple of, by kind of attention; those of a block where a kind has none.
+        Kind of attention → tokens that such a block is a multiple of; default: a block's.
     inside
-        Kernels that write the state behind a block from inside of a piece of a prompt, and the tokens that blocks are
-        multiples of for them.
+        Kernels that write states after blocks inside a piece of a prompt, and the tokens that blocks are then multiples
+        of.
     at
-        Which states of a prompt are kept: where its ``pieces`` end, behind its ``last`` block, or behind ``every`` so
-        many tokens.
+        Which states of a prompt are kept: at the ends of its ``pieces``, after its ``last`` block, or after ``every``
+        so many tokens.
     live
-        States of a sequence that runs.
+        States of a running sequence.
     copies
-        And those that the number of sequences that run is reckoned with, where states have a pool.
+        States per sequence that size the pool.
     share
-        Memory of that pool over that of tokens.
+        Memory of the pool over that of tokens.
     grid, decoding, every
-        Tokens: of pieces of prompts states are kept down to a multiple of ``grid``, while answers are put out at one of
-        ``decoding`` (0: none), and behind ``every`` so many.
+        Tokens: states of pieces of prompts are kept at multiples of ``grid``, during decoding at multiples of
+        ``decoding`` (0: none), and after ``every`` so many.
     """
 
     kept: Literal["blocks", "pool", "never"]
@@ -84,7 +83,7 @@ class StateRule:
         return replace(self, inside=tuple(pages for pages in self.inside if pages.hold(kind, device)))
 
     def block_tokens(self, block: int, kind: str, token_bytes: float, state_bytes: float) -> int:
-        """Tokens of a block, of which a layer with attention keeps ``token_bytes`` each, beside states of others.
+        """Tokens of a block if an attention layer keeps ``token_bytes`` per token and other layers ``state_bytes``.
 
         >>> rule = StateRule("blocks", inflates=True, align={"kda": 128})
         >>> rule.block_tokens(16, "gdn", 2048.0, 1097728.0), rule.block_tokens(16, "kda", 1152.0, 1097728.0)
@@ -97,7 +96,7 @@ class StateRule:
 
 
 class Budget(NamedTuple):
-    """Bytes for caches on a GPU, and between which nine of ten installations are expected."""
+    """Bytes for caches on a GPU, with their 90 % interval over installations."""
 
     size_bytes: float
     low: float
@@ -106,23 +105,22 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True)
 class MemoryRule:
-    """What of a GPU's memory holds caches: ``share`` · (visible − ``before``) − ``after`` − the reserve."""
+    """Memory for caches of a GPU: ``share`` · (visible − ``before``) − ``after`` − the reserve."""
 
-    #: Of the visible memory, or of what is left of it.
+    #: Share of the visible memory, less ``before``.
     share: float = 1.0
-    #: Names of parts (``weights``, ``activations``, ``graphs``, ``context``) taken off before the share is, and out of
-    #: it.
+    #: Parts (``weights``, ``activations``, ``graphs``, ``context``) subtracted before and after the share is taken.
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ("weights", "activations", "graphs", "context")
-    #: Bytes, bytes for every token of a pass, for every sequence of the largest graph, and for every rank, which
-    #: scripts of the engine keep free; and the least of their sum.
+    #: Bytes that the engine's scripts keep free: fixed, per token of a pass, per sequence of the largest graph, and per
+    #: rank; and the least of their sum.
     reserve: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     least_reserve: float = 0.0
 
     def with_share(self, share: float) -> MemoryRule:
-        """The rule where a user states the share: an engine's scripts then keep nothing free by themselves."""
+        """The rule with a share stated by the user: the engine's scripts then keep nothing free."""
         return MemoryRule(share, self.before, self.after)
 
 
-#: What the parts leave holds caches, all of it.
+#: All memory beside the parts is for caches.
 ALL_FOR_CACHES = MemoryRule()

@@ -1,4 +1,4 @@
-"""The type of the section ``engine`` of a stack's YAML: what a serving engine does beside its kernels."""
+"""The section ``engine`` of a stack's YAML: what a serving engine does beside its kernels."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class SelectionSpec(StackSection):
 
 
 def _families(stated: Stated[dict[str, int]]) -> Stated[dict[str, int]]:
-    """Refuse families that no operator is of."""
+    """Refuse names that are no class of operators."""
     names = {name.split()[0] for name in stated.value}
     if wrong := sorted(names - FAMILIES):
         near = ", ".join(sorted(FAMILIES))
@@ -221,33 +221,33 @@ def _families(stated: Stated[dict[str, int]]) -> Stated[dict[str, int]]:
 class EngineSpec(StackSection):
     """How a serving engine runs a model; what is left out costs nothing."""
 
-    kernels: Stated[str] | None = Field(None, description="the word that its kernels' libraries begin with")
+    kernels: Stated[str] | None = Field(None, description="first word of its kernels' libraries")
     libraries: dict[str, Stated[str]] = Field(
-        {}, description="family and types → the library that it runs instead, by the first words of the name"
+        {}, description="family and types → the library that it runs instead, by the first words of its name"
     )
     graphs: GraphsSpec | None = None
     saved: Expected[Seconds] | None = Field(None, description="what a graph saves of a product measured alone")
-    saved_types: dict[str, Expected[Seconds]] = Field({}, description="type of operands → another number")
+    saved_types: dict[str, Expected[Seconds]] = Field({}, description="type of operands → the same, if different")
     fused_quantising: Stated[tuple[str, ...]] | None = Field(
-        None, description="types that every product's input has when the kernel before writes it"
+        None, description="types to which the kernel before a product casts its input"
     )
     separate_quantising: Stated[tuple[str, ...]] | None = Field(
-        None, description="types that a kernel of its own casts before every product, behind norms too"
+        None, description="types to which a separate kernel casts every product's input, after norms too"
     )
-    step: Expected[Seconds] | None = Field(None, description="of the host, every step")
-    sequence: Expected[Seconds] | None = Field(None, description="of the host, for every sequence of a step")
+    step: Expected[Seconds] | None = Field(None, description="host time per step")
+    sequence: Expected[Seconds] | None = Field(None, description="host time per sequence of a step")
     hidden: Stated[Share] | None = Field(None, description="share of both that runs beside the device")
-    layer: Expected[Seconds] | None = Field(None, description="small kernels that no program counts, a layer")
-    routed: Expected[Seconds] | None = Field(None, description="and of a layer with routed experts")
+    layer: Expected[Seconds] | None = Field(None, description="time per layer of small kernels that programs leave out")
+    routed: Expected[Seconds] | None = Field(None, description="the same, in addition, per layer with routed experts")
     drafted: Expected[Seconds] | None = Field(
-        None, description="of the host, between the passes of a step that verifies drafts, while its device waits"
+        None, description="host time between the passes of a verify step, while the device waits"
     )
     selection: SelectionSpec | None = None
     launched: Annotated[Stated[dict[str, PositiveInt]], AfterValidator(_families)] | None = Field(
-        None, description="family of operators → kernels that the host launches for one"
+        None, description="class of operators → kernels that the host launches for one"
     )
-    skew: Expected[Seconds] | None = Field(None, description="waits in a collective, for every doubling of its ranks")
-    skews: dict[str, Expected[Seconds]] = Field({}, description="device → the same, where it is another")
+    skew: Expected[Seconds] | None = Field(None, description="wait in a collective per doubling of its ranks")
+    skews: dict[str, Expected[Seconds]] = Field({}, description="device → the same, if different")
     front_end: Expected[Seconds] | None = Field(None, description="from arrival to schedule and first token to client")
     hosts: dict[str, Expected[Factor]] = Field({}, description="device → how much slower its host is")
     paces: tuple[PaceSpec, ...] = Field(
@@ -255,34 +255,34 @@ class EngineSpec(StackSection):
     )
     memory: MemorySpec | None = None
     context: Expected[Bytes] | None = Field(None, description="memory of the runtime")
-    peer: Expected[Bytes] | None = Field(None, description="and of communication with each other GPU of a replica")
+    peer: Expected[Bytes] | None = Field(None, description="memory of communication per other GPU of a replica")
     graph_memory: Expected[Bytes] | None = Field(None, description="memory of captured graphs")
-    logit: Expected[BytesPerLogit] | None = Field(None, description="bytes a logit while the largest pass samples")
+    logit: Expected[BytesPerLogit] | None = Field(None, description="bytes per logit while the largest pass samples")
     block: Stated[PositiveInt] | None = Field(None, description="tokens of a block of the cache")
     pages: tuple[PagesSpec, ...] = Field((), description="where blocks have other tokens: the first that holds")
     states: StatesSpec | None = Field(None, description="of linear attention: how they are kept")
     context_workspace: Stated[PositiveCount] | None = Field(
-        None, description="most tokens of cached latents whose keys and values are made at once; whole contexts else"
+        None, description="most tokens of cached latents expanded to keys and values at once; default: whole contexts"
     )
     limits: Stated[tuple[LimitsSpec, ...]] | None = None
     few_tokens: Stated[PositiveCount] | None = Field(
-        None, description="tokens of a pass where attention replicas reach experts by low-latency messages"
+        None, description="tokens of a pass if attention replicas reach experts by low-latency messages"
     )
-    slots: Stated[PositiveCount] | None = Field(None, description="sequences that may run at once, where stated")
+    slots: Stated[PositiveCount] | None = Field(None, description="sequences that may run at once, if stated")
     norms_all: Stated[StrictBool] | None = Field(
-        None, description="the last norm is of all tokens of a pass, and not of those alone that put one out"
+        None, description="the last norm is of all tokens of a pass, not only of those that output one"
     )
     scheduler: SchedulerSpec | None = Field(None, description="of requests, and options of it")
 
     def engine(self, name: str) -> ServingEngine:
-        """The same facts as programs and capacities read them."""
+        """The facts as programs and capacities read them."""
         stated = {_READ_AS.get(key, key): facts(getattr(self, key)) for key in EngineSpec.model_fields}
         if stated["limits"] is not None:
             stated["limits"] = tuple(sorted(stated["limits"], key=lambda limits: limits.memory_bytes))
         return ServingEngine(name, **{key: value for key, value in stated.items() if value is not None})
 
     def provenance(self, stack: str) -> Iterator[Provenance]:
-        """What is stated, with its source."""
+        """Stated facts with their sources."""
         for key in type(self).model_fields:
             entry = getattr(self, key)
             what = f"stack {stack}: {key.replace('_', ' ')}"
@@ -310,7 +310,7 @@ class EngineSpec(StackSection):
                 yield Provenance(what, _text(key, entry), entry.source, _basis(entry))
 
 
-#: Keys of a file whose facts :class:`ServingEngine` names with their unit.
+#: Keys of a file that :class:`ServingEngine` names with their unit.
 _READ_AS = {
     "context": "context_bytes",
     "peer": "peer_bytes",
@@ -338,7 +338,7 @@ def _basis(entry: Stated[Any]) -> str:
     return "assumed" if isinstance(entry, Expected) and entry.range is not None else "library"
 
 
-#: Keys whose values are bytes; other floats with a range but factors and shares are times.
+#: Keys whose values are bytes, and keys without a unit; other floats are seconds.
 _BYTES, _BARE = ("context", "peer", "graph_memory"), ("hosts", "paces", "logit", "hidden")
 
 

@@ -1,4 +1,4 @@
-"""What experts ask of a plan: ranks they divide into, dispatch, balance, pieces (Tutel's degree) and slices (its r)."""
+"""Constraints of experts on a plan: ranks, dispatch, balance, pieces (Tutel's degree), slices (Tutel's r)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .plan import EXPERT_POOL
 
 
 def check(job: Job) -> Refusal:
-    """Where experts are, and how tokens and they meet."""
+    """Check where experts are, and how tokens reach them."""
     model, plan, experts = job.model, job.plan, job.model.experts
     wrong = _pieces(job)
     if wrong is not None:
@@ -74,10 +74,10 @@ def _balance(job: Job) -> Refusal:
 
 
 def _serving_experts(job: Job) -> Refusal:
-    """Experts of a serving step: on the ranks of ``tp``, or over replicas that go in step."""
+    """Experts of a serving step: on the ranks of ``tp``, or over replicas that step together."""
     model, plan, experts = job.model, job.plan, job.model.experts
     assert experts is not None
-    whole = job.whole_ranks
+    whole = job.tensor_ranks
     columns = max(1, whole // plan.ep) if job.replicates_tokens else whole if plan.ep == 1 else 1
     if experts.width % columns:
         return "tp", f"{columns} does not divide the {experts.width} columns of an expert; set ep"
@@ -99,7 +99,7 @@ def _serving_experts(job: Job) -> Refusal:
 
 
 def _pieces(job: Job) -> Refusal:
-    """The key that does not go with the others, and why."""
+    """Why pieces or slices of experts do not fit; None if they do."""
     plan, experts = job.plan, job.model.experts
     own = {"expert_pieces": plan.expert_pieces > 1, "expert_shards": plan.expert_shards is not None}
     key = next((key for key, stated in own.items() if stated), None)
@@ -118,7 +118,7 @@ def _pieces(job: Job) -> Refusal:
 
 
 def _shards(job: Job, experts: Experts) -> Refusal:
-    """Whether ``ep`` ranks can share the experts so."""
+    """Why ``ep`` ranks cannot share the experts in slices; None if they can."""
     plan, count, ranks, shards = job.plan, experts.count, job.plan.ep, job.plan.expert_shards
     if count % ranks and (ranks % count or experts.width % (ranks // count)):
         slices = f"nor makes slices of their {experts.width} columns"
@@ -135,7 +135,7 @@ def _shards(job: Job, experts: Experts) -> Refusal:
 
 
 def _dispatch(job: Job, experts: Experts) -> Refusal:
-    """What a way to experts needs of the routing, and of the ranks that tokens may be on."""
+    """What a dispatch needs of the routing, and of the ranks that tokens may be on."""
     plan, routing = job.plan, job.work.routing
     if routing.transitions and len(routing.transitions) != experts.count:
         problem = f"{len(routing.transitions)} rows of routing.transitions, but {experts.count} experts"

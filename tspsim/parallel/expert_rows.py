@@ -1,4 +1,4 @@
-"""The rows that meet a rank's routed experts, and what of experts a rank keeps besides its share."""
+"""Rows at a rank's routed experts, and memory of experts beside a rank's share."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def own_tokens(job: Job) -> int:
 
 
 def program_axes(job: Job) -> tuple[str, ...]:
-    """Axes along which programs differ for the sake of experts: the group's, where its ranks get different loads."""
+    """Axes along which programs differ because of experts: the group's, if its ranks have different loads."""
     uneven = job.model.experts is not None and job.plan.ep > 1 and not job.expert_loads.even
     return ("ep",) if uneven else ()
 
 
 def load_of(job: Job, position: int | None) -> float:
-    """Load of a rank over the mean."""
+    """Load of a rank over the mean; ``position`` None: of the busiest."""
     return job.expert_loads.busiest_rank_load if position is None else job.expert_loads.loads[position]
 
 
 def sent_rows(job: Job, position: int | None = None) -> float:
-    """Rows that a rank of an expert group receives, which are those one sends when the load is balanced."""
+    """Rows that a rank of an expert group receives; with balanced loads also the rows that it sends."""
     experts = job.model.experts
     if experts is None or not expert_shards.tokens_travel(job):
         return 0.0
@@ -45,8 +45,7 @@ def sent_rows(job: Job, position: int | None = None) -> float:
 
 
 def own_rows(job: Job) -> float:
-    """Rows that a rank's own tokens make on their way to experts: as many whoever has most visits, without those that
-    are dropped."""
+    """Rows of a rank's own tokens in the dispatch, whatever the loads, without dropped ones."""
     experts = job.model.experts
     assert experts is not None
     kept = 1.0 - job.work.routing.dropped(experts.count)
@@ -54,7 +53,7 @@ def own_rows(job: Job) -> float:
 
 
 def left(job: Job) -> tuple[float, float]:
-    """Of the bytes of exchanges with experts that stand anywhere, those that travel, there and back."""
+    """Bytes of dispatch and combine over those of randomly placed experts."""
     experts, dispatch, nodes = job.model.experts, job.plan.dispatch, job.plan.expert_nodes
     assert experts is not None
     if dispatch.by_nodes is not None and nodes > 1:
@@ -63,7 +62,7 @@ def left(job: Job) -> tuple[float, float]:
 
 
 def routed_shard(job: Job, tokens: int | None = None, position: int | None = None) -> RoutedShard:
-    """The experts of a rank and the rows that meet each, of ``tokens`` tokens a rank (None: all of them)."""
+    """The experts of a rank and the rows of each, for ``tokens`` tokens per rank (None: all)."""
     experts, plan = job.model.experts, job.plan
     assert experts is not None
     grouped, replicated = plan.ep > 1, job.replicates_tokens
@@ -71,7 +70,7 @@ def routed_shard(job: Job, tokens: int | None = None, position: int | None = Non
         tokens = own_tokens(job) if grouped else job.tokens
     local, slices, sources = expert_shards.products(job, experts)
     rows = tokens * (1 if replicated else sources) * experts.topk / experts.count * load_of(job, position)
-    whole = job.whole_ranks if job.step.serves else plan.tp
+    whole = job.tensor_ranks if job.step.serves else plan.tp
     columns = max(1, whole // plan.ep) if replicated else slices if grouped else whole
     dtype, kept = job.work.precision, None
     if job.step.serves:
@@ -81,18 +80,18 @@ def routed_shard(job: Job, tokens: int | None = None, position: int | None = Non
 
 
 def expert_bytes(job: Job) -> float:
-    """Of one expert's weights."""
+    """Bytes of one expert's weights."""
     return job.model.expert_parameters * job.weight_bytes
 
 
 def moved_bytes(job: Job) -> float:
-    """Bytes of the experts that a balance policy brings to a rank for one layer, of the rank that gets most."""
+    """Bytes of the experts that a balance policy moves to a rank for one layer, of the rank that receives most."""
     return job.expert_loads.moved_experts * expert_bytes(job)
 
 
 def buffers(job: Job, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """Experts of other ranks for a layer, with their gradients while training; and copies that stay in all layers of
-    ``chunks`` (of a serving step they are weights among others: :mod:`tspsim.parallel.state.served`)."""
+    ``chunks`` (in a serving step they count as weights: :mod:`tspsim.parallel.state.served`)."""
     if job.model.experts is not None and job.plan.ep > 1:
         moved = moved_bytes(job)
         gradients_ = moved / job.weight_bytes * job.work.optimizer.gradients if job.training else 0.0
@@ -104,8 +103,7 @@ def buffers(job: Job, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
 
 
 def touched_experts(job: Job, tokens: int, position: int | None) -> float:
-    """Distinct experts of a rank that any of the group's tokens chose: of the rank named, or of the one that has most
-    to read."""
+    """Distinct experts of a rank that any of the group's tokens chose; ``position`` None: of the rank with most."""
     experts, plan = job.model.experts, job.plan
     assert experts is not None
     per_rank = touched(job.work.routing, plan.expert_balance, experts.count, plan.ep, tokens * experts.topk)

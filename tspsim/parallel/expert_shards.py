@@ -1,16 +1,17 @@
-"""Where an expert's weights and its tokens meet (Tutel, Hwang et al. 2022, arXiv 2206.03382, §4.2): parallelism r.
+"""Slices of experts: where an expert's weights and its tokens meet (Tutel, Hwang et al. 2022, arXiv 2206.03382, §4.2).
 
-W = ``ep`` ranks share E experts. With E < W each expert lies in g = W/E slices of its columns, one a rank; with E ≥ W a
-rank keeps E/W whole experts, and g = 1. The layout is the same for every r (``expert_shards``), so a run may switch
-from one step to the next:
+W = ``ep`` ranks share E experts. With E < W each expert lies in g = W/E slices of its columns, one per rank; with E ≥ W
+a rank keeps E/W whole experts, and g = 1. The layout is the same for every r (``expert_shards``), so a run may change r
+from step to step:
 
-    r = 0        tokens stay, and all experts are gathered for the layer: E·P·(W − 1)/W bytes a rank, P an expert's
+    r = 0        tokens stay, and all experts are gathered for the layer: E·P·(W − 1)/W bytes per rank, P an expert's
     1 ≤ r ≤ g    an expert's slices are gathered among g/r ranks to 1/r of its columns, P/r·(1 − r/g) bytes; a token
-                 goes to the r ranks that have an expert's columns between them, k·r rows; sums meet where it came from
-    r = g        no weights travel
+    goes
+                 to the r ranks that together have an expert's columns, k·r rows; sums meet at the token's rank
+    r = g        no weights move
 
-Few tokens and large experts want r = g, many tokens r = 1 or 0. Gradients of what was gathered are scattered the same
-way. Weights are fetched ahead into one buffer, once the layer before has left it.
+Few tokens and large experts favour r = g, many tokens r = 1 or 0. Gradients of gathered weights are scattered the same
+way. Weights are prefetched into one buffer, when the layer before has freed it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .job import Job
 from .ledger import Buffer, Lifetime
 from .plan import SLICES
 
-#: The stream that weights come on.
+#: Stream of gathered weights.
 STREAM = "gathered experts"
 
 
@@ -38,8 +39,8 @@ def sliced(job: Job) -> bool:
 
 
 def copies(job: Job, experts: Experts) -> float:
-    """Rows that a token makes on its way: of sliced experts one to every rank that has columns of one, otherwise what
-    the plan's dispatch says."""
+    """Rows of a token in the dispatch: of sliced experts one to every rank with columns of one, otherwise the
+    dispatch's copies."""
     plan = job.plan
     if sliced(job):
         return float(experts.topk * (plan.expert_shards or 1))
@@ -47,8 +48,10 @@ def copies(job: Job, experts: Experts) -> float:
 
 
 def products(job: Job, experts: Experts) -> tuple[int, int, float]:
-    """Experts that a rank multiplies, parts that their columns are cut into, and ranks whose tokens meet there: each
-    expert's rows are those of a rank's tokens times so many, over E/k."""
+    """Experts that a rank multiplies, parts that divide their columns, and ranks whose tokens reach them.
+
+    Each expert has the rows of one rank's tokens times the latter, over E/k.
+    """
     plan = job.plan
     if plan.expert_shards == 0:
         return experts.count, 1, 1.0
@@ -58,7 +61,7 @@ def products(job: Job, experts: Experts) -> tuple[int, int, float]:
 
 
 def weights(job: Job) -> float:
-    """Parameters that a rank has once they are gathered; none where nothing is."""
+    """Parameters of a rank's gathered experts; 0: none are gathered."""
     plan, experts = job.plan, job.model.experts
     if experts is None or plan.expert_shards is None:
         return 0.0
@@ -68,12 +71,12 @@ def weights(job: Job) -> float:
 
 
 def gathering(job: Job) -> tuple[str, int]:
-    """The axis of ranks that gather them, and how many they are."""
+    """The axis of the ranks that gather experts, and their number."""
     return ("ep", job.plan.ep) if job.plan.expert_shards == 0 else (SLICES, job.plan.slice_group)
 
 
 def gather(builder: ProgramBuilder, job: Job) -> list[int]:
-    """Bring a layer's weights; returns what experts wait for."""
+    """Gather a layer's experts; returns the dependencies of their kernels."""
     if not weights(job):
         return []
     size, (axis, _) = weights(job) * job.weight_bytes, gathering(job)
@@ -83,13 +86,13 @@ def gather(builder: ProgramBuilder, job: Job) -> list[int]:
 
 
 def used(builder: ProgramBuilder, job: Job, by: int) -> None:
-    """The gathered weights are not needed once ``by`` is over."""
+    """Free the gathered experts after ``by``."""
     if weights(job):
         builder.buffers(STREAM, 1, 1).used(0, by)
 
 
 def scatter(builder: ProgramBuilder, job: Job, after: Sequence[int]) -> list[int]:
-    """Sum the gradients of what was gathered, each rank its own part; returns what brings them there."""
+    """Reduce-scatter the gradients of gathered experts to their owners; returns the collective."""
     if not weights(job):
         return []
     size, (axis, _) = weights(job) * job.work.optimizer.gradients, gathering(job)
@@ -97,7 +100,7 @@ def scatter(builder: ProgramBuilder, job: Job, after: Sequence[int]) -> list[int
 
 
 def buffers(job: Job) -> Iterator[Buffer]:
-    """Weights of others for a layer, and while training gradients of all that was gathered."""
+    """Other ranks' weights for a layer, and while training the gradients of all gathered ones."""
     if weights(job):
         _, ranks = gathering(job)
         others = weights(job) * (1.0 - 1.0 / ranks) * job.weight_bytes

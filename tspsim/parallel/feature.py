@@ -1,9 +1,8 @@
-"""What a plan may have beside its scheme: one object that registers itself, and is asked where a job states one of its
-keys and nowhere else.
+"""Features: what a plan may have beside its scheme, one object each, used only by jobs that state one of its keys.
 
-A feature declares the keys that switch it on, its own and others'. Whoever goes through features gets those of a job
-whose keys are stated (:func:`features_of`); a plan without them never meets their code. A check that is about a key
-stated without what it needs is asked too, for that key is its own.
+A feature declares the keys that switch it on, its own and others'. :func:`features_of` returns those of a job; a plan
+without these keys never reaches their code. A check of a key that needs others runs too, since the key is the
+feature's.
 """
 
 from __future__ import annotations
@@ -23,45 +22,45 @@ from .plan import Plan, check_own_keys
 from .registries import ContextShare, Option
 from .scheme import Scheme, WholeTokens
 
-#: (builder, job, layer, parts that its heads are attended in, what to wait for) → what to wait for then.
+#: (builder, job, layer, context share, dependencies) → dependencies of what follows.
 Attend = Callable[[ProgramBuilder, Job, ServingLayer, ContextShare, list[int]], list[int]]
 
 
 @dataclass(frozen=True)
 class Feature:
-    """Something beside a scheme.
+    """A feature of plans.
 
     Attributes
     ----------
     name, summary
-        What it is called, and a line for the catalogue.
+        Its name, and a line for the catalogue.
     options
-        Keys of a scenario's plan that come with it. One that is stated switches it on.
+        Keys that it adds to a scenario's plan; a stated one switches it on.
     keys
-        Further keys that do: fields of the plan and names of its axes, ``model.`` and ``work.`` with a field of the
-        architecture or of the work. A key is stated where it does not stand at its default.
+        Further keys that switch it on: fields of the plan and names of its axes, ``model.`` and ``work.`` with a field
+        of the architecture or of the work. A key counts as stated if it differs from its default.
     scheme
-        The scheme whose plans may have it; empty: every one.
+        The scheme whose plans may have it; empty: all.
     serves
-        It is of steps that serve alone.
+        Whether it is for serving steps alone.
     first
-        Its check comes before that of the scheme, which reads what it has made sure of.
+        Whether its check precedes that of the scheme, which relies on it.
     check
-        Job → the key of the plan that does not go with it and why; None where all do.
+        Job → the key of the plan that does not fit and why; None if all fit.
     notes
-        Job → what a reader of such a plan has to know.
+        Job → notes for readers of such a plan.
     buffers
-        (job, chunks of a rank) → what a rank keeps for it.
+        (job, chunks of a rank) → buffers of a rank.
     axes
-        Job → mesh axes along which programs differ for its sake.
+        Job → mesh axes along which programs differ because of it.
     groups
-        Plan → axes of groups that it brings, and how many neighbours of each mesh axis are in one.
+        Plan → axes of groups that it adds, with the neighbours of each mesh axis in a group.
     context
-        (plan, how ranks share the contexts of a serving step) → how they do with it.
+        (plan, how ranks share the contexts of a serving step) → the same with the feature.
     pieces
-        Pieces of a serving step whose tokens every rank has → the same with it.
+        Parts of a serving step in which all ranks have every token → the same with the feature.
     attends
-        What writes the attention of a layer of such a step → the same with it.
+        Writer of the attention of a layer of such a step → the same with the feature.
     """
 
     name: str
@@ -81,7 +80,7 @@ class Feature:
     attends: Callable[[Attend], Attend] = lambda attend: attend
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a feature that nothing switches on, or an option that is a key of every plan."""
+        """Raise ValueError for a feature that nothing switches on, or an option that is a key of every plan."""
         if not self.switches:
             raise ValueError(f"feature '{self.name}': no key of a plan switches it on; name one in options or keys")
         check_own_keys(f"feature '{self.name}'", (option.name for option in self.options))
@@ -92,7 +91,7 @@ class Feature:
         return frozenset((*(option.name for option in self.options), *self.keys))
 
     def refusal(self, job: Job) -> Refusal:
-        """Why a job that states its keys cannot have it; None where it can."""
+        """Why a job that states its keys cannot have it; None if it can."""
         if self.serves and not job.step.serves:
             stated = next((option.name for option in self.options if option.name in job.plan.options), None)
             if stated is not None:
@@ -105,7 +104,7 @@ FEATURES: Registry[Feature] = Registry("plan feature", "tspsim.plan_features", F
 
 
 def features_of(of: Job | Plan) -> tuple[Feature, ...]:
-    """The features that a job, or a plan by itself, states a key of, in the order in which they registered."""
+    """The features of which a job, or a plan, states a key, in the order of registration."""
     plan = of.plan if isinstance(of, Job) else of
     return _switched_on(of.stated, plan.scheme, changes())
 
@@ -120,20 +119,20 @@ def _switched_on(stated: frozenset[str], scheme: str, _: int) -> tuple[Feature, 
 
 
 def plan_options(scheme: Scheme) -> tuple[Option, ...]:
-    """Keys of a plan that come with a scheme, and with the features that its plans may have."""
+    """Keys of a plan that a scheme adds, and the features that its plans may have."""
     features = (feature for feature in FEATURES.values() if feature.scheme in ("", scheme.name))
     return *scheme.options, *(option for feature in features for option in feature.options)
 
 
 def pieces_of(job: Job, whole: WholeTokens) -> WholeTokens:
-    """The pieces of a serving step, with what the job's features make of them."""
+    """The parts of a serving step, changed by the job's features."""
     for feature in features_of(job):
         whole = feature.pieces(whole)
     return whole
 
 
 def attending(job: Job, attend: Attend) -> Attend:
-    """What writes the attention of a layer, with what the job's features make of it."""
+    """The writer of a layer's attention, changed by the job's features."""
     for feature in features_of(job):
         attend = feature.attends(attend)
     return attend

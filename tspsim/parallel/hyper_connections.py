@@ -1,15 +1,15 @@
-"""A residual stream of several lanes: manifold-constrained hyper-connections, as DeepSeek-V4 has them (Xie et al. 2025,
+"""A residual stream of several lanes: manifold-constrained hyper-connections, as in DeepSeek-V4 (Xie et al. 2025,
 arXiv:2512.24880).
 
-A block reads one weighted sum of n lanes and adds what it puts out to all of them, each a mixture of the others. A
-token's weights come from one product of all its lanes, n·h to n² + 2n, whose n × n part is made doubly stochastic. So
-where a model of one lane adds and norms, n lanes take three kernels:
+A block reads a weighted sum of n lanes and adds its output to all of them, each lane a mixture of the others. A token's
+weights come from one product of all its lanes, n·h to n² + 2n, whose n × n part is made doubly stochastic. So where a
+model of one lane adds and norms, n lanes take three kernels:
 
     weights     (t, n² + 2n, n·h)                       a product
     mixture     n + 1 of t·h elements                   weights finished, lanes summed and normed
-    spreading   2n + 1 of t·h elements                  what the block before put out, into mixed lanes
+    spreading   2n + 1 of t·h elements                  the previous block's output, into mixed lanes
 
-Whole on every rank, as norms are. A backward takes both gradients of the product and twice the traffic.
+All are whole on every rank, like norms. A backward has both gradients of the product and twice the traffic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..operators.base import Computes, Role
 
 
 def attach(model: Architecture, element: float, operators: Sequence[Operator]) -> tuple[Operator, ...]:
-    """Operators with what lanes take in the place of every norm of the residual stream; ``element``: bytes."""
+    """The operators, with the kernels of lanes in place of every norm of the residual stream; ``element``: bytes."""
     return tuple(kernel for operator in operators for kernel in _of_lanes(model, element, operator))
 
 

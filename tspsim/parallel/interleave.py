@@ -1,7 +1,7 @@
-"""Two tasks of a stage interleaved, so that kernels of one run while the other's tokens travel to experts.
+"""Two interleaved tasks of a stage, so that kernels of one run while the other's tokens move to experts.
 
-A task's instructions are cut before every kernel that waits for an exchange with experts. Pieces of the two take turns,
-each list in its own order, both ending together.
+A task's instructions are cut before every kernel that waits for an exchange with experts. The two tasks' pieces
+alternate, each in its own order, and both end together.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import replace
 
 from ..program import Collective, Compute, Instruction, Program
 
-#: The stream of exchanges with experts.
+#: Stream of exchanges with experts.
 EXCHANGE = "experts"
 
 
 def flat(program: Program) -> list[Instruction]:
-    """A program's instructions with repeats unrolled, waits as indices of the list."""
+    """A program's instructions, Repeats unrolled, with dependencies as indices of the list."""
     return [replace(instruction, layer=layer, after=tuple(after)) for instruction, layer, after in program.unrolled()]
 
 
 def pieces(instructions: Sequence[Instruction]) -> list[list[int]]:
-    """Indices of a list, cut before every kernel that waits for an exchange with experts."""
+    """Indices of the instructions, cut before every kernel that waits for an exchange with experts."""
     exchanges: set[int] = set()
     cut: list[list[int]] = [[]]
     for index, instruction in enumerate(instructions):
@@ -34,7 +34,7 @@ def pieces(instructions: Sequence[Instruction]) -> list[list[int]]:
 
 
 def shifted(instructions: Sequence[Instruction], offset: int) -> Iterator[Instruction]:
-    """Instructions whose waits count from themselves, behind ``offset`` others."""
+    """Instructions whose dependencies count from their own start, placed after ``offset`` others."""
     for instruction in instructions:
         after = tuple([offset + index for index in instruction.after])
         sliced = isinstance(instruction, Collective) and instruction.slices > 1
@@ -42,7 +42,7 @@ def shifted(instructions: Sequence[Instruction], offset: int) -> Iterator[Instru
 
 
 def interleaved(tasks: Sequence[Sequence[Instruction]], offset: int = 0) -> Iterator[Instruction]:
-    """Instructions of all tasks, piece by piece; ``offset`` instructions stand before them in the program."""
+    """The instructions of all tasks, piece by piece; ``offset`` instructions precede them in the program."""
     turns = sorted(
         ((number + 1) / len(cut), task, piece)
         for task, cut in enumerate(map(pieces, tasks))

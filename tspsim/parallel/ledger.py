@@ -1,8 +1,8 @@
-"""The ledger of memory: every piece declares named buffers with lifetimes, and a rank's peak is the sum of those that
-are alive when most are.
+"""The ledger of memory: buffers with lifetimes, declared by each part of the code, and a rank's peak as the largest sum
+of buffers that are alive together.
 
-A step is at its worst while a layer works, its backward while training, with everything in flight that is kept for
-backwards to come; or while an embedding or head works alone, where that needs more.
+The peak of a step is while a layer runs (in training its backward, with all activations kept for other backwards), or
+while an embedding or head runs alone, if that needs more.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ class Lifetime(Enum):
 
     #: The whole step.
     STEP = "step"
-    #: While one layer works: once; where it is of one kind of layer, that of the kind that needs most.
+    #: While one layer runs: once; of buffers of kinds of layers, the largest.
     LAYER = "layer"
-    #: From a layer's forward on a micro-batch to its backward: once for each of them under way.
+    #: From a layer's forward on a micro-batch to its backward: once for each pair in flight.
     IN_FLIGHT = "in flight"
-    #: While an embedding or head works and no layer: in the place of its part's layer buffers and of the workspace.
+    #: While an embedding or head runs and no layer: in place of its part's layer buffers and of the workspace.
     TABLE = "table"
-    #: From the head's forward to its backward; the last layer works meanwhile.
+    #: From the head's forward to its backward, during which the last layer runs.
     HEAD = "head"
 
 
 class Buffer(NamedTuple):
-    """Bytes on a rank, the part of memory they are told under, and the kind of layer they are of (None: all alike)."""
+    """Bytes on a rank, the part of memory in answers, and the kind of layer (None: any)."""
 
     part: str
     size_bytes: float
@@ -36,5 +36,5 @@ class Buffer(NamedTuple):
     block: Hashable = None
 
 
-#: The part that a layer at work needs, and an embedding or head does not.
+#: The part that a running layer needs, and an embedding or head does not.
 WORKSPACE = "workspace"

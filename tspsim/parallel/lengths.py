@@ -1,15 +1,15 @@
-"""Sequences of unequal length in one step: how many ranks work on each, and which.
+"""Sequences of unequal length in one step: the number of ranks for each, and their assignment.
 
-Ranks take up to C tokens each at once. A plan with ``sp`` cuts every sequence into as many shards: micro-batches are
-packs of up to sp·C tokens, dealt to its replicas. With ``sp: auto`` (dynamic context parallelism: Megatron-Core's, and
-Ge et al. 2025, ByteScale, arXiv 2502.21231, §4) a sequence of s tokens takes d(s) ranks of ``dp``, the least power of
-two with d·C ≥ s, whose groups lie in each other: 2, 4, 8, … neighbours. Short ones take one, and exchange nothing. All
-ranks hold the same weights, and sum gradients over all once a step.
+A rank takes up to C tokens at once. A plan with ``sp`` cuts every sequence into as many shards: micro-batches are packs
+of up to sp·C tokens, assigned to its replicas. With ``sp: auto`` (dynamic context parallelism: Megatron-Core, and Ge et
+al. 2025, ByteScale, arXiv 2502.21231, §4) a sequence of s tokens takes d(s) ranks of ``dp``, the least power of two
+with d·C ≥ s, in nested groups of 2, 4, 8, … neighbours. Short sequences take one rank, without exchanges. All ranks
+hold the same weights, and sum gradients over all once per step.
 
-Sequences are dealt longest first: each to the group of its size whose ranks have least to do so far. A rank does what
-it shares with most others first, so that no two wait for each other; it packs what is its own into micro-batches. While
-a rank has nothing, the longest of the sequences that fewest share is shared by twice as many (as Megatron-Core's
-``fill_empty_gpus`` does).
+Sequences are assigned longest first, each to the group of its size whose ranks have the least load. A rank first runs
+what it shares with most others, so that no two wait for each other; it packs its own sequences into micro-batches.
+While a rank has none, the longest of the sequences shared by fewest is shared by twice as many (Megatron-Core's
+``fill_empty_gpus``).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ..model import Architecture
 
 
 class Pack(NamedTuple):
-    """What a rank works on in one micro-batch: ``tokens`` of each sequence, as padded, over ``ranks``; which of them it
-    is, where its plan's own ``sp`` does not say."""
+    """One micro-batch of a rank: padded ``tokens`` of each sequence, over ``ranks``, of which it is number ``position``
+    (if not given by its plan's own ``sp``)."""
 
     tokens: tuple[int, ...]
     ranks: int = 1
@@ -35,7 +35,7 @@ class Pack(NamedTuple):
 
 
 class Unequal(NamedTuple):
-    """The sequences of a step, all replicas together: tokens of each, and tokens that were cut off longer ones."""
+    """The sequences of a step over all replicas: tokens of each, and tokens cut off longer ones."""
 
     tokens: tuple[int, ...]
     cut: int = 0
@@ -46,25 +46,25 @@ class Unequal(NamedTuple):
         return sum(self.tokens)
 
 
-#: A plan's key: tokens from which on a sequence's activations go to the host (``offload_layers``).
+#: Key of a plan: length from which a sequence's activations are offloaded (``offload_layers``), in tokens.
 OFFLOAD_FROM = "offload_from"
-#: Keys of plans of sequences of unequal length alone.
+#: Keys of plans for unequal sequences alone.
 OF_LENGTHS = ("dynamic_sp", "padded", "rank_tokens", "deal", OFFLOAD_FROM)
-#: Of sequences that are all as long.
+#: Sequences of equal length.
 ALIKE = Unequal(())
 
 
 @dataclass(frozen=True)
 class Deal:
-    """What ranks get even shares of."""
+    """An assignment of sequences: what is balanced."""
 
-    #: What a plan's ``deal`` calls it, and a line for the catalogue.
+    #: Its name in a plan's ``deal``, and a line for the catalogue.
     name: str
     summary: str
-    #: (model, tokens of a sequence, causal) → its share, in any unit.
+    #: (model, tokens of a sequence, causal) → its load, in any unit.
     cost: Callable[[Architecture, int, bool], float]
-    #: A rank, or a pipeline, gets sequences of like length that nobody shares, longest first, until it has its share;
-    #: otherwise each goes to whom has least.
+    #: Whether a rank, or a pipeline, gets unshared sequences of similar length, longest first, up to the mean load;
+    #: otherwise each sequence goes to the group with the least load.
     like: bool = False
 
 
@@ -89,24 +89,24 @@ TOKENS = DEALS.register(Deal("tokens", "tokens, whatever their attention", lambd
 
 @dataclass(frozen=True)
 class Groups:
-    """Ranks, or replicas of some, that sequences are dealt to."""
+    """Ranks, or replicas of several ranks, that sequences are assigned to."""
 
-    #: Of them.
+    #: Number of groups.
     count: int
-    #: Ranks of each, all of which share its sequences.
+    #: Ranks of a group, all of which share its sequences.
     shards: int
-    #: Tokens that a rank takes at once; None: what the longest sequence leaves each where most share it.
+    #: Tokens that a rank takes at once; None: the longest sequence over the most ranks.
     room: int | None
-    #: Longer sequences are shared by 2, 4, 8, … of them.
+    #: Whether longer sequences are shared by 2, 4, 8, … groups.
     grows: bool
-    #: Tokens of a sequence are padded to a multiple of so many a rank.
+    #: Ranks → number that padded tokens of a sequence are a multiple of.
     multiple: Callable[[int], int]
-    #: And to the longest of the step, as where a batch is one tensor.
+    #: Whether sequences are padded to the longest of the step, as in a batch that is one tensor.
     padded: bool = False
 
 
-class Dealt(NamedTuple):
-    """Packs of every group, in the order in which it works on them, and what each has to do."""
+class SequenceAssignment(NamedTuple):
+    """The assignment: packs of every group in the order of work, and the groups' loads."""
 
     packs: tuple[tuple[Pack, ...], ...]
     loads: tuple[float, ...]
@@ -114,12 +114,12 @@ class Dealt(NamedTuple):
 
     @property
     def imbalance(self) -> float:
-        """What the group with most has to do, over the mean."""
+        """Largest load over the mean."""
         return max(self.loads) * len(self.loads) / sum(self.loads)
 
     @property
     def ranks_of_sequences(self) -> Mapping[int, int]:
-        """How many ranks share a sequence → how many such sequences there are."""
+        """Ranks per sequence → number of such sequences."""
         counts: dict[int, int] = {}
         for packs in self.packs:
             for pack in packs:
@@ -129,46 +129,48 @@ class Dealt(NamedTuple):
 
     @property
     def padded(self) -> int:
-        """Tokens that are worked on."""
+        """Tokens with padding."""
         return sum(sum(pack.tokens) for packs in self.packs for pack in packs if not pack.position)
 
 
 def group_axis(ranks: int) -> str:
-    """The axis along groups of so many neighbours on ``dp`` that share a sequence."""
+    """The axis along groups of ``ranks`` neighbours on ``dp`` that share a sequence."""
     return f"sp{ranks}"
 
 
 def sequence_groups(options: Mapping[str, Any], replicas: int) -> dict[str, dict[str, int]]:
-    """All of them, of a plan with ``sp: auto``, and how many ranks of ``dp`` are in one."""
+    """Group axis → ranks of ``dp`` per group, of a plan with ``sp: auto``."""
     if not options.get("dynamic_sp"):
         return {}
     return {group_axis(2**power): {"dp": 2**power} for power in range(1, replicas.bit_length())}
 
 
-def dealt(model: Architecture, lengths: tuple[int, ...], causal: bool, deal: str, groups: Groups) -> Dealt:
-    """Deal sequences to groups of ranks.
+def assign(
+    model: Architecture, lengths: tuple[int, ...], causal: bool, deal: str, groups: Groups
+) -> SequenceAssignment:
+    """Assign sequences to groups of ranks.
 
     Raises
     ------
     InputError
-        A sequence is longer than its ranks take at once, or groups are left with nothing; key ``rank_tokens``,
-        ``sp`` or ``dp``.
+        A sequence is longer than its ranks take at once, or groups are left without work; key ``rank_tokens``, ``sp``
+        or ``dp``.
     """
     facts = (groups.count, groups.shards, groups.room, groups.grows)
     lengths = (max(lengths),) * len(lengths) if groups.padded else lengths
     sizes = [2**power for power in range(groups.count.bit_length())] if groups.grows else [1]
-    return _dealt(model, lengths, causal, deal, facts, tuple(groups.multiple(groups.shards * size) for size in sizes))
+    return _assign(model, lengths, causal, deal, facts, tuple(groups.multiple(groups.shards * size) for size in sizes))
 
 
 @remembered(256)
-def _dealt(
+def _assign(
     model: Architecture,
     lengths: tuple[int, ...],
     causal: bool,
     deal: str,
     facts: tuple[int, int, int | None, bool],
     multiples: tuple[int, ...],
-) -> Dealt:
+) -> SequenceAssignment:
     count, shards, stated, grows = facts
     cost, like = DEALS.get(deal).cost, DEALS.get(deal).like
     costs = {tokens: cost(model, tokens, causal) for tokens in set(lengths)}
@@ -176,7 +178,7 @@ def _dealt(
     room = stated or ceil(max(lengths) / most)
     if max(lengths) > room * most:
         raise InputError(
-            f"{room} tokens a rank are {room * most} of a sequence, and the longest has {max(lengths)}; "
+            f"ranks with {room} tokens each hold {room * most} of a sequence, and the longest has {max(lengths)}; "
             f"take at least {ceil(max(lengths) / most)}",
             key="rank_tokens",
         )
@@ -199,28 +201,28 @@ def _dealt(
     packs = tuple(
         tuple(_packs(group, taken[group], lengths, sizes, room * shards, shards, multiples)) for group in range(count)
     )
-    return Dealt(packs, tuple(loads), room)
+    return SequenceAssignment(packs, tuple(loads), room)
 
 
-def told(dealt: Dealt, unequal: Unequal, shards: int) -> Iterator[str]:
-    """How sequences were dealt, for whoever reads an answer."""
-    tokens, micro_batches = unequal.tokens, sorted(len(packs) for packs in dealt.packs)
+def assignment_notes(assignment: SequenceAssignment, unequal: Unequal, shards: int) -> Iterator[str]:
+    """Notes on the assignment, for readers of an answer."""
+    tokens, micro_batches = unequal.tokens, sorted(len(packs) for packs in assignment.packs)
     cut = f", {unequal.cut:,} tokens cut off longer ones" if unequal.cut else ""
     few, most = micro_batches[0], micro_batches[-1]
     visits = f"{most} micro-batch{'es' if most > 1 else ''}" if few == most else f"{few} to {most} micro-batches"
     mean = unequal.total / len(tokens)
     yield (
-        f"{len(tokens):,} sequences of {min(tokens):,} to {max(tokens):,} tokens, {mean:,.0f} mean{cut}, in {visits} a "
-        f"replica of up to {dealt.room:,} tokens a rank"
+        f"{len(tokens):,} sequences of {min(tokens):,} to {max(tokens):,} tokens, {mean:,.0f} mean{cut}, in {visits} "
+        f"per replica of up to {assignment.room:,} tokens per rank"
     )
-    if dealt.padded > unequal.total:
-        alike = len({tokens_of for packs in dealt.packs for pack in packs for tokens_of in pack.tokens}) == 1
-        why = "to be as long as the longest pads" if alike else "shards of equal size pad"
-        yield f"{why} {unequal.total:,} tokens to {dealt.padded:,}; rates count the former"
-    shared = {ranks: count for ranks, count in dealt.ranks_of_sequences.items() if ranks > shards}
+    if assignment.padded > unequal.total:
+        alike = len({tokens_of for packs in assignment.packs for pack in packs for tokens_of in pack.tokens}) == 1
+        why = "padding to the longest takes" if alike else "padding to shards of equal size takes"
+        yield f"{why} {unequal.total:,} tokens to {assignment.padded:,}; rates count the former"
+    shared = {ranks: count for ranks, count in assignment.ranks_of_sequences.items() if ranks > shards}
     if shared:
         yield "long sequences are shared: " + ", ".join(f"{count} by {ranks} ranks" for ranks, count in shared.items())
-    yield f"the replica with most work has {dealt.imbalance:.3f} times the mean; all wait for it"
+    yield f"the replica with most work has {assignment.imbalance:.3f} times the mean; all wait for it"
 
 
 def _ranks_for(tokens: int, room: int) -> int:
@@ -235,8 +237,10 @@ def _ranks_for(tokens: int, room: int) -> int:
 def _placed(
     order: Sequence[int], sizes: Mapping[int, int], costs: Sequence[float], count: int, like: bool
 ) -> tuple[list[float], list[list[int]]]:
-    """What each group has to do, and its sequences: those that most share first, of those the longest first. ``like``:
-    whole ones fill one group after the other up to the mean."""
+    """Loads and sequences of each group; those shared by most first, then the longest.
+
+    ``like``: unshared sequences fill one group after the other up to the mean load.
+    """
     loads, taken = [0.0] * count, [list[int]() for _ in range(count)]
     mean, filling, at = sum(costs) / count, list(range(count)), 0
     for index in sorted(order, key=lambda number: -sizes[number]):
@@ -262,7 +266,7 @@ def _packs(
     shards: int,
     multiples: Sequence[int],
 ) -> Iterator[Pack]:
-    """A group's micro-batches: what it shares alone, its own sequences in packs, each where it first fits."""
+    """A group's micro-batches: each shared sequence alone, its own sequences packed first-fit."""
     open_: list[list[int]] = []
     for index in taken:
         size = sizes[index]

@@ -1,4 +1,4 @@
-"""Placement: the mesh that a plan lays on a cluster, and groups cut out of its axes."""
+"""Placement: the mesh of a plan on a cluster, and groups cut out of its axes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from .plan import EXPERT_POOL, WEIGHT_LEVELS, WEIGHT_SHARD, Plan, mesh_axes
 
 
 def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
-    """Lay a plan's axes on a cluster of ``gpus``, ``gpus_per_node`` of which share a node.
+    """Lay a plan's axes on a cluster of ``gpus`` GPUs, ``gpus_per_node`` to a node.
 
-    Without a placement the axes run along GPU numbers in the order of
-    :func:`~tspsim.parallel.plan.mesh_axes`, so those that talk most share a node; replicas that spread experts
-    among them stand before the pipeline's stages. With one, ``node_axes`` run along the node (first named =
-    neighbouring GPUs), the rest of the node is filled with data-parallel replicas, and ``rail_axes`` step from node to
-    node along the rails. ``dp`` stands where it is named: ``tp, sp, dp`` and then the pipeline is Megatron's order.
-    An ``order`` of nodes or GPUs takes the place of their numbers.
+    Without a placement the axes follow GPU numbers in the order of :func:`~tspsim.parallel.plan.mesh_axes`, so that
+    ranks that exchange most share a node; replicas that share experts come before pipeline stages. With a placement,
+    ``node_axes`` run along the node (first named = neighbouring GPUs), data-parallel replicas fill the rest of the
+    node, and ``rail_axes`` step from node to node along the rails. ``dp`` stands where it is named: ``tp, sp, dp`` and
+    then the pipeline is Megatron's order. An ``order`` of nodes or GPUs replaces their numbers.
 
     Raises
     ------
     InputError
-        If the degrees do not multiply to ``gpus``, a node cannot be filled as placed, or the order names some node or
-        GPU not just once.
+        The degrees do not multiply to ``gpus``, the placement does not fill nodes, or the order does not name each node
+        or GPU once.
     """
     axes = mesh_axes()
     degrees = {axis: plan.degree(axis) for axis in axes}
@@ -78,7 +77,7 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
 
 
 def ordered(plan: Plan, gpus: int, gpus_per_node: int) -> NDArray[np.int64]:
-    """GPU numbers as the mesh takes them: in order, or in the plan's order of nodes or GPUs."""
+    """GPU numbers in the mesh's order: by number, or the plan's order of nodes or GPUs."""
     if not plan.node_order:
         return np.arange(gpus, dtype=np.int64)
     order = np.array(plan.node_order, dtype=np.int64)
@@ -94,9 +93,8 @@ def ordered(plan: Plan, gpus: int, gpus_per_node: int) -> NDArray[np.int64]:
 
 
 def located(plan: Plan, gpus: int, gpus_per_node: int) -> Plan:
-    """The plan with how many ranks of a group of its token axis, of one that shares sequences, or of one that places
-    experts on nodes, share a node: 0 where that differs between nodes or groups. Raises InputError where its order is
-    none."""
+    """The plan with the number of ranks per node on its token axis, on groups that share sequences, and on expert
+    groups that are placed on nodes; 0 if it differs between nodes or groups. Raises InputError for an invalid order."""
     _ = ordered(plan, gpus, gpus_per_node)
     axes = [plan.token_axis] if plan.token_shards > 1 else []
     axes += sequence_groups(plan.options, plan.dp) if "dynamic_sp" in plan.options else []
@@ -109,8 +107,8 @@ def located(plan: Plan, gpus: int, gpus_per_node: int) -> Plan:
 
 
 def _together(nodes: NDArray[np.int64]) -> int:
-    """How many ranks of a group share a node; ``nodes`` has a row a group."""
-    # Of every group and node, how many ranks: the number of equal neighbours once a row is sorted.
+    """Ranks of a group that share a node, 0 if that differs; ``nodes`` has one row per group."""
+    # In a sorted row, ranks of one node are a run of equal neighbours.
     inner = np.sort(nodes, axis=1)
     starts = np.flatnonzero(np.diff(inner, axis=1, prepend=-1).reshape(-1))
     together = set(np.diff(starts, append=nodes.size).tolist())
@@ -118,7 +116,7 @@ def _together(nodes: NDArray[np.int64]) -> int:
 
 
 def _with_replicas(order: list[tuple[str, int]], replicas: int, near: int) -> list[tuple[str, int]]:
-    """The axes of a replica and its copies: outermost, but the ``near`` that share experts before the stages."""
+    """The axes of a replica and its copies: ``dp`` outermost, but ``near`` copies that share experts before stages."""
     stages = [axis for axis, _ in order].index("pp")
     if near == 1:
         return [*order, ("dp", replicas)]
@@ -133,12 +131,12 @@ def with_groups(
     shard: Mapping[str, int],
     groups: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Mesh:
-    """The mesh with axes of groups, of as many neighbours of every axis as named, and across them.
+    """The mesh with axes of groups of neighbours, and axes across them.
 
     ``expert`` groups share the experts (``ep``; across them ``edp``), ``shard`` groups divide a replica's state
-    (``shard``; ``replicate``). With both, of the ranks that hold the same experts those in one shard group (or beside
-    each other on axes that it does not know) divide state (``expert shard``), and others sum (``expert replicate``).
-    ``groups`` are others, by the name of the axis along which their ranks stand.
+    (``shard``; ``replicate``). With both, ranks with the same experts divide state if they are in one shard group, or
+    differ on axes outside it (``expert shard``), and sum gradients across (``expert replicate``). ``groups`` are
+    others, by the name of their axis.
     """
     others = groups or {}
     for axis, part in (*expert.items(), *shard.items(), *(item for parts in others.values() for item in parts.items())):
@@ -158,12 +156,12 @@ def with_groups(
 
 
 def cut(mesh: Mesh, axis: str, part: int) -> Mesh:
-    """The mesh with a dimension that ends where groups of ``part`` neighbours of an axis do.
+    """The mesh with a dimension boundary at groups of ``part`` neighbours of an axis.
 
     Raises
     ------
     ValueError
-        Groups of an axis that is cut already do not fit into these, or these into them.
+        Groups of an axis that is cut already do not nest with these.
     """
     pieces, below = mesh.parts(axis), 1
     for piece in reversed(pieces):
@@ -189,7 +187,7 @@ def cut(mesh: Mesh, axis: str, part: int) -> Mesh:
 
 
 def _parted(mesh: Mesh, parts: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Dimensions inside groups of as many neighbours of each axis as named, and those across; outermost first."""
+    """Dimensions inside groups of the given numbers of neighbours, and across them; outermost first."""
     near: list[str] = []
     far: list[str] = []
     for axis, part in parts.items():
@@ -201,15 +199,15 @@ def _parted(mesh: Mesh, parts: Mapping[str, int]) -> tuple[tuple[str, ...], tupl
 
 
 def inside_of(axis: str) -> str:
-    """The part of an axis whose ranks are in one group."""
+    """Name of the dimension of an axis inside one group."""
     return f"{axis} in group"
 
 
 def between(axis: str) -> str:
-    """The part of an axis between smaller groups and larger ones."""
+    """Name of the dimension of an axis between smaller groups and larger ones."""
     return f"{axis} between groups"
 
 
 def outside_of(axis: str) -> str:
-    """The part of an axis that counts the groups."""
+    """Name of the dimension of an axis that counts the groups."""
     return f"{axis} over groups"

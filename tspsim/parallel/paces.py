@@ -1,4 +1,4 @@
-"""Kernels of a serving engine that take longer on some GPUs than those that were measured there."""
+"""Kernels of a serving engine that take longer on some GPUs than the measured ones there."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 
 from tspsim.operators import Operator
 
-#: What :class:`Pace` calls the products of routed experts.
+#: Name of the products of routed experts in :class:`Pace`.
 ROUTED = "routed"
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How much longer some kernels take on some GPUs than the measured ones, because the engine runs others there.
+    """Factor by which kernels take longer on some GPUs than the measured ones, since the engine runs others there.
 
     Attributes
     ----------
     factor
-        Their time over that of the measured ones.
+        Time over that of the measured kernels.
     devices
         Names of GPUs.
     kernels
-        Types, classes of operators, names of those that move bytes, :data:`ROUTED`, or several of them in a text:
-        operators that have all of one text's. None: all operators.
+        Types, classes of operators, names of memory-bound operators, :data:`ROUTED`, or several of these in one string,
+        all of which an operator must have. Empty: all operators.
     least_s
-        Seconds that none of them takes less than.
+        Least seconds of each of these kernels.
     """
 
     factor: float
@@ -34,7 +34,7 @@ class Pace:
     least_s: float = 0.0
 
     def holds(self, operator: Operator) -> bool:
-        """Whether it is one of the kernels."""
+        """Whether it applies to an operator."""
         if not self.kernels:
             return True
         routed = ROUTED if operator.role.routed else ""
@@ -43,14 +43,19 @@ class Pace:
 
 
 def paced(paces: Sequence[Pace], but: Callable[[Operator], bool]) -> Callable[[Operator, float], float]:
-    """``f(operator, seconds)`` → seconds that the kernel takes on the device of the paces.
+    """``f(operator, seconds)`` → seconds of the kernel on the device of the paces.
 
-    Of several paces that hold, the first does; of operators that are ``but`` it has what a kernel takes at least, and
-    no more.
+    The first pace that applies counts; for operators that are ``but``, only its ``least_s``.
     """
 
+    firsts: dict[tuple[object, ...], Pace | None] = {}
+
     def seconds(operator: Operator, best_s: float) -> float:
-        first = next((pace for pace in paces if pace.holds(operator)), None)
+        # All that decides which pace holds.
+        key = operator.dtype, type(operator), getattr(operator, "op", ""), operator.role
+        if key not in firsts:
+            firsts[key] = next((pace for pace in paces if pace.holds(operator)), None)
+        first = firsts[key]
         if first is None:
             return best_s
         return max(first.least_s, best_s if but(operator) else first.factor * best_s)

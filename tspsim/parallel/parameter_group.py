@@ -1,4 +1,4 @@
-"""Parameters on one rank, and who else holds them."""
+"""Parameters on one rank, and their other holders."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class ParameterGroup(NamedTuple):
-    """Parameters on one rank that ``copies`` ranks along ``axis`` hold alike, and so sum their gradients over.
+    """Parameters on one rank that ``copies`` ranks along ``axis`` hold, and sum their gradients over.
 
-    ZeRO divides their state among ``shards`` neighbours of those; groups of so many hold the same (hybrid sharding).
-    ``groups`` are the axes along such a group, and across them. ``secondary`` neighbours keep a copy of the weights
-    among them besides; 0: none do. ``weights`` neighbours divide the weights where levels are apart
-    (``shard_levels``): ``shards`` then divide gradients, and all copies the state; 0: one level.
+    ZeRO divides their state among ``shards`` neighbours of these; groups of ``shards`` ranks hold equal state (hybrid
+    sharding). ``groups`` are the axes along such a group, and across groups. ``secondary`` neighbours also divide a
+    second copy of the weights; 0: there is none. With shard levels (``shard_levels``), ``weights`` neighbours divide
+    the weights, ``shards`` the gradients, and all copies the state; 0: one level.
     """
 
     axis: str
@@ -33,8 +33,7 @@ class ParameterGroup(NamedTuple):
         return self.axis if self.shards == 1 else self.groups[1]
 
     def share(self, divided: bool, level: float = 1) -> float:
-        """Parameters whose state (``level`` 1 of ZeRO; gradients 2, weights 3) one rank keeps, where it is ``divided``
-        and where not."""
+        """Parameters whose state (``level`` 1 of ZeRO; gradients 2, weights 3) one rank keeps, ``divided`` or not."""
         if not divided:
             return self.parameters
         if self.weights and level != 2:

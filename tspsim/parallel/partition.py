@@ -1,8 +1,8 @@
-"""Which tokens a sequence shard holds, and which score pairs follow.
+"""Partition of tokens into sequence shards, and the score pairs that follow.
 
 Shard i of n holds S/n tokens of every sequence: in ``contiguous`` order tokens i·S/n …; in ``zigzag`` order chunks i
-and 2n−1−i of 2n, so that every shard has the same number of causal pairs.
-A segment is (queries, context), aligned at its lower right corner when causal (:class:`tspsim.operators.Attention`).
+and 2n−1−i of 2n, so that every shard has the same number of causal pairs. A segment is (queries, context), aligned at
+its lower right corner if causal (:class:`tspsim.operators.Attention`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 Segments = tuple[tuple[int, int], ...]
-#: First token and number of tokens; what a cache holds stands before 0.
+#: First token and number of tokens; cached tokens are before 0.
 Chunk = tuple[int, int]
 
 
 def chunks(partition: str, sequence: int, shards: int, position: int) -> tuple[Chunk, ...]:
-    """The tokens that a shard holds.
+    """The tokens of a shard.
 
     >>> chunks("zigzag", 1024, 4, 1), chunks("contiguous", 1024, 4, 1)
     (((128, 128), (768, 128)), ((256, 256),))
@@ -30,7 +30,7 @@ def chunks(partition: str, sequence: int, shards: int, position: int) -> tuple[C
 def local_segments(
     partition: str, sequence: int, shards: int, position: int, sequences: int, causal: bool, cached: int = 0
 ) -> Segments:
-    """Pieces a shard attends once the whole context is there, ``cached`` tokens of every sequence before it.
+    """Segments of a shard over the whole context, with ``cached`` tokens before every sequence.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def local_segments(
 
 
 def slice_length(tokens: int, part: int, parts: int) -> int:
-    """Tokens of one of the parts that some are cut into, as even as can be.
+    """Tokens of one of ``parts`` parts that are as equal as possible.
 
     >>> [slice_length(16, part, 7) for part in range(7)]
     [2, 2, 2, 3, 2, 2, 3]
@@ -65,12 +65,11 @@ def sliced_segments(
     causal: bool,
     cached: int = 0,
 ) -> Segments:
-    """Pieces a shard attends of slices of other shards' blocks: (owner, part, parts) each, in one call.
+    """Segments of a shard over slices ``(owner, part, parts)`` of other shards' blocks, in one call.
 
-    Each owner holds its shard of ``cached`` tokens besides, and every query sees those.
-
-    Every slice has its share of each of its owner's chunks. In zigzag order early queries see early slices of earlier
-    owners, late queries those and both slices of later owners: as many pairs whoever the owners are.
+    Each owner also holds its shard of ``cached`` tokens, which every query attends. A slice has its share of each of
+    its owner's chunks. In zigzag order early queries attend the early slices of earlier owners, late queries those and
+    both slices of later owners: equally many pairs for all owners.
 
     Examples
     --------
@@ -93,11 +92,11 @@ def sliced_segments(
 def block_segments(
     partition: str, sequence: int, shards: int, position: int, owner: int, sequences: int, causal: bool, cached: int = 0
 ) -> tuple[Segments, bool]:
-    """Pieces a shard attends of the block that ``owner`` sent, its shard of ``cached`` tokens before it, and whether
-    they are causal.
+    """Segments of a shard over the block of ``owner``, with its shard of ``cached`` tokens, and whether they are
+    causal.
 
-    In zigzag order every block off the diagonal costs half a square, whoever owns it: late chunks of this shard see
-    both chunks of an earlier owner's half, or both chunks see the owner's early one.
+    In zigzag order every block off the diagonal costs half a square, whoever owns it: both chunks attend an earlier
+    owner's early chunk, or the late chunk attends both chunks of a later owner.
     """
     length, before = sequence // shards, -(-cached // shards)
     if not causal:

@@ -1,11 +1,11 @@
-"""Pipelines: which layers a stage holds, and in which order it works through micro-batches.
+"""Pipelines: the layers of a stage, and its order of micro-batches.
 
-A model is cut into pp·vpp *chunks* of consecutive layers; stage s holds chunks s, s + pp, s + 2·pp, … (Narayanan et
-al. 2021, §2.2). An order is a registered object that lists a stage's tasks; with one stage they are forward and
-backward of each micro-batch.
+A model is cut into pp·vpp *chunks* of consecutive layers; stage s holds chunks s, s + pp, s + 2·pp, … (Narayanan et al.
+2021, §2.2). An order is a registered object that lists a stage's tasks; with one stage these are forward and backward
+of each micro-batch.
 
-The bubble of 1F1B with equal stages is (p − 1)·(t_F + t_B) a step, of the interleaved schedule 1/v of that (ibid.,
-§2.2.2), of ZB-H1 (p − 1)·(t_F + t_B − 2·t_W) where t_B holds both gradients (Qi et al. 2023, table 2).
+The bubble of 1F1B with equal stages is (p − 1)·(t_F + t_B) per step, of the interleaved schedule 1/v of that (ibid.,
+§2.2.2), of ZB-H1 (p − 1)·(t_F + t_B − 2·t_W) where t_B has both gradients (Qi et al. 2023, table 2).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Chunk:
     layers: int
     has_embedding: bool
     has_head: bool
-    #: Which way its micro-batches go along the stages: 1 from the first to the last, −1 back.
+    #: Direction of its micro-batches along the stages: 1 from the first to the last, −1 back.
     way: int = 1
 
 
 def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
-    """Layers of every chunk, as even as can be; the chunks with embedding and head are the last to get one more.
+    """Layers of every chunk, as equal as possible; the chunks with embedding and head are the last to get one more.
 
     >>> chunk_layers(126, 16)
     (7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7)
@@ -49,7 +49,7 @@ def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
 
 @remembered(4096)
 def spread_over(layers: int, some: int) -> tuple[bool, ...]:
-    """Which of a chunk's layers are among ``some`` that are spread evenly over it.
+    """Whether each layer of a chunk is one of ``some`` that are spread evenly over it.
 
     >>> spread_over(5, 2)
     (False, False, True, False, True)
@@ -67,7 +67,7 @@ def stage_chunks(sizes: tuple[int, ...], stages: int, stage: int) -> tuple[Chunk
 
 
 def chunks_both_ways(sizes: tuple[int, ...], stage: int) -> tuple[Chunk, ...]:
-    """The chunks of a stage that works for micro-batches from both ends."""
+    """The chunks of a stage with micro-batches from both ends."""
     stages = len(sizes)
     (up,), (down,) = (stage_chunks(sizes, stages, position) for position in (stage, stages - 1 - stage))
     return up, replace(down, way=-1)
@@ -83,7 +83,7 @@ def one_forward_one_backward(stages: int, stage: int, micro_batches: int, chunks
 
 
 def interleaved(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
-    """Megatron's interleaved 1F1B: groups of ``stages`` micro-batches go through a stage's chunks in turn."""
+    """Megatron's interleaved 1F1B: groups of ``stages`` micro-batches pass through a stage's chunks in turn."""
     total = micro_batches * chunks
     warm_up = total if micro_batches == stages else min(total, 2 * (stages - stage - 1) + (chunks - 1) * stages)
 
@@ -99,7 +99,7 @@ def interleaved(stages: int, stage: int, micro_batches: int, chunks: int) -> lis
 
 
 def zero_bubble_h1(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
-    """ZB-H1: weights' gradients are put off, by up to the stage's number, and fill what the drain leaves open."""
+    """ZB-H1: weight gradients are deferred, by up to the stage's number of micro-batches, and fill the drain."""
     order: list[Task] = []
     waiting: list[int] = []
     for task in one_forward_one_backward(stages, stage, micro_batches, chunks):
@@ -112,9 +112,9 @@ def zero_bubble_h1(stages: int, stage: int, micro_batches: int, chunks: int) -> 
 
 
 def interleaved_micro_batches(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
-    """1F1B, interleaved or not, a step further ahead, so that a forward and the backward after it are of different
-    micro-batches on every stage and can be interleaved with each other (DualPipe: DeepSeek-V3, §3.2.1; Megatron-Core's
-    overlap of expert parallelism). A stage keeps up to twice 1F1B's activations."""
+    """1F1B, interleaved or not, one step further ahead, so that each forward and the backward after it are of different
+    micro-batches and can be interleaved (DualPipe: DeepSeek-V3, §3.2.1; Megatron-Core's overlap of expert parallelism).
+    A stage keeps up to twice the activations of 1F1B."""
     plain = interleaved if chunks > 1 else one_forward_one_backward
     order = plain(stages, stage, micro_batches, chunks)
     forwards = [task for task in order if task.kind == FORWARD]
@@ -132,15 +132,18 @@ def interleaved_micro_batches(stages: int, stage: int, micro_batches: int, chunk
 def kept_one_forward_one_backward(
     stages: int, stage: int, micro_batches: int, sizes: Sequence[float]
 ) -> tuple[int, ...]:
-    """1F1B's warm-up and one: a stage has as many under way as stages are left to go through, itself included."""
+    """1F1B's warm-up and one: a stage has as many micro-batches in flight as there are stages from it to the last."""
     return (min(micro_batches, stages - stage),)
 
 
 def kept_by(
     tasks: Callable[[int, int, int, int], list[Task]],
 ) -> Callable[[int, int, int, Sequence[float]], tuple[int, ...]]:
-    """What a stage keeps of an order that repeats: after a warm-up of fewer than two groups of ``stages`` micro-batches
-    forwards and backwards take turns through the chunks, so that a third group meets every moment there is."""
+    """Micro-batches in flight of a periodic order, from its tasks for three groups of ``stages`` micro-batches.
+
+    The warm-up is shorter than two groups; then forwards and backwards alternate through the chunks, so that a third
+    group shows every state.
+    """
 
     def kept(stages: int, stage: int, micro_batches: int, sizes: Sequence[float]) -> tuple[int, ...]:
         few = min(micro_batches, 3 * stages)
@@ -150,8 +153,8 @@ def kept_by(
 
 
 class Pipeline(NamedTuple):
-    """What an order is asked to run: ``chunks`` a stage; ``splits``: the scheme's backward can leave the gradients of
-    weights to a task of their own."""
+    """A pipeline for an order to check: ``chunks`` per stage; ``splits``: whether the scheme's backward can leave
+    weight gradients to a separate task."""
 
     stages: int
     chunks: int
@@ -159,42 +162,42 @@ class Pipeline(NamedTuple):
     splits: bool
 
 
-#: Why an order that is made for experts is not tried without.
+#: Why an order made for experts is not tried without them.
 NO_EXPERTS = "weights twice for a bubble that more chunks a stage have too: tried with experts"
-#: Key of a plan and why it cannot be, or None.
+#: Key of a plan and why it does not fit; None: it does.
 Refusal = tuple[str, str] | None
 
 
 @dataclass(frozen=True)
 class PipelineOrder:
-    """In which order a stage works through micro-batches."""
+    """A pipeline schedule: the order of a stage's tasks."""
 
     name: str
-    #: ``(stages, stage, micro-batches, chunks a stage) → tasks``.
+    #: ``(stages, stage, micro_batches, chunks per stage) → tasks``.
     tasks: Callable[[int, int, int, int], list[Task]]
-    #: What of a plan does not go with this order.
+    #: Why a pipeline does not fit this order; None: it does.
     check: Callable[[Pipeline], Refusal] = lambda pipeline: None
-    #: The orders that stand in for it where a stage has several chunks of layers, and where forwards and backwards of
-    #: different micro-batches are interleaved; None where it stays itself, and where it cannot.
+    #: Variants for stages with several chunks, and for interleaved forwards and backwards of different micro-batches;
+    #: None: the order itself, and no variant.
     of_chunks: PipelineOrder | None = None
     of_micro_batches: PipelineOrder | None = None
-    #: Gradients of weights are put off, to a kind of task of their own.
+    #: Whether weight gradients are tasks of their own, deferred.
     splits_backward: bool = False
-    #: ``(stages, stage, micro-batches, bytes of a micro-batch in each chunk) →`` micro-batches of each chunk that a
-    #: stage keeps when they are most, in closed form; None: its tasks are walked.
+    #: ``(stages, stage, micro_batches, bytes of a micro-batch in each chunk) →`` micro-batches of each chunk in flight
+    #: at the stage's peak, in closed form; None: its tasks are walked.
     kept: Callable[[int, int, int, Sequence[float]], tuple[int, ...]] | None = None
-    #: Micro-batches enter at both ends: a stage holds two chunks, its own and that of the stage opposite.
+    #: Whether micro-batches enter at both ends: a stage holds its own chunk and that of the opposite stage.
     both_ways: bool = False
-    #: Stages hand over as they compute: one sends when it has computed, receives when it has nothing to compute, and
-    #: does nothing else meanwhile. Of passes without a backward, whose messages all go one way.
+    #: Whether messages block: a stage sends after it has computed, receives when it has nothing to compute, and does
+    #: nothing else meanwhile. For passes without a backward, whose messages all go one way.
     waits: bool = False
-    #: Why a search for plans does not look at it; empty: it does.
+    #: Why a search for plans skips it; empty: it does not.
     why_not: str = ""
-    #: It does where tokens travel to experts, which this order is made to hide.
+    #: Whether it is for exchanges with experts, and a search tries it with experts alone.
     for_experts: bool = False
-    #: What a plan's name says of it.
+    #: Its word in names of plans.
     word: str = ""
-    #: What frameworks call it that have it (:mod:`tspsim.studies.launch`), by theirs.
+    #: Framework → its name for it (:mod:`tspsim.studies.launch`).
     launched: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
@@ -202,15 +205,14 @@ class PipelineOrder:
         return not self.why_not
 
     def in_flight(self, stages: int, stage: int, micro_batches: int, sizes: Sequence[float]) -> tuple[int, ...]:
-        """Micro-batches of each of a stage's chunks whose activations it keeps when they are most, by ``sizes`` a
-        chunk."""
+        """Micro-batches of each of a stage's chunks in flight at its peak; ``sizes``: bytes per chunk."""
         if self.kept is not None:
             return self.kept(stages, stage, micro_batches, sizes)
         return most_in_flight(self.tasks(stages, stage, micro_batches, len(sizes)), sizes)
 
 
 def check_groups(pipeline: Pipeline) -> Refusal:
-    """Interleaving goes through micro-batches in groups of as many as stages."""
+    """Interleaving needs micro-batches in groups of as many as there are stages."""
     stages, count = pipeline.stages, pipeline.micro_batches
     if pipeline.chunks > 1 and count % stages:
         return "vpp", f"interleaving needs micro-batches in groups of pp = {stages}, not {count}"
@@ -218,7 +220,7 @@ def check_groups(pipeline: Pipeline) -> Refusal:
 
 
 def check_zero_bubble(pipeline: Pipeline) -> Refusal:
-    """One chunk a stage, and a backward that can leave the weights' gradients out."""
+    """One chunk per stage, and a backward that can leave weight gradients out."""
     if pipeline.chunks > 1 or not pipeline.splits:
         return "schedule", "zb-h1 runs with vpp 1 and tensor or sequence parallelism; use 1f1b"
     return None
@@ -237,7 +239,7 @@ ORDERS: Registry[PipelineOrder] = Registry("pipeline order", "tspsim.pipeline_or
 
 
 def order_of(schedule: str, vpp: int) -> PipelineOrder:
-    """The order of that name, of so many chunks a stage."""
+    """The order of that name, for ``vpp`` chunks per stage."""
     order = ORDERS.get(schedule)
     return order.of_chunks if vpp > 1 and order.of_chunks else order
 
@@ -257,10 +259,10 @@ ORDERS.register(
         "zb-h1", zero_bubble_h1, check_zero_bubble, splits_backward=True, kept=kept_one_forward_one_backward, word="zb"
     )
 )
-#: Hand-over as in pipelines before non-blocking ones (EnergonAI: Du et al. 2022, arXiv:2209.02341). With f for a stage,
-#: x for a message, m micro-batches, p stages of equal work:
-#:     without waiting  p·f + (p − 1)·x + (m − 1)·max(f, x)
-#:     blocking         p·f + (p − 1)·x + (m − 1)·(f + 2x) where stages lie between others, f + x with two of them
+#: Blocking messages, as in early pipelines (EnergonAI: Du et al. 2022, arXiv:2209.02341). With f per stage, x per
+#: message, m micro-batches, p equal stages:
+#:     non-blocking     p·f + (p − 1)·x + (m − 1)·max(f, x)
+#:     blocking         p·f + (p − 1)·x + (m − 1)·(f + 2x) with inner stages, f + x with two stages
 ORDERS.register(
     PipelineOrder(
         "blocking",
@@ -274,8 +276,8 @@ ORDERS.register(
 
 @remembered(256)
 def in_turns(order: PipelineOrder, turns: int) -> PipelineOrder:
-    """The order of a step whose micro-batches go through the pipeline in ``turns`` of gradient accumulation: it fills
-    and empties in each (torchtitan's and NeMo Automodel's local batch, a pipeline schedule's one ``step``)."""
+    """The order of a step with gradient accumulation in ``turns``, in each of which the pipeline fills and empties (the
+    local batch of torchtitan and NeMo Automodel, one ``step`` of a pipeline schedule)."""
     if turns == 1:
         return order
 
@@ -304,8 +306,8 @@ def in_turns(order: PipelineOrder, turns: int) -> PipelineOrder:
 
 @remembered(4096)
 def check_tasks(order: PipelineOrder, stages: int, micro_batches: int, chunks: int) -> None:
-    """Raises TspsimError unless every stage does every kind of task of every micro-batch once in each of its chunks; of
-    micro-batches that enter at both ends each way numbers its own, in one chunk."""
+    """Raise TspsimError unless every stage does every task of every micro-batch once in each chunk; with micro-batches
+    from both ends, each direction counts its own, in one chunk."""
     kinds = (FORWARD, BACKWARD, *([WEIGHTS] if order.splits_backward else []))
     all_of_them = set(product(kinds, range(micro_batches), range(chunks)))
     wanted = len(kinds) * micro_batches * (1 if order.both_ways else chunks)
@@ -318,9 +320,9 @@ def check_tasks(order: PipelineOrder, stages: int, micro_batches: int, chunks: i
 
 
 def most_in_flight(tasks: list[Task], sizes: Sequence[float]) -> tuple[int, ...]:
-    """Micro-batches of each of a stage's chunks whose activations it keeps when they are most, by ``sizes`` a chunk.
+    """Micro-batches of each of a stage's chunks in flight at its peak; ``sizes``: bytes per chunk.
 
-    A forward beside a backward takes its place: layer by layer, one's activations come as the other's go.
+    A forward interleaved with a backward adds none: layer by layer, one's activations arrive as the other's are freed.
     """
     kept = [0] * len(sizes)
     peak, size, most = tuple(kept), 0.0, 0.0

@@ -1,4 +1,4 @@
-"""A parallel plan, as facts the schemes read."""
+"""A parallel plan: the facts that schemes read."""
 
 from __future__ import annotations
 
@@ -18,55 +18,51 @@ from .recomputed import KEPT, Partly
 from .registries import SCHEME_FACTS
 from .switches import BESIDE, OpenSwitches, Switches
 
-#: The axis of ranks that gather an expert's slices.
+#: Axis of the ranks that gather an expert's slices.
 SLICES = "expert slices"
-#: The axis of ranks of an expert group that share a node.
+#: Axis of the ranks of an expert group in a node.
 EXPERT_NODE = "expert node"
-#: The key of replicas that keep weights among them, and their axis.
+#: Key and axis of replicas that keep offloaded weights together.
 WEIGHT_PEERS = "weight_peers"
-#: The key of GPUs that keep experts alone, and the axis of those of a node.
+#: Key of the GPUs that hold experts alone, and the axis of those in a node.
 EXPERT_POOL, POOL_NODE = "expert_pool", "expert pool node"
-#: The key of replicas that keep a draft model alone.
+#: Key of the replicas that hold a draft model alone.
 DRAFT_REPLICAS = "draft_replicas"
-#: The axis of neighbours that divide weights, and the key of a plan that says how many; across them inside the group
-#: that divides gradients.
+#: Axis and key of neighbours that divide weights, and the axis across them inside the group that divides gradients.
 WEIGHT_SHARD, WEIGHT_LEVELS = "weight_shard", "weight levels"
 
 
 @dataclass(frozen=True)
 class Plan(OpenSwitches, Switches):
-    """How one model is spread over the GPUs, and which switches of the schedule are set
-    (:mod:`tspsim.parallel.switches`).
+    """How one model is spread over GPUs, with the switches of its schedule (:mod:`tspsim.parallel.switches`).
 
     Attributes
     ----------
     degrees
-        Size of every mesh axis; their product is the number of GPUs. ``ep`` besides them is the size of the
-        groups that experts are spread over: it multiplies nothing, its ranks are those of :attr:`expert_axes`.
+        Size of every mesh axis; their product is the number of GPUs. ``ep`` is no factor of it: it is the size of
+        expert groups, whose ranks are those of :attr:`expert_axes`.
     vpp
-        Chunks of layers a pipeline stage holds (virtual stages).
+        Chunks of layers per pipeline stage (virtual stages).
     recomputation, recomputed
-        What a backward makes again (:mod:`tspsim.parallel.recompute`), and of which layers where not of all; of the
-        others nothing is made again.
+        What a backward recomputes (:mod:`tspsim.parallel.recompute`), and in which layers if not in all.
     algorithms
-        Collective kind → algorithm name, where the plan insists on one.
+        Collective kind → algorithm that the plan pins.
     open
-        Names of switches that are not stated: :mod:`tspsim.step.tuning` chooses them for the cluster. Until then they
-        stand at the published schedule.
+        Switches that are not stated, which :mod:`tspsim.step.tuning` chooses; until then they have published values.
     chosen
-        Names of those that were chosen so.
+        Switches that were chosen so.
     expert_owners
-        Ranks that keep an expert in slices: as many as ``ep`` is more than the model's experts (:meth:`owned`).
+        Ranks that keep each expert in slices: ``ep`` over the model's experts, if larger than 1 (:meth:`owned`).
     together
-        Axis → ranks of one group along it that share a node, where every node has as many; absent: all of them.
+        Axis → ranks of a group along it in one node, if equal in all nodes; absent: the whole group.
     node_axes, rail_axes
-        Axes laid along the node first, and those laid across nodes; see :func:`tspsim.parallel.mesh.build_mesh`.
+        Axes along the node, and across nodes; see :func:`tspsim.parallel.mesh.build_mesh`.
     node_order
-        Nodes, or GPUs, in the order in which the mesh is laid on them; empty: as they are numbered.
+        Order of nodes, or GPUs, in the mesh; empty: by number.
     routing
-        How its flows choose among equal paths between switches; None: as the cluster's do.
+        Choice of its flows among equal paths between switches; None: the cluster's.
     options
-        Keys that the scheme or the context method brings with it.
+        Values of keys that the scheme, features or the context method add.
     """
 
     name: str
@@ -86,11 +82,11 @@ class Plan(OpenSwitches, Switches):
     together: Mapping[str, int] = field(default_factory=dict)
 
     def refusal(self, key: str, message: str) -> InputError:
-        """An error about one of its keys."""
+        """An error about one of the plan's keys."""
         return InputError(message, key=f"plans.{self.name}.{key}")
 
     def degree(self, axis: str) -> int:
-        """Ranks along a mesh axis; one where it is not named."""
+        """Ranks along a mesh axis; 1 if it is not stated."""
         return self.degrees.get(axis, 1)
 
     @once
@@ -125,21 +121,21 @@ class Plan(OpenSwitches, Switches):
 
     @property
     def expert_axes(self) -> tuple[str, ...]:
-        """Axes whose ranks may hold different experts, innermost first: a group is filled from them in this order."""
+        """Axes whose ranks may hold different experts, innermost first: expert groups are filled in this order."""
         return *SCHEME_FACTS.get(self.scheme).axes, "dp"
 
     @property
     def expert_parts(self) -> Mapping[str, int] | None:
-        """How many ranks of each of :attr:`expert_axes` an expert group takes; None where it cannot be filled."""
+        """Axis → ranks of it in an expert group; None if groups cannot be filled."""
         return self._parts(self.ep, self.expert_axes)
 
     @property
     def attention_replicas(self) -> int:
-        """Attention replicas of one serving engine, which step together: those that share experts."""
+        """Attention replicas of one serving engine, which step together since they share experts."""
         return (self.expert_parts or {}).get("dp", 1) if self.ep > 1 else 1
 
     def _parts(self, size: int, axes: Sequence[str]) -> Mapping[str, int] | None:
-        """A group of ``size`` ranks takes the innermost axes whole, and the last one it needs in part."""
+        """Ranks of each axis in a group of ``size``: innermost axes whole, the last one in part; None: impossible."""
         parts, left = {}, size
         for axis in axes:
             degree = self.degree(axis)
@@ -151,46 +147,43 @@ class Plan(OpenSwitches, Switches):
 
     @property
     def shard_parts(self) -> Mapping[str, int] | None:
-        """How many ranks of each axis of the replica axis divide state; None where groups cannot be filled so."""
+        """Axis → ranks of it that divide state; None if groups cannot be filled."""
         return self._parts(self.shard_group or self.secondary_shard or 1, ("sp", "dp"))
 
     @once
     def scheme(self) -> str:
-        """The scheme that its degrees ask for."""
+        """The scheme that its degrees select."""
         return scheme_name(self.degrees)
 
     @once
     def token_axis(self) -> str:
-        """The axis that carries sequence shards."""
+        """The axis of sequence shards."""
         return SCHEME_FACTS.get(self.scheme).token_axis
 
     @property
     def recomputation_keys(self) -> str | dict[str, Any]:
-        """What is made again, as a scenario's plan states it."""
-        partly = self.recomputed
-        if partly is None:
-            return self.recomputation
-        return {"what": self.recomputation, "layers": partly.layers, "method": partly.method}
+        """The recomputation, as a scenario's plan states it."""
+        return recomputation_keys(self.recomputation, self.recomputed)
 
     def value(self, name: str) -> Any:
-        """What a switch or an option stands at."""
+        """The value of a switch or an option."""
         return self.options[name] if name in self.options else getattr(self, name)
 
     def with_values(self, values: Mapping[str, Any]) -> Plan:
-        """The plan with other switches and options."""
+        """The plan with other values of switches and options."""
         own = {name: value for name, value in values.items() if name in _FIELDS}
         others = {name: value for name, value in values.items() if name not in _FIELDS}
         return replace(self, **own, options={**self.options, **others} if others else self.options)
 
     @once
     def stated(self) -> frozenset[str]:
-        """Its keys that do not stand at their default: switches, options, and axes with several ranks."""
+        """Keys that differ from their defaults: switches, options, and axes with several ranks."""
         degrees = [axis for axis, degree in self.degrees.items() if degree > 1]
         return stated_fields(self).union(self.options, degrees)
 
     @property
     def token_shards(self) -> int:
-        """Ranks that tokens are divided over."""
+        """Ranks that divide the tokens."""
         return self.degree(self.token_axis)
 
     @property
@@ -215,12 +208,12 @@ class Plan(OpenSwitches, Switches):
 
     @property
     def hiding(self) -> ExpertOverlap:
-        """What hides the exchanges with experts."""
+        """How the exchanges with experts are hidden."""
         return OVERLAPS.get(self.expert_overlap)
 
     @once
     def groups(self) -> Mapping[str, Mapping[str, int]]:
-        """Axes of groups that its scheme brings, and how many neighbours of each mesh axis are in one."""
+        """Axes of groups that its scheme and features add, with the neighbours of each mesh axis in a group."""
         groups = dict(SCHEME_FACTS.get(self.scheme).groups(self))
         if self.expert_nodes > 1:
             groups[EXPERT_NODE] = self._parts(self.ep // self.expert_nodes, self.expert_axes) or {}
@@ -230,8 +223,7 @@ class Plan(OpenSwitches, Switches):
 
     @property
     def expert_nodes(self) -> int:
-        """Nodes of an expert group whose dispatch places experts on nodes first, each with as many of its ranks; 1
-        where that makes no difference."""
+        """Nodes of an expert group whose dispatch places experts on nodes first, with equal ranks; otherwise 1."""
         near = self.together.get("ep", 0)
         return self.ep // near if self.dispatch.by_nodes is not None and 1 < near < self.ep else 1
 
@@ -241,13 +233,13 @@ class Plan(OpenSwitches, Switches):
         return self.expert_owners // self.expert_shards if self.expert_shards else 1
 
     def owned(self, model: Architecture) -> Plan:
-        """The plan with how many ranks keep each of a model's experts in slices."""
+        """The plan with the number of ranks that keep each of a model's experts in slices."""
         count = model.experts.count if model.experts is not None else self.ep
         sliced = self.expert_shards is not None and self.ep > count and self.ep % count == 0
         return replace(self, expert_owners=self.ep // count) if sliced else self
 
     def in_one_stage(self, dp: int) -> Plan:
-        """The plan without a pipeline, of ``dp`` replicas that divide nothing: for a few layers alone."""
+        """The plan of a few layers alone: no pipeline, ``dp`` replicas that divide nothing."""
         degrees = {**self.degrees, "pp": 1, "dp": dp}
         alone = replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), accumulation=1, zero=0)
         alone = replace(alone, recomputed=None, activation_store=None, offload_layers=0, offload_weights=0)
@@ -258,19 +250,26 @@ class Plan(OpenSwitches, Switches):
         return self.together.get(axis, self.degree(axis))
 
 
+def recomputation_keys(recomputation: str, partly: Partly | None) -> str | dict[str, Any]:
+    """The recomputation of all layers or of some, as a scenario's plan states it."""
+    if partly is None:
+        return recomputation
+    return {"what": recomputation, "layers": partly.layers, "method": partly.method}
+
+
 def mesh_axes() -> tuple[str, ...]:
-    """Mesh axes, from the one whose ranks talk most to the one whose ranks talk least: those of all schemes, stages and
-    replicas. The default placement puts them on the graph in this order, the first along the node."""
+    """Mesh axes from the one with most communication to the one with least: all schemes', stages, replicas. The default
+    placement lays them out in this order, the first along the node."""
     return *scheme_axes(), "pp", "dp"
 
 
 def scheme_axes() -> tuple[str, ...]:
-    """Those that schemes spread a replica over."""
+    """Axes that schemes spread a replica over."""
     return tuple(dict.fromkeys(axis for scheme in SCHEME_FACTS.values() for axis in scheme.axes))
 
 
 def scheme_name(degrees: Mapping[str, int]) -> str:
-    """The scheme that degrees ask for: the one whose own axes have several ranks, or the usual one."""
+    """The scheme that degrees select: the one whose own axes have several ranks, or the default."""
     usual, *others = sorted(SCHEME_FACTS.values(), key=lambda scheme: not scheme.usual)
     return next((scheme.name for scheme in others if any(degrees.get(axis, 1) > 1 for axis in scheme.axes)), usual.name)
 
@@ -279,12 +278,12 @@ _FIELDS = tuple(one.name for one in fields(Plan))
 
 
 def check_own_keys(owner: str, keys: Iterable[str]) -> None:
-    """Raises ValueError where a key that a registered object brings is a key of every plan."""
+    """Raise ValueError if a registered object adds a key that every plan has."""
     if taken := sorted({*keys} & {*_FIELDS, "pp", "dp", "ep"}):
         raise ValueError(f"{owner}: '{taken[0]}' is a key of every plan; name it otherwise")
 
 
-#: Fields that are keys of a scenario's plan, and are told with its answer.
+#: Fields that are keys of a scenario's plan, and appear in its answer.
 SWITCHES = tuple(
     name
     for one in fields(Switches)

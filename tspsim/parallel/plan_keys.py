@@ -1,5 +1,5 @@
-"""Rules that keys of every plan name for a search (:mod:`tspsim.parallel.switches`): values worth a look, values in
-words, and whether a job asks for the key at all."""
+"""Search rules that keys of every plan refer to (:mod:`tspsim.parallel.switches`): candidate values, values in words,
+and whether a job uses the key."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ..model import Architecture
 from .balance import BALANCES, Balance, ExpertBalance
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch
 from .pipeline import NO_EXPERTS, ORDERS
-from .sought import SearchedJob, shares_tokens, spreads_experts
+from .search_rule import SearchedJob, shares_tokens, spreads_experts
 from .work import Work
 
 # --- balance of experts -----------------------------------------------------------------------------------------
 
 
 def uneven(model: Architecture, work: Work) -> bool:
-    """Experts of a model get unequal loads; of equal ones there is nothing to balance."""
+    """Whether experts have unequal loads, which can be balanced."""
     return model.experts is not None and work.routing.load != "balanced"
 
 
 def policies(work: Work) -> list[ExpertBalance]:
-    """Those that a step can follow."""
+    """Balance policies for the step."""
     step = work.step
     return [
         policy
@@ -32,8 +32,7 @@ def policies(work: Work) -> list[ExpertBalance]:
 
 
 def ways_to_balance(job: SearchedJob) -> Iterator[Balance]:
-    """Every policy with its options at their defaults, where loads of several ranks differ and experts are whole: those
-    under which the busiest rank gets less."""
+    """Policies with default options that lower the busiest rank's load, if several ranks have whole experts."""
     plan = job.plan
     if not (uneven(job.model, job.work) and plan.ep > 1 and plan.expert_shards is None):
         return
@@ -49,7 +48,7 @@ def ways_to_balance(job: SearchedJob) -> Iterator[Balance]:
 
 
 def ways_to_dispatch(job: SearchedJob) -> Iterator[str]:
-    """Every way that trains, where tokens travel; a serving step's are spread with its experts."""
+    """Dispatches for training, if tokens move; those of a serving step are searched with its experts."""
     plan = job.plan
     if plan.ep > 1 and plan.expert_shards != 0 and not job.step.serves:
         others = (other for other in DISPATCHES.values() if other != plan.dispatch)
@@ -57,7 +56,7 @@ def ways_to_dispatch(job: SearchedJob) -> Iterator[str]:
 
 
 def ways_to_hide(job: SearchedJob) -> Iterator[str]:
-    """Shared experts where there are any; of training another micro-batch, of a serving step its other half."""
+    """Overlaps: shared experts if there are any; in training another micro-batch, in serving steps the other half."""
     plan, experts = job.plan, job.model.experts
     if experts is None or plan.ep == 1 or plan.expert_shards == 0:
         return
@@ -70,12 +69,12 @@ def ways_to_hide(job: SearchedJob) -> Iterator[str]:
 
 
 def dispatches(work: Work) -> list[ExpertDispatch]:
-    """Those that a step can follow."""
+    """Dispatches for the step."""
     return [dispatch for dispatch in DISPATCHES.values() if dispatch.trains or work.step.serves]
 
 
 def overlaps(model: Architecture, work: Work) -> list[str]:
-    """The same of what hides exchanges with experts."""
+    """Overlaps of exchanges with experts for the step."""
     return [
         overlap.name
         for overlap in OVERLAPS.values()
@@ -84,7 +83,7 @@ def overlaps(model: Architecture, work: Work) -> list[str]:
 
 
 def hides(job: SearchedJob) -> bool:
-    """Exchanges are hidden, or a schedule that would hide them runs all the same."""
+    """Whether exchanges are hidden, or a schedule runs that would hide them."""
     turns = job.plan.hiding.micro_batches or job.plan.hiding.halves
     return spreads_experts(job) or (turns and (job.model.experts is not None or job.plan.pp > 1))
 
@@ -94,15 +93,15 @@ PIECES = (2, 4)
 
 
 def ways_to_cut(job: SearchedJob) -> Sequence[int]:
-    """Pieces of dispatch, experts and combine, where tokens travel and nothing else hides their way."""
+    """Numbers of pieces of dispatch, experts and combine, if tokens move and nothing else hides it."""
     plan = job.plan
     alone = not (plan.hiding.micro_batches or plan.hiding.halves)
     return PIECES if plan.ep > 1 and plan.expert_shards != 0 and alone and not job.replicates_tokens else ()
 
 
 def ways_to_shard(job: SearchedJob) -> Iterator[int]:
-    """All experts gathered, or slices of them on as many ranks as divide those that keep one. Once for all ways to
-    dispatch where tokens stay."""
+    """0 (all experts gathered; once for all dispatches, since tokens stay), and the divisors of the ranks that keep an
+    expert in slices."""
     plan, experts = job.plan, job.model.experts
     if experts is None or plan.ep == 1 or job.step.serves or plan.expert_balance.stated:
         return
@@ -116,8 +115,8 @@ def ways_to_shard(job: SearchedJob) -> Iterator[int]:
 
 
 def shared(job: SearchedJob) -> bool:
-    """Whether several ranks share a sequence: all of them, or with ``sp: auto`` those that need it."""
-    return job.plan.sp > 1 or (job.unequal and any(pack.ranks > 1 for packs in job.dealt.packs for pack in packs))
+    """Whether several ranks share a sequence: all, or with ``sp: auto`` those of long sequences."""
+    return job.plan.sp > 1 or (job.unequal and any(pack.ranks > 1 for packs in job.assignment.packs for pack in packs))
 
 
 def folds(job: SearchedJob) -> bool:
@@ -126,13 +125,13 @@ def folds(job: SearchedJob) -> bool:
 
 
 def gathers_in_pieces(job: SearchedJob) -> bool:
-    """Whether gathers of K and V are in pieces."""
+    """Whether K and V are gathered in pieces."""
     own = job.plan.overlap is True and job.plan.exchange == "all_gather"
     return shares_tokens(job) and (job.plan.overlap is not False if job.scheme.folds else own)
 
 
 def in_chunks(job: SearchedJob) -> bool:
-    """Whether reductions, or gathers of K and V, are cut."""
+    """Whether reductions, or gathers of K and V, are cut into chunks."""
     plan = job.plan
     if job.scheme.folds:
         return bool(plan.token_shards > 1 and plan.overlap is not False and plan.overlap_by == "blocks")
@@ -152,7 +151,7 @@ def orders(model: Architecture, work: Work) -> list[str]:
 
 
 def orders_left(model: Architecture, work: Work) -> Mapping[str, str]:
-    """Those that are not, and why."""
+    """Orders that are not tried, and why."""
     return {
         order.name: order.why_not or NO_EXPERTS
         for order in ORDERS.values()

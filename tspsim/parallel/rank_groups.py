@@ -1,4 +1,4 @@
-"""Which ranks hold the same weights, which of them divide state, and how many ranks groups along an axis have."""
+"""Groups of ranks: which hold the same weights, which of them divide state, and sizes of groups along an axis."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .plan import WEIGHT_LEVELS, WEIGHT_SHARD
 
 
 def replica_axis(job: Job) -> str:
-    """The axis of ranks that hold the same weights and sum their gradients: sequence shards are such ranks too."""
+    """The axis of ranks that hold the same weights and sum gradients: replicas and sequence shards."""
     return "dp+sp" if job.plan.sp > 1 else "dp"
 
 
 def expert_ranks(job: Job) -> int:
-    """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns, and both
-    where ranks of ``tp`` alone serve.
+    """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns, or both
+    if only ranks of ``tp`` serve.
 
-    An engine loads its weights once, so this is no step's own: folded ranks hold all experts of their group whatever a
-    step's form, also where each multiplies a part of their columns.
+    An engine loads its weights once, so this holds for all its steps: folded ranks hold all experts of their group
+    whatever a step's form, even if each multiplies a part of their columns.
     """
     if job.plan.ep > 1 and (job.scheme.folds or not job.replicates_tokens or job.sums_over_experts):
         return job.plan.ep
@@ -31,7 +31,7 @@ def expert_copies(job: Job) -> int:
 
 
 def expert_state_shards(job: Job) -> int:
-    """Those of them among which state is divided: all, or those of one shard group."""
+    """Ranks of these that divide state: all, or those of one shard group."""
     plan = job.plan
     if plan.shard_group is None:
         return expert_copies(job)
@@ -42,14 +42,13 @@ def expert_state_shards(job: Job) -> int:
 
 
 def own_copies(job: Job) -> int:
-    """Ranks on a scheme's own axes that hold the same experts where none are spread: all but tensor parallel ones,
-    whose experts are split by columns."""
+    """Ranks on a scheme's own axes that hold the same experts without expert groups: all but tensor-parallel ranks,
+    which divide experts by columns."""
     return 1 if job.scheme.usual else prod(job.plan.degree(axis) for axis in job.scheme.axes)
 
 
 def expert_axis(job: Job) -> str:
-    """The axis of ranks that hold the same experts: ``edp``, or without expert groups all that hold what this rank
-    holds."""
+    """The axis of ranks that hold the same experts: ``edp``, or without expert groups all with the same weights."""
     if job.plan.ep > 1:
         return "edp"
     return replica_axis(job) if job.scheme.usual else "+".join(("dp", *job.scheme.axes))

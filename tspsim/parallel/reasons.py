@@ -1,4 +1,4 @@
-"""Why a search over plans leaves keys as they are stated: reasons that several keys share."""
+"""Reasons shared by several keys that a search over plans does not vary."""
 
 from __future__ import annotations
 

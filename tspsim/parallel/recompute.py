@@ -1,13 +1,13 @@
-"""What a backward makes again of what its forward did not keep.
+"""Recomputation: what a backward computes again of what its forward did not keep.
 
     none        everything is kept
-    selective   the attention kernel runs again (Korthikanti et al. 2022, §5)
-    cheap       what costs little: norms, the products of activations, and heads from their latents (Megatron-Core's
-                modules ``layernorm``, ``moe_act`` and ``mla_up_proj``)
-    full        the whole layer, its exchanges included (written by :mod:`tspsim.parallel.step`)
+    selective   the attention kernel (Korthikanti et al. 2022, §5)
+    cheap       norms, products of activations, and heads from their latents (Megatron-Core's modules ``layernorm``,
+                ``moe_act`` and ``mla_up_proj``)
+    full        the whole layer with its exchanges (written by :mod:`tspsim.parallel.step`)
 
-A stack may make norms or products again by itself (:attr:`tspsim.parallel.stack.Stack.remakes`), whatever a plan
-recomputes: backwards of fused kernels do so, which keep what enters a norm or an activation, and not what leaves it.
+A stack may recompute norms or products itself (:attr:`tspsim.parallel.stack.Stack.remakes`), whatever the plan: fused
+backward kernels keep the input of a norm or an activation, not its output.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ from ..operators import MemoryBound, Operator, Role
 from .job import Job
 from .recomputed import CHEAP, FULL
 
-#: What a stack may make again by itself, and the operators that do.
+#: What a stack may recompute itself, and the roles of its operators.
 NORMS, PRODUCTS = "norms", "products"
 ROLES = {NORMS: (Role.NORM,), PRODUCTS: (Role.ACTIVATION, Role.EXPERTS_ACTIVATION)}
 
 
 def remade(job: Job) -> frozenset[str]:
-    """What of :data:`ROLES` a layer does not keep."""
+    """Keys of :data:`ROLES` that a layer does not keep."""
     again = job.plan.recomputation
     return frozenset(ROLES) if again == CHEAP else frozenset(() if again == FULL else job.work.stack.remakes)
 
 
-def cheap_again(job: Job, *operators: Operator) -> tuple[Operator, ...]:
-    """Kernels that run again before a backward needs their result: under ``cheap`` all of these, otherwise those that
-    the stack makes again."""
+def recomputed_kernels(job: Job, *operators: Operator) -> tuple[Operator, ...]:
+    """Kernels that run again before a backward needs their result: with ``cheap`` all of these, otherwise those that
+    the stack recomputes."""
+    tensors = job.work.stack.norm_tensors
+    if tensors is not None:
+        operators = tuple(_norm_again(operator, tensors[1] / tensors[0]) for operator in operators)
     if job.work.stack.remakes_in_backward:
         operators = tuple(_beside_backward(job, operator) for operator in operators)
     if job.plan.recomputation == CHEAP or not job.work.stack.remakes:
@@ -42,15 +45,22 @@ def cheap_again(job: Job, *operators: Operator) -> tuple[Operator, ...]:
 
 
 def _beside_backward(job: Job, operator: Operator) -> Operator:
-    """An activation that its backward's kernel makes again: it reads nothing that this does not read."""
+    """An activation recomputed inside its backward's kernel: it only adds writes, since its inputs are read anyway."""
     if not isinstance(operator, MemoryBound) or operator.role not in ROLES[PRODUCTS]:
         return operator
     written = 1.0 / (3.0 if job.model.gated else 2.0)
     return replace(operator, size_bytes=written * operator.size_bytes)
 
 
-def heads_again(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
-    """Queries, keys and values from the latents, which alone were kept, before their norms."""
+def _norm_again(operator: Operator, share: float) -> Operator:
+    """A norm recomputed from its kept sum: ``share`` of the bytes of its forward."""
+    if not isinstance(operator, MemoryBound) or operator.op != "add_rmsnorm":
+        return operator
+    return replace(operator, size_bytes=share * operator.size_bytes)
+
+
+def recomputed_heads(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
+    """Queries, keys and values recomputed from latents, of which the values before their norms are kept."""
     if layer.model.latent is None:
         return ()
-    return cheap_again(job, *layer.latent_norms(tokens), *layer.projections(tokens), layer.rope(tokens))
+    return recomputed_kernels(job, *layer.latent_norms(tokens), *layer.projections(tokens), layer.rope(tokens))

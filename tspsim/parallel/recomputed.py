@@ -1,11 +1,11 @@
-"""Which layers of a pipeline's chunk are recomputed, where not all are: registered methods with a number of layers.
+"""Partial recomputation: registered methods that choose layers of a pipeline's chunk.
 
-    block     the first so many layers of every chunk (Megatron-Core's ``--recompute-method block``)
-    every     every so-many-th layer, from the first on (torchtitan's ``selective_ac_option`` as a number)
-    uniform   all layers, in groups of so many: a group's input alone is kept, and the group is repeated as a whole
+    block     the first n layers of every chunk (Megatron-Core's ``--recompute-method block``)
+    every     every n-th layer, from the first on (torchtitan's ``selective_ac_option`` as a number)
+    uniform   all layers in groups of n: only a group's input is kept, and the group is recomputed as a whole
               (Megatron-Core's ``--recompute-method uniform``)
 
-The others keep everything. ``--recompute-num-layers`` counts per chunk, as it does here.
+Other layers keep everything. ``--recompute-num-layers`` counts per chunk, as n does here.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from ..base.registry import Registry
 from ..base.strict import OneOf
 from ..base.units import PositiveCount
 
-#: What of a layer is made again for its backward (:mod:`tspsim.parallel.recompute`).
+#: Recomputation of a layer (:mod:`tspsim.parallel.recompute`).
 KEPT, ATTENTION, CHEAP, FULL = "none", "selective", "cheap", "full"
-#: A layer inside a group that is repeated as a whole: not even its input is kept.
+#: A layer inside a group that is recomputed as a whole: not even its input is kept.
 INSIDE = "inside"
 
 
 @dataclass(frozen=True)
 class RecomputeMethod:
-    """A way to choose layers."""
+    """A method to choose recomputed layers."""
 
-    #: What a plan calls it, and a line for people.
+    #: Its name in plans, and a line for people.
     name: str
     summary: str
-    #: (index of a layer in its chunk, the plan's number) → whether it is made again.
+    #: (index of a layer in its chunk, n of the plan) → whether it is recomputed.
     recomputed: Callable[[int, int], bool]
-    #: The plan's number → layers that are repeated together; mostly one.
+    #: n of the plan → layers recomputed together; usually 1.
     group: Callable[[int], int] = lambda layers: 1
-    #: What a plan's name says of it, before the number.
+    #: Its word in names of plans, before the number.
     word: str = ""
-    #: By the framework's name, what it calls the method.
+    #: Framework → its name for the method.
     launched: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -77,25 +77,25 @@ RECOMPUTE_METHODS.register(
 class Partly:
     """Some layers of every chunk, by a method of :data:`RECOMPUTE_METHODS`."""
 
-    layers: Annotated[PositiveCount, Field(description="of every chunk of a stage, as the method counts them")]
+    layers: Annotated[PositiveCount, Field(description="n of the method, per chunk of a stage")]
     method: Annotated[
         str,
         OneOf(RECOMPUTE_METHODS.names),
-        Field(description="the first layers, every so-many-th one, or all in groups of so many"),
+        Field(description="the first n layers, every n-th layer, or all in groups of n"),
     ] = BLOCK.name
 
     @property
     def group(self) -> int:
-        """Layers that are repeated together."""
+        """Layers recomputed together."""
         return RECOMPUTE_METHODS.get(self.method).group(self.layers)
 
     @property
     def word(self) -> str:
-        """Of a plan's name, behind what is recomputed."""
+        """Its word in names of plans, after what is recomputed."""
         return f"{RECOMPUTE_METHODS.get(self.method).word}{self.layers}"
 
     def by_layer(self, recomputation: str, layers: int) -> tuple[str, ...]:
-        """What is made again of each of a chunk's layers.
+        """The recomputation of each of a chunk's layers.
 
         >>> [Partly(2, method).by_layer("full", 3) for method in ("block", "every", "uniform")]
         [('full', 'full', 'none'), ('full', 'none', 'full'), ('full', 'inside', 'full')]

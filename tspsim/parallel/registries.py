@@ -1,8 +1,7 @@
-"""What plans and jobs read of schemes: the keys that a scheme, or an object that it asks, adds to those of every plan,
-how it shares the contexts of a serving step, and schemes by name.
+"""Facts of schemes that plans and jobs read: their options, how they share contexts, and schemes by name.
 
-A plan's degrees say which scheme it has, and a scheme writes programs of plans: the registry stands below both. The
-whole of a scheme is :class:`~tspsim.parallel.scheme.Scheme`.
+A plan's degrees select its scheme, and schemes write programs of plans, so this registry lies below both. The whole
+scheme is :class:`~tspsim.parallel.scheme.Scheme`.
 """
 
 from __future__ import annotations
@@ -12,53 +11,63 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..base.registry import Registry
-from .sought import Sought
+from .search_rule import SearchRule
 
 
 @dataclass(frozen=True)
 class Option:
-    """A key of a scenario's plan: its name, the type that a stated value must have (any that pydantic knows, or a
-    registry, one of whose names it is), the value where none is stated, a line for people, and what a search over plans
-    does with it. The plan's ``options`` have it, unless it is None."""
+    """A key that a registered object adds to a scenario's plan.
+
+    Attributes
+    ----------
+    type
+        Type of a stated value: any that pydantic accepts, or a registry, one of whose names it is.
+    default
+        Value if none is stated; None: the plan's ``options`` lack it.
+    summary
+        A line for people.
+    search
+        What a search over plans does with it.
+    """
 
     name: str
     type: Any
     default: Any
     summary: str = ""
-    search: Sought | None = None
+    search: SearchRule | None = None
 
 
-# --- which part of the contexts of a serving step a rank holds ------------------------------------------------
+# --- sharing of contexts ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ContextShare:
-    """How the ranks of a replica share contexts."""
+    """How the ranks of a replica share the contexts of a serving step."""
 
-    #: Ranks along it hold a part of the tokens of the same heads each; empty where one holds them all.
+    #: Axis of the ranks that each hold a part of the tokens of the same heads; empty: one rank holds all.
     axis: str = ""
-    #: How many those are.
+    #: Number of those ranks.
     ranks: int = 1
-    #: Parts that heads are cut into while queries, keys and values are made, while they are attended, and while
-    #: outputs go through the output projection. Where ``projected`` is more than ``attended`` queries are gathered
-    #: first; where ``own`` is, a rank takes only its own heads of what was merged.
+    #: Parts that heads are divided into during the projections of queries, keys and values, during attention, and in
+    #: the output projection. If ``projected`` exceeds ``attended``, queries are gathered first; if ``own`` does, a rank
+    #: takes only its own heads of the merged output.
     projected: int = 1
     attended: int = 1
     own: int = 1
-    #: Ranks that whole sequences are dealt to.
+    #: Ranks that whole sequences are assigned to.
     sequences: int = 1
-    #: The exchange of plans that name none.
+    #: Default decode exchange.
     usual: str = "tree"
-    #: Replicas whose sequences a rank keeps all of, or as many as it attends of where others attend none.
+    #: Batch multiplier per rank: replicas whose sequences a rank keeps, or attends for others.
     copies: float = 1
-    #: Part of the sequences whose caches hosts keep.
+    #: Share of the sequences whose caches are on hosts.
     hosts: float = 0.0
-    #: Keys of an indexer stand whole on every rank, though they share contexts.
+    #: Whether every rank keeps all index keys, though ranks share contexts.
     whole_keys: bool = False
 
     @property
     def gathers(self) -> bool:
-        """Whether queries of other ranks' heads come first."""
+        """Whether queries of other ranks' heads are gathered first."""
         return self.projected > self.attended
 
     @property
@@ -68,17 +77,17 @@ class ContextShare:
 
 
 def in_heads(parts: int) -> ContextShare:
-    """Heads are divided, and nothing else."""
+    """A share that divides heads alone."""
     return ContextShare(projected=parts, attended=parts, own=parts)
 
 
-# --- schemes by name, and what plans and jobs read of one -----------------------------------------------------
+# --- registry of schemes ----------------------------------------------------------------------------------------
 
 
 class SchemeFacts(Protocol):
-    """What plans and jobs read of a scheme; each is described at :class:`~tspsim.parallel.scheme.Scheme`.
+    """Facts of a scheme that plans and jobs read, described at :class:`~tspsim.parallel.scheme.Scheme`.
 
-    Plans and jobs are defined above this module, so that what is asked of one takes any.
+    Their arguments are ``Any``, since plans and jobs are defined above this module.
     """
 
     @property
@@ -108,11 +117,11 @@ class SchemeFacts(Protocol):
     @property
     def head_shards(self) -> Callable[[Any], int]: ...
     @property
-    def whole_ranks(self) -> Callable[[Any], int]: ...
+    def tensor_ranks(self) -> Callable[[Any], int]: ...
 
 
 class _Schemes(Registry[SchemeFacts]):
-    """Schemes, each with axes of its own."""
+    """Registry of schemes, which share no axes."""
 
     def register(self, thing: SchemeFacts) -> SchemeFacts:
         axes = getattr(thing, "axes", ())

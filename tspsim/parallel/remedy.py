@@ -1,4 +1,4 @@
-"""What a plan that does not fit its GPUs may state besides, or instead, so that it does."""
+"""Remedies: keys with which a plan that does not fit its GPUs would."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .choices import legal, with_defaults
 from .job import Job
 from .plan import Plan, mesh_axes, scheme_axes
 
-#: A plan's further keys, or what divides both matrices and caches in place of its own axes.
+#: Keys to add to a plan, or to replace its own axes, that divide both matrices and caches.
 EXPERTS, TENSOR, CONTEXTS = "ep", "tp", "dcp"
 
 
 def fitting(job: Job, fits: Callable[[Job], bool]) -> str:
     """Keys of a serving plan on the same GPUs with which it is legal and ``fits``, in words; empty: there are none.
 
-    Experts are spread first (``ep``), over all ranks of a replica before others; then caches are divided by tokens
-    (``dcp``). Where no further key helps, tensor parallelism over the GPUs of a replica, or of several, takes the place
-    of the plan's own axes.
+    First experts are spread (``ep``), over all ranks of a replica before others; then caches are divided by tokens
+    (``dcp``). If no further key helps, tensor parallelism over the GPUs of one replica, or several, replaces the plan's
+    own axes.
     """
     for values in _ways(job):
         options = {key: value for key, value in values.items() if key != EXPERTS}
@@ -53,7 +53,7 @@ def _ways(job: Job) -> Iterator[Mapping[str, int]]:
     if job.model.experts is not None:
         every, own = (prod(map(plan.degree, axes)) for axes in (plan.expert_axes, job.scheme.axes))
         counts = [count for count in range(plan.ep + 1, every + 1) if every % count == 0]
-        # All ranks of the scheme's own axes first, then fewer of them, then replicas besides.
+        # First all ranks of the scheme's own axes, then fewer of them, then also replicas.
         spread = [{EXPERTS: count} for count in sorted(counts, key=lambda count: (count > own, abs(own - count)))]
     yield from spread
     if plan.tp > 1 and decoded(job.rows) and job.scheme.context(plan).ranks == 1:
@@ -62,8 +62,8 @@ def _ways(job: Job) -> Iterator[Mapping[str, int]]:
 
 
 def _others(plan: Plan) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:
-    """Degrees and options of plans with tensor parallelism alone on as many GPUs: of as many replicas first, then of
-    fewer and larger ones."""
+    """Degrees and options of plans with tensor parallelism alone on as many GPUs: first with as many replicas, then
+    with fewer and larger ones."""
     replica, replicas = prod(map(plan.degree, scheme_axes())), plan.degree("dp")
     for joined in (count for count in range(1, replicas + 1) if replicas % count == 0):
         tp = replica * joined

@@ -1,4 +1,4 @@
-"""What a scheme keeps in memory, as far as a rank's ledger cares."""
+"""Memory of a scheme, as a rank's ledger reads it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .ledger import Buffer
 
 @dataclass(frozen=True)
 class Residency:
-    """What a scheme keeps, as far as memory cares.
+    """Memory of a scheme, as a rank's ledger reads it.
 
     Attributes
     ----------
     weight_shards
-        Ranks one copy of the weights is spread over.
+        Ranks that one copy of the weights is spread over.
     compute_shards
-        t: ranks that heads and FFN columns of a rank's tokens are spread over.
+        t: ranks that divide the heads and FFN columns of a rank's tokens.
     buffers
-        Job → what the scheme's exchanges keep: other ranks' K and V, their weights.
+        Job → buffers of the scheme's exchanges: other ranks' K and V, their weights.
     logit_shards
-        Parts of the vocabulary, one of which has its logits here at a time.
+        Parts of the vocabulary, of which one has its logits on the rank at a time.
     """
 
     weight_shards: Callable[[Job], int]

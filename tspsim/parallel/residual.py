@@ -1,11 +1,12 @@
-"""How the blocks of a layer hang on the residual stream, and so what waits for which sum over ``tp``.
+"""Residual wiring: how a layer's blocks read and write the residual stream, and so which sums over ``tp`` they wait
+for.
 
-All but ``standard`` are other models: a checkpoint has to be trained, or trained on, as one of them. What each is worth
-is what a sum costs beside what it can hide behind. With block times A and M and a sum r (max-plus, exact):
+All kinds but ``standard`` are other models: a checkpoint has to be trained, or trained further, as one of them. Their
+gain is the cost of a sum beside what hides it. With block times A and M and a sum r (max-plus, exact):
 
     standard A + M + 2r    ladder max(A, r) + max(M, r)    parallel A + M + r    desync A + M
 
-A kind is one object that registers itself; :mod:`tspsim.parallel.schemes.tensor` and serving steps ask it.
+A kind is one object that registers itself.
 """
 
 from __future__ import annotations
@@ -20,36 +21,36 @@ from .job import Job
 from .pipeline import Refusal
 from .reasons import ANOTHER_MODEL
 from .registries import Option
-from .sought import Sought
+from .search_rule import SearchRule
 
 
 @dataclass(frozen=True)
 class Residual:
-    """Wiring of attention and MLP."""
+    """Wiring of attention and MLP to the residual stream."""
 
-    #: What a plan's ``residual`` calls it, and a line for the catalogue.
+    #: Its name in a plan's ``residual``, and a line for the catalogue.
     name: str
     summary: str
-    #: A block reads the residual stream without the sum of the block before it: each waits for its own kind's sum of
+    #: Whether a block reads the stream without the sum of the block before: each waits for the sum of its own kind in
     #: the layer before. Otherwise the MLP waits for its layer's attention, and attention for the MLP before.
     late: bool = False
-    #: Attention and MLP read the same normed input, and what they put out is added before it is summed.
+    #: Whether attention and MLP read the same normed input, and their outputs are added before the sum.
     side_by_side: bool = False
-    #: Whether what attention, and the MLP, put out is summed over ranks behind it.
+    #: Whether the outputs of attention, and of the MLP, are summed over ranks.
     sums_attention: bool = True
     sums_mlp: bool = True
-    #: Residual-sized buffers of partial sums that are under way beside a layer at work.
+    #: Residual-sized buffers of partial sums in flight beside a running layer.
     in_flight: int = 0
-    #: What a reader of such a plan has to know; empty: nothing.
+    #: A note for readers of such a plan; empty: none.
     note: str = ""
 
     @property
     def sums(self) -> int:
-        """Over ranks, in a layer's forward."""
+        """Sums over ranks in a layer's forward."""
         return self.sums_attention + self.sums_mlp
 
     def layer_s(self, attention_s: float, mlp_s: float, sum_s: float) -> float:
-        """A layer of a steady run, of its blocks and one sum.
+        """Seconds of a layer in the steady state, from those of its blocks and of one sum.
 
         >>> [RESIDUALS.get(kind).layer_s(2.0, 6.0, 3.0) for kind in ("standard", "ladder", "parallel", "desync")]
         [14.0, 9.0, 11.0, 8.0]
@@ -98,7 +99,7 @@ residual_of = RESIDUALS.named_by("residual", STANDARD.name)
 
 
 def check(job: Job) -> Refusal:
-    """Kinds that are no plain stack of sums go with the plain schedules."""
+    """Kinds other than ``standard`` need the plain schedules."""
     plan, residual = job.plan, residual_of(job.plan)
     if residual is STANDARD:
         return None
@@ -112,7 +113,7 @@ def check(job: Job) -> Refusal:
 
 
 def notes(job: Job) -> Iterator[str]:
-    """That the plan's model is another one."""
+    """A note that the plan's model is another one."""
     note = residual_of(job.plan).note
     if note:
         yield note
@@ -121,14 +122,14 @@ def notes(job: Job) -> Iterator[str]:
 FEATURES.register(
     Feature(
         "residual",
-        "blocks that hang on the residual stream in another way",
+        "blocks that read and write the residual stream in another way",
         options=(
             Option(
                 "residual",
                 RESIDUALS,
                 None,
-                "how blocks hang on the residual stream; all but standard are other models",
-                Sought(why_not=ANOTHER_MODEL),
+                "how blocks read and write the residual stream; all but standard are other models",
+                SearchRule(why_not=ANOTHER_MODEL),
             ),
         ),
         scheme="tensor",

@@ -1,10 +1,10 @@
-"""What goes round the ranks of an axis over all links of their nodes: in parts, along rings that share no link.
+"""Rings over all links of a mesh: data moves around the ranks of an axis in parts, along rings that share no link.
 
-A mesh of n GPUs has n − 1 links a GPU, and one ring uses one of them. Its arcs fall into edge-disjoint Hamiltonian
-cycles (:func:`~tspsim.network.hamiltonian_cycles`; TASP, Wang et al. 2025): a block is cut into
-as many parts, each of which takes a cycle, so that a rank then holds parts of several ranks' blocks. Over N nodes of g
-ranks there are two levels: blocks go round inside every node in g − 1 hops while those of the node before come over the
-rails, each rank's from the rank in its place. Step s = r·g + i of the D = N·g is hop i of round r.
+A mesh of n GPUs has n − 1 links per GPU, of which one ring uses one. Its arcs split into edge-disjoint Hamiltonian
+cycles (:func:`~tspsim.network.hamiltonian_cycles`; TASP, Wang et al. 2025): a block is cut into as many parts, each of
+which takes one cycle, so that a rank then holds parts of several ranks' blocks. Over N nodes of g ranks there are two
+levels: blocks move around inside every node in g − 1 hops while those of the node before arrive over the rails, from
+the rank in the same place. Step s = r·g + i of the D = N·g is hop i of round r.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .plan import Plan
 
 
 def refused(plan: Plan, axis: str) -> str | None:
-    """Why an axis cannot go round so; None where it can."""
+    """Why an axis cannot use several rings; None if it can."""
     ranks, here = plan.degree(axis), plan.node_ranks(axis)
     if here and ranks % here == 0:
         return None
@@ -28,12 +28,12 @@ def refused(plan: Plan, axis: str) -> str | None:
 
 
 def by_rail(job: Job, axis: str, step: int) -> bool:
-    """Whether the blocks of a step come from another node."""
+    """Whether the blocks of a step arrive from another node."""
     return step > 0 and step % job.plan.node_ranks(axis) == 0
 
 
 def lead(job: Job, axis: str, step: int) -> int:
-    """Steps ahead of its use that a block sets out: one, or a round where it comes over the rails."""
+    """Steps between a block's departure and its use: one, or a round if it arrives over the rails."""
     return job.plan.node_ranks(axis) if by_rail(job, axis, step) else 1
 
 
@@ -47,7 +47,7 @@ def bring(
     after: Sequence[int],
     stream: str,
 ) -> int:
-    """Write the transfer that brings the blocks of a step; a rank sends what it got :func:`lead` steps before."""
+    """Write the transfer of a step's blocks; a rank sends what it received :func:`lead` steps before."""
     if not by_rail(job, axis, step):
         return hop(builder, axis, size_bytes, f"{name} hop {step}", after, stream)
     here = job.plan.node_ranks(axis)
@@ -55,7 +55,7 @@ def bring(
     return builder.pass_on(axis, here, size_bytes, where, after=after, stream=f"{stream} by rail")
 
 
-def take_home(
+def reduce_gradients(
     builder: ProgramBuilder,
     job: Job,
     axis: str,
@@ -65,8 +65,8 @@ def take_home(
     after: Sequence[int],
     stream: str,
 ) -> int:
-    """Write what brings the gradients of a step's blocks on: round their node with what every rank adds, and after the
-    last hop of a round from the rank where a block came in to the one that owns it."""
+    """Write the transfer of the gradients of a step's blocks: around their node, with every rank's part added, and
+    after the last hop of a round from the rank where the block arrived to its owner."""
     here, done = job.plan.node_ranks(axis), list(after)
     if here > 1:
         done = [hop(builder, axis, size_bytes, f"{name} hop {step + 1}", done, stream)]
@@ -83,7 +83,7 @@ def hop(builder: ProgramBuilder, axis: str, size_bytes: float, name: str, after:
 
 
 def owners(job: Job, axis: str, position: int, step: int) -> tuple[int, ...]:
-    """Whose blocks the parts are that a rank holds at a step: positions on the axis, one a cycle."""
+    """Owners (positions on the axis) of the parts that a rank holds at a step, one per cycle."""
     ranks, here = job.plan.degree(axis), job.plan.node_ranks(axis)
     rounds, turns = divmod(step, here)
     node, place = divmod(position - rounds * here, here)
@@ -93,7 +93,7 @@ def owners(job: Job, axis: str, position: int, step: int) -> tuple[int, ...]:
 
 @remembered(128)
 def _before(ranks: int, place: int, turns: int) -> tuple[int, ...]:
-    """The rank that is so many places before another, on every cycle."""
+    """The rank ``turns`` places before another, on every cycle."""
     if ranks == 1:
         return (0,)
     return tuple(cycle[(cycle.index(place) - turns) % ranks] for cycle in hamiltonian_cycles(ranks))

@@ -1,6 +1,6 @@
-"""How evenly tokens fall on experts: the loads of the ranks of an expert group against the mean.
+"""Distribution of tokens over experts: loads of an expert group's ranks over the mean.
 
-All of them wait for the busiest one when results come back; what is done about that: :mod:`tspsim.parallel.balance`.
+All ranks wait for the busiest one at the combine; :mod:`tspsim.parallel.balance` evens loads out.
 """
 
 from __future__ import annotations
@@ -22,55 +22,55 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 @dataclass(frozen=True)
 class ExpertRouting:
-    """Shares of the experts.
+    """Distribution of assignments over experts.
 
     Parameters
     ----------
     load
-        ``balanced``: equal shares (what a balancing loss or bias aims at). ``zipf``: the i-th most visited expert's
+        ``balanced``: equal shares (as a balancing loss or bias aims for). ``zipf``: the i-th most visited expert's
         share is proportional to i^(−skew), experts in an order drawn with ``seed``. ``dirichlet``: shares drawn with
-        ``seed`` from a symmetric Dirichlet distribution of concentration 1/skew an expert. ``hot``: the first
+        ``seed`` from a symmetric Dirichlet distribution of concentration 1/skew per expert. ``hot``: the first
         ``hot_experts`` get ``hot_share`` in equal parts, the others the rest. ``measured``: ``shares``.
     capacity_factor
-        What is over is dropped. None drops nothing.
+        Capacity of an expert over the mean; what exceeds it is dropped. None: no limit.
     affinity, transitions
         Which expert follows which from layer to layer (:mod:`tspsim.parallel.affinity`).
     """
 
     load: Annotated[
         LoadKind,
-        Field(description="how assignments fall on experts: evenly, skewed, on a few hot ones, or as measured"),
+        Field(description="distribution of assignments over experts: even, skewed, on a few hot ones, or measured"),
     ] = "balanced"
     skew: Annotated[float, Field(ge=0, le=10, description="Zipf exponent, or 1 / concentration; 0 is even")] = 0.0
-    seed: Annotated[StrictInt, Field(ge=0, description="of what is drawn")] = 0
+    seed: Annotated[StrictInt, Field(ge=0, description="seed of what is drawn")] = 0
     shares: Annotated[
         tuple[Annotated[float, Field(ge=0)], ...],
-        Field(max_length=4096, description="measured: tokens an expert, in any unit"),
+        Field(max_length=4096, description="measured: tokens per expert, in any unit"),
     ] = ()
     hot_experts: Annotated[
         Annotated[PositiveCount, Field(le=4096)] | None,
-        Field(description="hot: the first so many experts, all on the first ranks, get the share below"),
+        Field(description="hot: number of hot experts, all on the first ranks, which get the share below"),
     ] = None
     hot_share: Annotated[
-        Share | None, Field(description="hot: of all assignments; the others are spread over the other experts")
+        Share | None, Field(description="hot: share of all assignments; the rest is spread over the other experts")
     ] = None
     capacity_factor: Annotated[
         Annotated[float, Field(gt=0, le=100)] | None,
-        Field(description="an expert takes at most this many times the mean, the rest is dropped; default: no limit"),
+        Field(description="most assignments of an expert over the mean; the rest is dropped; default: no limit"),
     ] = None
     local_rate: Annotated[
         Share | None,
-        Field(description="of all choices those on the token's own rank, where predictions place tokens and experts"),
+        Field(description="share of choices on the token's own rank, if predictions place tokens and experts"),
     ] = None
     affinity: Annotated[
         Share,
-        Field(description="of tokens those that go on to the partner of their expert in the next layer; others to any"),
+        Field(description="share of tokens that go to their expert's partner in the next layer; others go to any"),
     ] = 0.0
     transitions: Annotated[
         tuple[tuple[Annotated[float, Field(ge=0)], ...], ...],
         Field(
             max_length=1024,
-            description="measured, instead of affinity: a row an expert of tokens by their next expert, in any unit",
+            description="measured, instead of affinity: a row per expert with its tokens by next expert, in any unit",
         ),
     ] = ()
 
@@ -80,7 +80,7 @@ class ExpertRouting:
         return assigned if self.capacity_factor is None else np.minimum(assigned, self.capacity_factor / experts)
 
     def dropped(self, experts: int) -> float:
-        """Share of the assignments that is over the capacity of their experts, and so no work.
+        """Share of the assignments that exceeds the experts' capacity and is dropped.
 
         >>> ExpertRouting("measured", shares=(4.0, 1.0, 2.0, 1.0), capacity_factor=1.0).dropped(4)
         0.25
@@ -91,12 +91,12 @@ class ExpertRouting:
         return float((assigned - self.expert_shares(experts)).sum())
 
     def assigned_shares(self, experts: int) -> NDArray[np.float64]:
-        """Share of the assignments that falls on each expert, kept or not: shape (experts,).
+        """Share of the assignments to each expert, kept or dropped: shape (experts,).
 
         Raises
         ------
         InputError
-            Another number of shares was measured than the model has experts.
+            The number of measured shares differs from the model's experts.
         """
         generator = np.random.Generator(np.random.PCG64(self.seed))
         if self.load == "measured":
@@ -120,7 +120,7 @@ class ExpertRouting:
         return np.asarray(shares / shares.sum(), dtype=np.float64)
 
     def distinct(self, experts: int, pairs: float) -> float:
-        """Distinct experts that ``pairs`` choices of tokens touch, expected: Σ 1 − (1 − p_i)^pairs over shares p_i.
+        """Expected distinct experts of ``pairs`` choices: Σ 1 − (1 − p_i)^pairs over shares p_i.
 
         >>> ExpertRouting("measured", shares=(1.0, 1.0, 2.0)).distinct(3, 2)
         1.625
@@ -128,7 +128,7 @@ class ExpertRouting:
         return sum(self.distinct_of_ranks(experts, 1, pairs))
 
     def distinct_of_ranks(self, experts: int, ranks: int, pairs: float) -> tuple[float, ...]:
-        """The same of each of ``ranks`` ranks, with as many neighbouring experts each.
+        """:meth:`distinct` of each of ``ranks`` ranks, with equally many neighbouring experts.
 
         >>> ExpertRouting("measured", shares=(1.0, 1.0, 2.0, 0.0)).distinct_of_ranks(4, 2, 2)
         (0.875, 0.75)
@@ -139,7 +139,7 @@ class ExpertRouting:
         return tuple((1.0 - missed).reshape(ranks, -1).sum(axis=1).tolist())
 
     def rank_loads(self, experts: int, ranks: int) -> tuple[float, ...]:
-        """Load of each of ``ranks`` ranks, with as many neighbouring experts each, over the mean without drops.
+        """Load of each of ``ranks`` ranks, with equally many neighbouring experts, over the mean without drops.
 
         >>> ExpertRouting("measured", shares=(4.0, 1.0, 2.0, 1.0)).rank_loads(4, 2)
         (1.25, 0.75)
@@ -152,7 +152,7 @@ class ExpertRouting:
 
 
 def distinct_experts(experts: int, pairs: float) -> float:
-    """Distinct ones of ``experts`` that ``pairs`` random choices touch: E·(1 − (1 − 1/E)^pairs).
+    """Expected distinct ones of ``experts`` experts among ``pairs`` random choices: E·(1 − (1 − 1/E)^pairs).
 
     >>> distinct_experts(4, 0), distinct_experts(4, 1), distinct_experts(4, 2)
     (0.0, 1.0, 1.75)

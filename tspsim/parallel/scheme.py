@@ -1,8 +1,8 @@
-"""What a scheme is to everybody else: one object that registers itself.
+"""The contract of a scheme, and their registry.
 
-A scheme spreads one replica over the ranks of its own mesh axes. It writes the pieces of a pass for every position on
-its token axis, and answers for them: bytes received in closed form, what stays in memory, what it asks of a plan, what
-it leaves to be chosen. :func:`~tspsim.parallel.step.write_program` joins the pieces.
+A scheme spreads one replica over the ranks of its own mesh axes. It writes the parts of a pass for every position on
+its token axis, and states bytes received (closed form), memory, constraints on plans, and open choices.
+:func:`~tspsim.parallel.step.write_program` joins the parts.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ WeightPiece = Callable[[ProgramBuilder, Job, LayerShard], None]
 
 @dataclass(frozen=True)
 class Received:
-    """Payload that a rank receives over one axis and did not hold, in a block's forward.
+    """Payload bytes that a rank receives over one axis and did not hold, in a block's forward.
 
-    ``distinct``: every rank needs bytes of its own (all-to-all). Otherwise ranks of a node need the same, which has to
+    ``distinct``: every rank needs different bytes (all-to-all). Otherwise ranks of a node need the same bytes, which
     enter the node once.
     """
 
@@ -42,12 +42,15 @@ class Received:
 
 @dataclass(frozen=True)
 class WholeTokens:
-    """The pieces of a serving step whose tokens every rank of a replica has: decoding, and prompts that no sequence
-    shards divide."""
+    """The parts of a serving step in which all ranks of a replica have every token: decoding, and prompts that no
+    sequence shards divide."""
 
     embed: Piece
     layer: LayerPiece
     head: Piece
+    #: Whether of all that they write for a job operators of attention alone depend on the rows of its passes; all else
+    #: on tokens that pass, that are sampled, and that experts get in the mean.
+    attends_alone: Callable[[Job], bool] = lambda job: False
 
 
 @dataclass(frozen=True)
@@ -57,65 +60,64 @@ class Scheme:
     Attributes
     ----------
     name, summary
-        What it is called, and a line for the catalogue.
+        Its name, and a line for the catalogue.
     axes, token_axis
-        Its mesh axes, innermost first: keys of a scenario's plan, and several ranks on one ask for the scheme. The
-        ranks of the last-named one hold a shard of the tokens each.
+        Its mesh axes, innermost first, which are keys of a scenario's plan; several ranks on one select the scheme.
+        Ranks along ``token_axis`` hold a shard of the tokens each.
     shards
-        Job → parts that heads, FFN columns and vocabulary rows are cut into.
+        Job → parts that heads, FFN columns and vocabulary rows are divided into.
     embed, layer, head
-        Write the forward of a model's three parts; ``layer`` is told the rank's position on the token axis and returns
-        the instructions whose end means that its output is complete.
+        Write the forward of a model's three parts; ``layer`` takes the rank's position on the token axis and returns
+        the instructions that complete its output.
     layer_backward, head_backward, embed_backward
         Write their backward (of the head: from the loss on).
     layer_weights
-        Write the gradients of a layer's weights alone, where ``layer_backward`` can leave them out
-        (``builder.weight_gradients`` is False); None where it cannot.
+        Writes a layer's weight gradients alone, if ``layer_backward`` can leave them out (``builder.weight_gradients``
+        is False); None if it cannot.
     residency
-        What stays in memory.
+        Its memory.
     whole
-        The pieces of serving steps whose tokens are not divided; None where it has none.
+        The parts of serving steps whose tokens are not divided; None: it has none.
     context
         Plan → how ranks share the contexts of a serving step.
-    whole_ranks
-        Job → ranks that have the same tokens in a serving step, and divide heads, columns and experts among them.
+    tensor_ranks
+        Job → ranks with the same tokens in a serving step, which divide heads, columns and experts.
     groups
-        Plan → axes of groups that it brings, and how many neighbours of each mesh axis are in one.
+        Plan → axes of groups that it adds, with the neighbours of each mesh axis in a group.
     received
-        (job, whether a switch adds) → payload a rank receives in a block's forward at least, by axis.
+        (job, whether a switch adds) → least payload that a rank receives in a block's forward, by axis.
     check
-        Job → the key of the plan that does not go with it and why; None where all do.
+        Job → the key of the plan that does not fit and why; None if all fit.
     head_shards
-        Job → ranks, or steps of the schedule, that heads are spread over.
+        Job → ranks, or steps of the schedule, that divide the heads.
     overlaps
-        Plan → whether exchanges run beside compute where the plan does not say.
+        Plan → whether exchanges run beside compute by default.
     by_position
-        Plan → whether the programs of its token shards differ.
+        Plan → whether programs differ between its token shards.
     variants
-        Plan → keys of the plan, each set another way for its ranks to talk; simplest first, not all of them legal.
+        Plan → values of keys, one for each way in which its ranks exchange; simplest first, some may not be legal.
     serving_variants
-        (step, keys of a plan's degrees) → further keys that a serving step's plan may have, simplest first, not all of
-        them legal.
+        (step, degrees of a plan) → further keys of a serving step's plan, simplest first, some may not be legal.
     choices
-        Plan → what it leaves to be chosen for the machine.
+        Plan → choices left to the tuner.
     published
-        Values of the plan's keys under which nothing is left to be chosen; mostly none.
+        Values of the plan's keys with which nothing is left to the tuner; usually none.
     options
-        Keys of a scenario's plan that come with it.
+        Keys that it adds to a scenario's plan.
     notes
-        Job → what a reader of such a plan has to know.
+        Job → notes for readers of such a plan.
     alone
-        Why degrees of other schemes do not go beside its own.
+        Why degrees of other schemes do not fit beside its own.
     usual
-        The one of a plan that names no degree.
+        Whether it is the scheme of a plan that states no degree.
     unequal
-        Sequences of a step may differ in length.
+        Whether sequences of a step may differ in length.
     folds
-        Tokens and weights are divided over the same ranks, and weights come to the tokens.
+        Whether tokens and weights are divided over the same ranks, and weights move to the tokens.
     assumption, unexplained
-        Sentences for reports: what it assumes of every plan, and what of it the model does not explain.
+        Sentences for reports: what it assumes of every plan, and what the model does not explain of it.
     assumptions
-        Plan → what it assumes of this plan, where that depends on the plan's keys.
+        Plan → sentences on what it assumes of this plan.
     """
 
     name: str
@@ -134,7 +136,7 @@ class Scheme:
     received: Callable[[Job, bool], tuple[Received, ...]]
     whole: WholeTokens | None = None
     context: Callable[[Plan], ContextShare] = lambda plan: ContextShare()
-    whole_ranks: Callable[[Job], int] = lambda job: 1
+    tensor_ranks: Callable[[Job], int] = lambda job: 1
     groups: Callable[[Plan], Mapping[str, Mapping[str, int]]] = lambda plan: {}
     check: Callable[[Job], Refusal] = lambda job: None
     head_shards: Callable[[Job], int] = lambda job: 1
@@ -155,23 +157,23 @@ class Scheme:
     assumptions: Callable[[Plan], Iterable[str]] = lambda plan: ()
 
     def __post_init__(self) -> None:
-        """Raises ValueError for axes that cannot be keys of a plan beside those that every plan has."""
+        """Raise ValueError for axes that cannot be keys of a plan beside those of every plan."""
         if not isinstance(self.axes, tuple) or self.token_axis not in self.axes:
             raise ValueError(f"scheme '{self.name}': axes is a tuple of names, and token_axis '{self.token_axis}' one")
         check_own_keys(f"scheme '{self.name}'", (*self.axes, *(option.name for option in self.options)))
 
 
-#: By name; :mod:`tspsim.parallel.registries` has what plans read of them.
+#: Schemes by name; :mod:`tspsim.parallel.registries` has what plans read of them.
 SCHEMES: Registry[Scheme] = SCHEME_FACTS.holding(Scheme)
 
 
 def scheme_of(plan: Plan) -> Scheme:
-    """The scheme a plan's degrees ask for."""
+    """The scheme that a plan's degrees select."""
     return SCHEMES.get(plan.scheme)
 
 
 def choices_of(plan: Plan) -> tuple[Choice, ...]:
-    """What a plan's scheme, and its context method, leave to be chosen."""
+    """Choices that a plan's scheme, and its context method, leave to the tuner."""
     return scheme_of(plan).choices(plan)
 
 

@@ -1,9 +1,9 @@
-"""What the software of a serving engine adds to its kernels: graphs, padding, the host, and its memory.
+"""A serving engine beside its kernels: graphs, padding, the host, and its memory.
 
-An engine captures graphs of a decode pass for some batch sizes and pads a batch to the next; other passes are launched
-kernel by kernel, so that the host may be the slower one. It takes a share of a GPU's memory, and what its weights,
-activations and graphs leave of that holds caches (:mod:`.engine_memory`). Numbers come from `workloads/stacks`
-(docs/engines.md says where each is from); the default engine captures nothing, pads nothing and costs nothing.
+An engine captures graphs of a decode pass for some batch sizes and pads a batch to the next one; other passes are
+launched kernel by kernel, which may make the host the slower side. It takes a share of a GPU's memory; what weights,
+activations and graphs leave of it holds caches (:mod:`.engine_memory`). Numbers come from `workloads/stacks` (sources:
+docs/engines.md); the default engine captures nothing, pads nothing and costs nothing.
 """
 
 from __future__ import annotations
@@ -26,21 +26,24 @@ from .paces import Pace
 if TYPE_CHECKING:
     from ..hardware import Device
 
-#: (query tokens a sequence, tokens in its cache before them, sequences).
+#: (query tokens of a sequence, its cached tokens before them, sequences).
 Rows = Iterable[tuple[int, int, int]]
 
 
 class Captured(Enum):
-    """How much of a pass is launched as graphs."""
+    """The part of a pass that is launched as graphs."""
+
+    #: Members are single objects; Enum's own looks at their names, several times for every step that is priced.
+    __hash__ = object.__hash__
 
     NOTHING = "kernel by kernel"
-    #: All kernels but those of attention, in a graph from one attention to the next.
+    #: All kernels but attention, in graphs from one attention to the next.
     PIECES = "in pieces"
     WHOLE = "as one graph"
 
 
 class Prior(NamedTuple):
-    """A number, and between which nine of ten installations are expected."""
+    """A number, with its 90 % interval over installations."""
 
     value: float
     low: float
@@ -55,7 +58,7 @@ NONE = Prior(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Sizes:
-    """Batch sizes of which graphs are captured: some, then from each of ``spans`` on every so many.
+    """Batch sizes of captured graphs: ``first``, then ``spans`` (start, stride).
 
     >>> Sizes((1, 2, 4), ((8, 8), (256, 16))).up_to(24), Sizes((1, 2, 4), ((8, 8), (256, 16))).up_to(280)[-3:]
     ((1, 2, 4, 8, 16, 24), (248, 256, 272))
@@ -65,7 +68,7 @@ class Sizes:
     spans: tuple[tuple[int, int], ...] = ()
 
     def up_to(self, most: int, *, itself: bool = False) -> tuple[int, ...]:
-        """All to ``most``, ascending; with ``itself`` that too."""
+        """All sizes up to ``most``, ascending; with ``itself`` also ``most``."""
         ends = (*(start for start, _ in self.spans[1:]), most + 1)
         spans = [range(start, min(end, most + 1), step) for (start, step), end in zip(self.spans, ends, strict=False)]
         sizes = {size for size in self.first if size <= most}.union(*spans)
@@ -74,29 +77,28 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Graphs:
-    """Which decode passes an engine captures."""
+    """Decode passes that an engine captures."""
 
-    #: Of batches, in tokens or in sequences.
+    #: Batch sizes, in tokens or in sequences.
     sizes: Sizes = Sizes()
-    #: The largest, at most; 0: none is captured.
+    #: Upper limit of the sizes; 0: none is captured.
     most: int = 0
-    #: The largest is also at most so many times the sequences that may run, each with its queries; None: it is not.
+    #: Upper limit as a multiple of the sequences that may run, each with its queries; None: no such limit.
     per_slot: int | None = None
-    #: The largest is captured where the sizes leave it out.
+    #: Whether the largest size is captured even if ``sizes`` leaves it out.
     with_most: bool = False
-    #: Sizes count sequences, each with all its queries; otherwise tokens, rounded up to multiples of the queries of a
-    #: sequence.
+    #: Whether sizes count sequences, each with all its queries; otherwise tokens, rounded up to multiples of a
+    #: sequence's queries.
     of_sequences: bool = False
-    #: Sizes where drafts are verified; None: the same.
+    #: Sizes when drafts are verified; None: the same.
     with_drafts: Sizes | None = None
-    #: Smaller batches are padded to the next size; otherwise only those of a captured size run as a graph.
+    #: Whether smaller batches are padded to the next size; otherwise only captured sizes run as a graph.
     pads: bool = True
-    #: Passes that are not decodes of equal length run in pieces, to the same largest size.
+    #: Whether other passes (not decodes of equal length) run as piecewise graphs, up to the same largest size.
     pieces: bool = False
 
     def tokens(self, queries: int, slots: int | None) -> tuple[int, ...]:
-        """Captured sizes in tokens, ascending, where every sequence has ``queries``; ``slots``: sequences that may run
-        at once."""
+        """Captured sizes in tokens, ascending, for ``queries`` per sequence and at most ``slots`` running sequences."""
         return _captured(self, queries, slots)
 
 
@@ -116,9 +118,17 @@ def _captured(graphs: Graphs, queries: int, slots: int | None) -> tuple[int, ...
 
 @dataclass(frozen=True)
 class Scheduler:
-    """The scheduler of requests that an engine runs, by its name in :mod:`tspsim.serving`, options of it that differ
-    from the defaults there, what the engine calls the ``share`` of memory (empty: it has no such option), and whether
-    attention replicas share the tokens of a pass, each having its part."""
+    """The scheduler of an engine's requests.
+
+    Attributes
+    ----------
+    name, options
+        Its name in :mod:`tspsim.serving`, and options that differ from the defaults there.
+    share
+        The engine's name for its share of memory; empty: it has no such option.
+    shares_tokens
+        Whether attention replicas divide the tokens of a pass among them.
+    """
 
     name: str = "vllm"
     options: Mapping[str, object] = field(default_factory=dict)
@@ -128,17 +138,17 @@ class Scheduler:
 
 @dataclass(frozen=True)
 class Selection:
-    """Choosing a token's experts by biased sigmoids of their scores: one kernel where the engine has it, several
-    where it has not; and the gate of its shared experts.
+    """Kernels that select a token's experts by biased sigmoids of their scores (one if the engine has it fused, several
+    otherwise), and those of the gate of shared experts.
 
     Attributes
     ----------
     per_group, counts
-        The kernel takes powers of two of experts, in groups of so many at most; and others of these counts.
+        The fused kernel takes powers of two of experts, in groups of ``per_group`` at most, and also these counts.
     kernels, each
-        Those that run instead, and seconds of one inside a graph.
+        Kernels that run instead, and seconds of one in a graph.
     but
-        Words of the names of devices on which one kernel takes any number.
+        Words in the names of devices on which one kernel takes any number.
     gate
         Kernels of a gate of shared experts, and of the sum with the routed ones.
     """
@@ -151,7 +161,7 @@ class Selection:
     gate: int = 0
 
     def several(self, experts: Experts) -> int:
-        """Kernels more than the one that programs count.
+        """Kernels beyond the one that programs count.
 
         >>> selection = Selection(32, (384,), 12, Prior(3e-6, 3e-6, 3e-6))
         >>> [selection.several(Experts(count, 8, 1, router_bias=True, groups=groups))
@@ -171,65 +181,63 @@ class ServingEngine:
     Attributes
     ----------
     kernels
-        The word that its kernels' libraries begin with, for fused experts, attention and all-reduces; empty: a
-        device's own.
+        First word of the libraries of its kernels for fused experts, attention and all-reduces; empty: a device's own.
     libraries
-        By family and types of a kernel, as ``fused_moe nvfp4``, the library that runs instead: kernels that two
-        engines share are measured in one's tables only. Of experts ``whole`` or ``divided``: whether ranks have all
-        columns of some or a part of each.
+        Family and types of a kernel, such as ``fused_moe nvfp4`` → the library that runs instead, for kernels that
+        engines share but only one's tables measure. Of experts ``whole`` or ``divided``: whether ranks have all columns
+        of some or a part of each.
     graphs
-        What it captures.
+        Graphs that it captures.
     saved, saved_types
-        Seconds that a captured graph saves of a product measured alone; by the type of operands where that is another.
+        Seconds that a captured graph saves of a product measured alone; by type of operands, if different.
     fused_quantising
-        Types that the input of every product has when the kernel before writes it: none of them quantises.
+        Types to which the kernel before a product casts its input: no product quantises.
     separate_quantising
-        Types that a kernel of its own casts before every product, behind norms too.
+        Types to which a separate kernel casts every product's input, after norms too.
     step, sequence
-        Seconds of the host a step, and for every sequence in it: scheduling, inputs, sampling, copies.
+        Seconds of the host per step, and per sequence in it: scheduling, inputs, sampling, copies.
     hidden
-        Share of them that runs beside the device.
+        Share of both that runs beside the device.
     layer, routed
-        Seconds a layer, and more of a layer with routed experts, of small kernels that no program counts: casts,
-        copies, scales, sorting.
+        Seconds per layer, and in addition per layer with routed experts, of small kernels that programs leave out:
+        casts, copies, scales, sorting.
     drafted
-        Seconds of the host between the passes of a step that verifies drafts, where its device waits for them.
+        Seconds of the host between the passes of a verify step, while its device waits.
     selection
-        How a token's experts are chosen where scores have a correction; None: by one kernel.
+        Kernels that select experts with corrected scores; None: one kernel.
     launched
-        By family of operators, kernels that the host launches for one; one where none is stated.
+        Family of operators → kernels that the host launches for one; default: one.
     skew, skews
-        Seconds that a collective takes longer in a step than alone, for every doubling of its ranks: they wait for the
-        slowest. By device where that is another.
+        Seconds by which a collective takes longer in a step than alone, per doubling of its ranks, since they wait for
+        the slowest; by device, if different.
     front_end
-        Seconds from a request's arrival to its first schedule and from its first token to the client.
+        Seconds from a request's arrival to its first schedule plus from its first token to the client.
     hosts
-        By device, how much slower its host is than those that the times are of.
+        Device → slowdown of its host against that of the times above.
     paces
-        Kernels that take longer on some devices than the measured ones, because the engine runs others there.
+        Kernels that take longer on some devices than the measured ones, since the engine runs others there.
     memory
-        The rule by which caches get memory.
+        The rule that gives caches their memory.
     context_bytes, peer_bytes, graph_bytes
-        Of the runtime, of communication with each other GPU of a replica, and of captured graphs.
+        Memory of the runtime, of communication per other GPU of a replica, and of captured graphs.
     logit_bytes
-        Bytes a logit while the largest pass samples for all sequences that may run.
+        Bytes per logit while the largest pass samples for all sequences that may run.
     block_tokens, pages
-        Tokens of a block of the cache, and where they are others.
+        Tokens of a cache block, and cases with other sizes.
     states
-        How states of linear attention are kept; None: beside the sequence's blocks, and found with any block.
+        How states of linear attention are kept; None: beside the sequence's blocks, reusable at any block.
     context_workspace
-        Tokens of cached latents whose keys and values are made at once, for the prompts of a pass; 0: all.
+        Most tokens of cached latents expanded to keys and values at once, for the prompts of a pass; 0: all.
     limits
-        Passes' tokens and sequences by memory, ascending.
+        Limits of a pass's tokens and of sequences by memory, ascending.
     few_tokens
-        Tokens in a pass instead of those, where attention replicas send them to experts by messages whose buffers are
-        made for few; 0: as many as ever.
+        Limit of a pass's tokens for attention replicas with low-latency dispatch, whose buffers are small; 0: no other.
     slots
-        Sequences that may run at once, where a script states it.
+        Sequences that may run at once, if a script states it.
     norms_all
-        The last norm is of all tokens of a pass; otherwise of those that put one out.
+        Whether the last norm is of all tokens of a pass; otherwise of those that output one.
     scheduler
-        Of requests, where the engine serves some.
+        The scheduler of requests.
     """
 
     name: str = "ideal"
@@ -274,14 +282,14 @@ class ServingEngine:
     # --- graphs ---------------------------------------------------------------------------------------------
 
     def padded(self, sequences: int, queries: int = 1) -> int:
-        """Tokens that a decode pass of so many sequences computes, each with ``queries`` (drafts and one)."""
+        """Tokens that a decode pass computes for ``sequences``, each with ``queries`` (drafts and one)."""
         return self._next(sequences * queries, queries) or sequences * queries
 
     def filled(self, rows: Rows, decoding: int | None = None) -> tuple[tuple[int, int, int], ...]:
-        """Rows with what a pass computes besides, so that it has a captured size; ``decoding`` as of :meth:`captured`.
+        """Rows of a pass with its padding to a captured size; ``decoding`` as in :meth:`captured`.
 
-        A whole graph has sequences with one cached token. Pieces leave attention to its own rows, and get tokens that
-        see nothing (vLLM's ``pad_attn`` is of full graphs alone).
+        A whole graph is padded with sequences of one cached token. Piecewise graphs leave attention its own rows, and
+        add tokens without a context (vLLM pads attention, ``pad_attn``, in full graphs alone).
         """
         kept = tuple(rows)
         tokens = tokens_of(kept)
@@ -293,9 +301,12 @@ class ServingEngine:
         return (*kept, (queries, context, more)) if more else kept
 
     def captured(self, rows: Rows, decoding: int | None = None) -> Captured:
-        """How much of a pass over some rows runs as a graph: all of decodes alike in their queries, up to the largest
-        size. Graphs are captured for sequences with ``decoding`` queries (None: with as many as these), so that a short
-        rest of a prompt is no decode to them."""
+        """The part of a pass that runs as graphs: all of it if its rows are decodes with equal queries, up to the
+        largest size.
+
+        Graphs are captured for sequences with ``decoding`` queries (None: with the rows' own), so that the short rest
+        of a prompt is no decode for them.
+        """
         kept = tuple(rows)
         return self._captured(kept, tokens_of(kept), decoding)
 
@@ -310,7 +321,7 @@ class ServingEngine:
         return Captured.NOTHING
 
     def _next(self, tokens: int, queries: int) -> int | None:
-        """The captured size that ``tokens`` run in; None: there is none."""
+        """The captured size in which ``tokens`` run; None: there is none."""
         sizes = self.graphs.tokens(queries, self.slots)
         index = bisect_left(sizes, tokens)
         if index == len(sizes) or (sizes[index] != tokens and not self.graphs.pads):
@@ -319,11 +330,11 @@ class ServingEngine:
 
     @property
     def saves(self) -> bool:
-        """Whether a graph saves anything of a kernel."""
+        """Whether a graph saves time of any kernel."""
         return max(saved.value for saved in (self.saved, *self.saved_types.values())) > 0.0
 
     def finding(self, operator: Operator) -> Operator:
-        """A kernel as it finds its input: what is fused before it is no part of it, what is not stands before it."""
+        """A product without the quantisation that the kernel before it does, or with that of a kernel of its own."""
         if not isinstance(operator, Gemm):
             return operator
         casts = {**dict.fromkeys(self.fused_quantising, True), **dict.fromkeys(self.separate_quantising, False)}
@@ -333,28 +344,28 @@ class ServingEngine:
     # --- the host -------------------------------------------------------------------------------------------
 
     def host_s(self, sequences: int) -> float:
-        """Seconds of a step that the device waits for, beside launches: scheduling, inputs, sampling, copies."""
+        """Seconds per step that the device waits for the host, launches apart: scheduling, inputs, sampling, copies."""
         return (1.0 - self.hidden) * (self.step.value + self.sequence.value * sequences)
 
     def host_range_s(self, sequences: int) -> tuple[float, float]:
-        """Between which those are expected, nine times of ten."""
+        """90 % interval of :meth:`host_s`."""
         low, high = (seconds * sequences for seconds in self.sequence[1:])
         return (1.0 - self.hidden) * (self.step.low + low), (1.0 - self.hidden) * (self.step.high + high)
 
     def between_s(self, layers: int, routed: int, ranks: int, experts: Experts | None = None) -> float:
-        """Seconds of a pass that are neither a counted kernel's nor a collective's own: of so many layers, of which
-        some have routed ``experts``, on ``ranks`` that talk twice a layer."""
+        """Seconds of a pass beside counted kernels and collectives alone: of ``layers``, ``routed`` of them with
+        ``experts``, on ``ranks`` with two collectives per layer."""
         waits = 2 * layers * log2(ranks) * self.skew.value
         chosen = self.selected(experts) * self.selection.each.value if self.selection else 0.0
         return layers * self.layer.value + routed * (self.routed.value + chosen) + waits
 
     def selected(self, experts: Experts | None) -> int:
-        """Kernels that choose a token's experts, and gate shared ones, beyond those that programs count."""
+        """Kernels that select a token's experts, and gate shared ones, beyond those that programs count."""
         return self.selection.several(experts) if self.selection and experts is not None else 0
 
     def launches(self, operator: Operator, experts: Experts | None = None) -> int:
-        """Kernels that the host launches for one operator of a pass that no graph holds: where nobody counted them,
-        one; otherwise those, casts and a choice of experts that takes several among them."""
+        """Kernels that the host launches for one operator outside graphs: one unless counted, with casts and with the
+        kernels that select experts."""
         if not self.launched:
             return 1
         casts = operator.dtype in self.separate_quantising
@@ -362,18 +373,17 @@ class ServingEngine:
         return self.launched.get(operator.family, 1) + casts + chosen
 
     def hidden_s(self, sequences: int) -> float:
-        """Seconds of the host that run beside the device: a step takes them at least."""
+        """Seconds of the host beside the device: a lower bound of a step."""
         return self.hidden * (self.step.value + self.sequence.value * sequences)
 
     def slower_host(self, device: str) -> float:
-        """How much slower a device's host is than those that the times are of."""
+        """Slowdown of a device's host against that of the measured times."""
         return self.hosts[device].value if device in self.hosts else 1.0
 
     def on(self, device: str, kind: str = "") -> ServingEngine:
-        """The engine beside a device's host, with its waits and the limits that it has there; its blocks are those of
-        models with a kind of attention."""
+        """The engine with a device's host times, waits and limits, and with the blocks of a kind of attention."""
         factor, skew = self.slower_host(device), self.skews.get(device, self.skew)
-        limits = tuple(limit for limit in self.limits if limit.holds_on(device))
+        limits = tuple(limit for limit in self.limits if limit.applies_to(device))
         block = next((pages.tokens for pages in self.pages if pages.hold(kind, device)), self.block_tokens)
         chosen = self.selection
         if chosen is not None and any(word in device.lower() for word in chosen.but):
@@ -388,34 +398,34 @@ class ServingEngine:
     # --- memory ---------------------------------------------------------------------------------------------
 
     def limits_on(self, visible_bytes: float) -> EngineLimits | None:
-        """Passes' tokens and sequences on GPUs of a size; None: it has no limits."""
+        """Limits of a pass's tokens and of sequences on GPUs with this memory; None: no limits."""
         fitting = [limit for limit in self.limits if limit.memory_bytes <= visible_bytes]
         return fitting[-1] if fitting else None
 
     def pass_tokens(self, limits: EngineLimits, replicas: int) -> int:
-        """Tokens in the largest pass of one of so many attention replicas that step together."""
+        """Tokens in the largest pass of one of ``replicas`` attention replicas that step together."""
         return max(1, limits.tokens // replicas) if self.scheduler.shares_tokens else limits.tokens
 
 
 @dataclass(frozen=True)
 class Saving:
-    """What a captured graph saves of kernels measured alone: of a product at most its start, and never so much that it
-    takes less than its FLOPs at the peak or its bytes at the bandwidth of HBM."""
+    """Time that a captured graph saves of kernels measured alone: of a product at most its launch, and never below its
+    FLOPs at the peak or its bytes at the bandwidth of HBM."""
 
     engine: ServingEngine
     device: Device
 
     def seconds(self, operator: Operator, alone_s: float) -> float:
-        """Time of a kernel that takes ``alone_s`` where it was measured."""
+        """Seconds of a kernel that takes ``alone_s`` alone."""
         if not isinstance(operator, Gemm | AbsorbProduct):
             return alone_s
         device, dtype, engine = self.device, operator.dtype, self.engine
         limits = device.limits(dtype)
-        start_s = 1e-6 * device.product_alone("gemm", dtype).parameters["launch_us"]
+        start_s = 1e-6 * device.product_without_cast("gemm", dtype).parameters["launch_us"]
         saved = engine.saved_types.get(dtype, engine.saved)
         least_s = max(operator.flops / limits.peak, operator.hbm_bytes / limits.hbm)
         return min(alone_s, max(least_s, alone_s - min(saved.value, start_s)))
 
 
-#: The default.
+#: The default engine.
 NO_ENGINE = ServingEngine()

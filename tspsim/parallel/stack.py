@@ -1,7 +1,7 @@
-"""The software a job runs on: what it loses beside its kernels and links.
+"""The software stack of a job: its costs beside kernels and links.
 
-A stack is a framework as its users run it, fitted once on published runs of it (docs/stacks.md), never on one run.
-The default has nothing to lose: kernels follow each other without a gap, and what compilers fuse is fused.
+A stack is a framework as users run it, fitted once on several published runs (docs/stacks.md), never on a single one.
+The default stack costs nothing: kernels follow each other without a gap, and what compilers fuse is fused.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from ..base.memo import once
 from ..hardware.pricers import in_steps
-from ..operators import Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role
+from ..model.routed import CHOICE_BYTES
+from ..operators import ChoiceKernels, Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role, element_bytes
 from .paces import paced
 from .serving_engine import NO_ENGINE, Captured, Saving, ServingEngine
 
@@ -27,81 +29,107 @@ class Stack:
     Attributes
     ----------
     kernel_s
-        The host's time to launch a kernel. It runs ahead of the device, which waits where it is the faster one.
+        Host seconds to launch a kernel. The host runs ahead of the device, which waits if it is faster.
     collective_s, collective_s_per_rank
-        The host's time to launch a collective, and how much more for every other rank of the group.
+        Host seconds to launch a collective, and in addition per other rank of the group.
     message_s
-        The host's time to launch a message.
+        Host seconds to launch a message.
     expert_s
-        The host's time for each local expert of a product of experts, where a framework issues them one by one.
+        Host seconds per local expert of a product of experts, in frameworks that issue them one by one.
+    role_launches
+        Role of an operator (:class:`tspsim.operators.Role`), and what it computes where that is no output → kernels
+        that the host launches around it, itself among them; one where left out.
+    cast_launches
+        Kernels more that it launches for a product in eight bits or fewer: what scales and casts what it reads.
+    exchange_launches
+        Kernels that it launches for an all-to-all with experts: of a library that takes tokens where they stand, and a
+        plain one, with the counts, splits and orders of rows that it needs.
+    reads_counts
+        Behind every choice of experts in training the host waits until it can read how many rows each got.
+    ahead_without_experts
+        Of models without routed experts the host is always ahead of its device, so that none of its launches counts.
+    queues_chunks
+        Where a stage has several chunks, the device alone waits for what others send: the host launches on.
     traffic_factor
-        Bytes that norms, rope, activations and residual sums move, over those of the fused kernels.
+        Bytes of norms, rope, activations and residual sums over those of the fused kernels.
     loss_factor
-        Bytes that the loss and its gradient move, over those of a fused loss; None: as the other kernels.
+        Bytes of the loss and its gradient over those of a fused loss; None: ``traffic_factor``.
     softmax_bytes
-        Bytes of a logit's softmax that the loss keeps beside the logits and their gradient: 4 in fp32, 2 where it works
-        in their own type.
+        Bytes of a logit's softmax that the loss keeps beside the logits and their gradient: 4 in fp32, 2 in their type.
     accumulation_bytes
-        Bytes a weight that adding a micro-batch's gradient to the kept one moves, beyond writing it in bf16: 6 for fp32
-        gradients added to by the product itself.
+        Bytes per weight of adding a micro-batch's gradient to the kept one, beyond writing it in bf16: 6 if the product
+        itself adds to fp32 gradients.
     optimizer_state
-        Bytes a parameter of the master weights and moments that its optimizer keeps, where a workload states none: 4 of
-        two moments in bf16; None: Adam's 12 in fp32.
+        Bytes per parameter of master weights and moments, for workloads that state no optimizer: 4 for two moments in
+        bf16; None: Adam's 12 in fp32.
     activation_factor
-        What a layer keeps for its backward, over what fused kernels need.
+        Kept activations of a layer over those that fused kernels need.
     activation_store
-        The type in which a plan that states none keeps activations (:mod:`tspsim.parallel.activation_store`).
+        Type of kept activations for plans that state none (:mod:`tspsim.parallel.activation_store`).
     remakes
-        What its fused kernels make again in their backward rather than keep: names of
-        :data:`tspsim.parallel.recompute.ROLES`.
+        What the backwards of its fused kernels recompute: names of :data:`tspsim.parallel.recompute.ROLES`.
     remakes_in_backward
-        Activations that are made again are made by the kernel of their backward, which reads what they do.
+        Whether recomputed activations are computed inside their backward's kernel, which reads their inputs anyway.
     exchange_units
-        Multiprocessors that its exchanges with experts run on, which kernels beside them lack; None: as the library and
-        the device have it.
+        Multiprocessors of its exchanges with experts, which kernels beside them lack; None: those of library and
+        device.
     exchange_library
-        Library of its exchanges with experts where a node's file has several; None: the first.
+        Library of its exchanges with experts, if a node's file has several; None: the first.
     attention_flops_per_s
-        The most that its attention kernel reaches; None where it is the device's best.
+        Upper limit of its attention kernel's rate; None: the device's best.
     flash_attention
-        One kernel; otherwise scores are written out: two batched products and a softmax with mask and dropout.
+        Whether attention is one kernel; otherwise scores are written out: two batched products and a softmax with mask
+        and dropout.
     libraries
-        Kernel family, or family and type → the library that runs it where the device's default is another
-        (:meth:`tspsim.hardware.Device.preferring`).
+        Kernel family, or family and type → library that runs it instead of the device's default
+        (:meth:`tspsim.hardware.Device.with_engine`).
     clocks
-        At which clock of the device its steps run (:class:`tspsim.hardware.Device`): ``burst`` where so much other work
-        stands between products that a long step never reaches the power limit.
+        The device's clock in its steps (:class:`tspsim.hardware.Device`): ``burst`` if so much other work is between
+        products that a long step never reaches the power limit.
     reduced_bytes
-        Bytes of a gradient's element while replicas sum it: 4 where a framework reduces in fp32; None: as it is kept.
+        Bytes of a gradient element in reductions between replicas: 4 if the framework reduces in fp32; None: as kept.
     reduces_once
-        Replicas that divide gradients (ZeRO 2 and 3) sum them behind the last micro-batch alone, and keep them whole
-        until then.
+        Whether replicas that divide gradients (ZeRO 2 and 3) sum them after the last micro-batch alone, and keep them
+        whole until then.
     keeps_whole
-        With which plans and models (:data:`tspsim.parallel.whole.KEPT_WHOLE`) weights stay that the first micro-batch
-        gathered until the last one's backward, and gradients are summed behind it.
+        Plans and models (:data:`tspsim.parallel.whole.KEPT_WHOLE`) with which gathered weights stay from the first
+        micro-batch to the last one's backward, and gradients are summed after it.
     gathered_copy_bytes, reduced_copy_bytes
-        Bytes an element that kernels of the compute stream move around replicas' exchanges: weights out of the buffer
-        that gathered them, gradients into the one that sums them (PyTorch's FSDP, ``_fsdp_collectives.py``).
+        Bytes per element that compute kernels copy around exchanges between replicas: weights out of the gather's
+        buffer, gradients into the reduction's (PyTorch's FSDP, ``_fsdp_collectives.py``).
+    norm_tensors
+        Tensors of the residual stream that its kernels read and write around a norm: forward, again, and backward; of
+        one kernel each four, of which made again it has two more than needed. None: one kernel.
+    casts_apart
+        Products in eight bits read what kernels of their own cast: behind norms too, gradients and inputs once more
+        across for the weights' gradient, and weights across for the inputs'.
+    choice_kernels
+        Kernels in which a library chooses a token's experts where no one kernel does: of a forward those over all
+        scores, those over few numbers, and searches of a token's best; of a backward the former two.
+    layout_token_s
+        Seconds a token of the kernel that counts which ranks the tokens go to, before a forward's exchange.
     expert_bias_bytes
-        Bytes that adding biases of routed experts moves where kernels of their own do, an element of what the products
-        make: of gate and up in a forward and in a backward, of the down projection in both.
+        Bytes per output element of separate kernels that add routed experts' biases: of gate and up in a forward and in
+        a backward, of the down projection in both.
     clip_passes
-        How often gradients are read, or written, once more before the optimizer to clip them by their norm.
+        Further reads or writes of gradients to clip them by their norm.
     regathers_context
-        K and V of other sequence shards are gathered again for recomputation and for the backward, and not kept.
+        Whether K and V of other sequence shards are gathered again for recomputation and for the backward, and not
+        kept.
     row_copies
-        How often rows gathered or scattered by ``tp`` are read and written once more, where they are not contiguous.
+        Further reads and writes of rows that ``tp`` gathers or scatters, to make them contiguous.
     overlap_gradients, overlap_weights
-        Replicas' exchanges run beside the backward, and beside the forward; otherwise after and before them.
+        Whether exchanges between replicas run beside the backward, and beside the forward; otherwise after and before
+        them.
     step_s
-        Of every step: data, logging, checks that wait for the device.
+        Seconds of every step: data, logging, checks that wait for the device.
     spread
-        Between which factors of the simulated step's time nine of ten measured ones lie, kernels and transfers aside.
+        90 % interval of measured over simulated step time, kernels and transfers aside.
     spread_on
-        Names of devices whose whole runs gave ``spread``: what kernels and transfers err there is in it.
+        Devices whose whole runs gave ``spread``, which there includes the errors of kernels and transfers.
     engine
-        What a serving engine does beside: graphs, padding, its own time a step, memory. In its steps the host's times
-        above are of what no graph holds.
+        The serving engine: graphs, padding, host time per step, memory. In its steps the host times above apply outside
+        graphs.
     """
 
     name: str
@@ -110,6 +138,12 @@ class Stack:
     collective_s_per_rank: float = 0.0
     message_s: float = 0.0
     expert_s: float = 0.0
+    role_launches: tuple[tuple[str, float], ...] = ()
+    cast_launches: float = 0.0
+    exchange_launches: tuple[float, float] = (0.0, 0.0)
+    reads_counts: bool = False
+    ahead_without_experts: bool = False
+    queues_chunks: bool = False
     traffic_factor: float = 1.0
     loss_factor: float | None = None
     softmax_bytes: float = 4.0
@@ -130,6 +164,10 @@ class Stack:
     keeps_whole: tuple[str, ...] = ()
     gathered_copy_bytes: float = 0.0
     reduced_copy_bytes: float = 0.0
+    norm_tensors: tuple[float, float, float] | None = None
+    casts_apart: bool = False
+    choice_kernels: tuple[int, int, int, int, int] | None = None
+    layout_token_s: float = 0.0
     expert_bias_bytes: tuple[float, float, float, float] | None = None
     clip_passes: float = 0.0
     regathers_context: bool = False
@@ -145,16 +183,19 @@ class Stack:
     def fuses(self) -> bool:
         """Whether a schedule's operators are the kernels that run."""
         unfused = self.traffic_factor > 1.0 or self.loss_factor is not None or self.accumulation_bytes > 0.0
-        return self.flash_attention and not unfused and self.expert_bias_bytes is None
+        counted = (self.expert_bias_bytes, self.choice_kernels, self.norm_tensors)
+        return self.flash_attention and not unfused and not self.casts_apart and not any(counted)
 
     @property
     def products_accumulate(self) -> bool:
-        """Whether products of weights' gradients add to the kept ones themselves: they read and write fp32 in the place
-        of writing bf16, and no kernel does so behind them."""
+        """Whether products of weight gradients add to kept gradients themselves: they read and write fp32 instead of
+        writing bf16, and no further kernel adds."""
         return 0.0 < self.accumulation_bytes <= ADDED_BY_PRODUCT
 
     def launches(self, *, experts: bool) -> bool:
-        """Whether the host takes time to issue anything of a model with experts or without."""
+        """Whether launches take host time for a model with or without experts."""
+        if self.ahead_without_experts and not experts:
+            return False
         anything = max(self.kernel_s, self.collective_s, self.collective_s_per_rank, self.message_s)
         return max(anything, self.expert_s if experts else 0.0) > 0.0
 
@@ -164,26 +205,41 @@ class Stack:
         captured: Captured = Captured.NOTHING,
         experts: Experts | None = None,
     ) -> float:
-        """Host time of some kernels of a model with such ``experts``; where graphs hold the pieces between attentions,
-        of the attention and the next piece."""
+        """Host seconds of ``operators``' kernels; with piecewise graphs, attention and the next launch."""
         if captured is Captured.PIECES:
             return 2.0 * self.kernel_s * sum([operator.role is Role.ATTENTION for operator in operators])
-        launches = self.engine.launches
+        launches = self.engine.launches if self.engine.launched else self.launches_of
         return sum(
             [
-                self.kernel_s * launches(operator, experts) + self.expert_s * operator.local_experts
+                self.kernel_s * launches(operator, experts) * operator.kernels + self.expert_s * operator.local_experts
                 for operator in operators
             ]
         )
 
+    @once
+    def _of_roles(self) -> dict[str, float]:
+        return dict(self.role_launches)
+
+    def launches_of(self, operator: Operator, experts: Experts | None = None) -> float:
+        """Kernels that the host launches for one operator where no engine counts them."""
+        if not self.role_launches and not self.cast_launches:
+            return 1.0
+        name = launch_name(operator.role, operator.computes)
+        narrow = isinstance(operator, Gemm) and element_bytes(operator.dtype) < element_bytes("bf16")
+        return self._of_roles.get(name, 1.0) + (self.cast_launches if narrow else 0.0)
+
     def exchange_s(self, ranks: int, captured: Captured = Captured.NOTHING) -> float:
-        """Host time of a collective between ``ranks`` ranks, if no graph holds it."""
+        """Host seconds of a collective between ``ranks`` ranks, outside graphs."""
         if ranks <= 1 or captured is Captured.PIECES:
             return 0.0
         return self.collective_s + self.collective_s_per_rank * (ranks - 1)
 
+    def expert_exchange_s(self, captured: Captured = Captured.NOTHING, *, library: bool) -> float:
+        """And of what it launches around an all-to-all with experts: a library's, or a plain one."""
+        return 0.0 if captured is Captured.PIECES else self.kernel_s * self.exchange_launches[not library]
+
     def seconds(self, operator: Operator, best_s: float) -> float:
-        """Time of a kernel that takes ``best_s`` with the device's best library."""
+        """Seconds of a kernel that takes ``best_s`` with the device's best library."""
         if operator.role is Role.ATTENTION and self.attention_flops_per_s is not None:
             return max(best_s, operator.flops / self.attention_flops_per_s)
         return best_s
@@ -191,7 +247,7 @@ class Stack:
     def cost(
         self, best: Callable[[Operator], float], device: Device, captured: Captured = Captured.NOTHING
     ) -> Callable[[Operator], float]:
-        """Times of kernels on a device, from those with its best library measured alone."""
+        """Seconds of kernels on a device, from those measured alone with its best library."""
         engine = self.engine
         finding, fuses = engine.finding, bool(engine.fused_quantising or engine.separate_quantising)
         priced = (lambda operator: best(finding(operator))) if fuses else best
@@ -200,7 +256,7 @@ class Stack:
         measured = bool(device.spec.in_steps)
 
         def fitted(operator: Operator) -> bool:
-            """Whether it was calibrated on whole steps, which have its pace, and what a graph saves, in them."""
+            """Whether it was calibrated on whole steps, which include pace and graph savings."""
             return measured and in_steps(device, operator) is not None
 
         paces = [pace for pace in engine.paces if device.name in pace.devices]
@@ -222,7 +278,7 @@ class Stack:
         return max(1.0, float(units / max(1.0, units - self.exchange_units)))
 
     def on(self, device: str, kind: str = "") -> Stack:
-        """The stack beside a device's host, with its engine's waits there, and blocks for a kind of attention."""
+        """The stack with a device's host times, its engine's waits there, and blocks for a kind of attention."""
         factor, engine = self.engine.slower_host(device), self.engine.on(device, kind)
         if factor == 1.0:
             return self if engine is self.engine else replace(self, engine=engine)
@@ -233,7 +289,7 @@ class Stack:
     def run(
         self, operators: Iterable[Operator], *, accumulates: bool = True, biased: bool = False
     ) -> Iterator[Operator]:
-        """The kernels that this stack runs for some operators; ``accumulates``: gradients are added to kept ones;
+        """The kernels that this stack runs for operators; ``accumulates``: gradients are added to kept ones;
         ``biased``: routed experts have biases."""
         adds = self.accumulation_bytes > 0.0 and accumulates
         for operator in operators:
@@ -246,7 +302,7 @@ class Stack:
 
     @staticmethod
     def _biases(product: GroupedGemm, sizes: tuple[float, float, float, float]) -> Iterator[Operator]:
-        """What adds the biases of a product of experts, or sums their gradients beside that of its weights."""
+        """Kernels that add the biases of a product of experts, or sum their gradients beside its weights'."""
         forward, backward = sizes[2:] if product.role is Role.EXPERTS_DOWN else sizes[:2]
         rows, size = product.m, forward
         if product.computes is Computes.WEIGHT_GRADIENT:
@@ -259,13 +315,84 @@ class Stack:
     def _kernels(self, operator: Operator) -> tuple[Operator, ...]:
         if not self.flash_attention and operator.role is Role.ATTENTION:
             return operator.without_flash()
+        if self.choice_kernels is not None and operator.role in _ROUTES:
+            return self._chosen(operator, self.choice_kernels)
+        if self.casts_apart and isinstance(operator, Gemm) and element_bytes(operator.dtype) < WIDE:
+            return _with_casts(operator)
+        if self.norm_tensors is not None and operator.role is Role.NORM and isinstance(operator, MemoryBound):
+            return (self._norm(operator, self.norm_tensors),)
         own_factor = self.loss_factor if operator.role is Role.LOSS else None
         return (operator.unfused(self.traffic_factor if own_factor is None else own_factor),)
 
+    @staticmethod
+    def _norm(operator: MemoryBound, tensors: tuple[float, float, float]) -> MemoryBound:
+        """The kernels around a norm of the residual stream; latents have theirs alone."""
+        if operator.op != "add_rmsnorm":
+            return operator
+        moved = tensors[0 if operator.computes is Computes.OUTPUT else 2]
+        return replace(operator, size_bytes=operator.size_bytes * moved / NORM_TENSORS)
 
-#: Bytes a weight that a product moves more which adds in fp32: 4 read and 4 written, in the place of 2 written.
+    def _chosen(self, operator: Operator, counts: tuple[int, int, int, int, int]) -> tuple[Operator, ...]:
+        """The kernels that choose, in the place of one; and their gradient, before that of the router's product."""
+        if isinstance(operator, MemoryBound):
+            experts = round(operator.size_bytes / (CHOICE_BYTES * operator.rows))
+            return (ChoiceKernels(operator.rows, experts, *counts[:3]),)
+        if isinstance(operator, Gemm) and operator.computes is Computes.INPUT_GRADIENT:
+            behind = ChoiceKernels(operator.m, operator.k, *counts[3:], computes=Computes.INPUT_GRADIENT)
+            return behind, operator
+        return (operator,)
+
+
+def launch_name(role: Role, computes: Computes = Computes.OUTPUT) -> str:
+    """What :attr:`Stack.role_launches` calls an operator.
+
+    >>> launch_name(Role.NORM), launch_name(Role.NORM, Computes.INPUT_GRADIENT)
+    ('norm', 'norm: input gradient')
+    """
+    return role.value if computes is Computes.OUTPUT else f"{role.value}: {computes.value}"
+
+
+def _with_casts(product: Gemm) -> tuple[Operator, ...]:
+    """A product in eight bits, and the kernels that write what it reads.
+
+    The tensor cores of Hopper read eight bits along k alone (CUTLASS and DeepGEMM multiply "NT" there). So what waits
+    in eight bits for the weights' gradient is read, and written across with scales of its own (DeepSeek-V3, §3.5.2,
+    which asks for hardware that does not), and of the weights one orientation is made of the other. What attention
+    gives waits in a type of 12 bits instead (ibid., §3.3.3), cast there and back by kernels more.
+    """
+    element, rows = element_bytes(product.dtype), product.batch * product.m
+    waits = product.role is Role.OUTPUT
+
+    def moved(name: str, elements: float, size: float, rows: int) -> MemoryBound:
+        return MemoryBound("copy", elements * size, rows, name=name, computes=product.computes)
+
+    own = product.batch * product.m * product.k
+    alone = replace(product, cast_apart=True)
+    if product.computes is Computes.WEIGHT_GRADIENT:
+        if waits:
+            back = moved("cast back", own, E5M6 + WIDE, rows)
+            return back, moved("inputs across", own, WIDE + element, rows), alone
+        return moved("inputs across", own, 2.0 * element, rows), alone
+    casts = () if product.quantised else (moved("cast", own, WIDE + element, rows),)
+    if product.computes is Computes.OUTPUT:
+        return *((moved("cast for backward", own, WIDE + E5M6, rows),) if waits else ()), *casts, alone
+    weights = product.batch * product.n * product.k
+    turned = moved("weights across", weights, 2.0 * element, product.batch * product.k)
+    read = element if product.quantised else WIDE
+    return turned, *casts, alone, moved("gradients across", own, read + element, rows)
+
+
+#: Names of operators in :attr:`Stack.role_launches`.
+LAUNCH_NAMES = tuple(launch_name(role, computes) for role in Role for computes in Computes)
+#: Bytes of an element that no kernel has cast; and of one of 12 bits, with a scale for 128 of them.
+WIDE, E5M6 = element_bytes("bf16"), 1.5 + 4.0 / 128.0
+#: Tensors of the residual stream that one kernel of a sum and its norm moves, forward and backward.
+NORM_TENSORS = 4.0
+#: What decides which experts a token goes to.
+_ROUTES = frozenset({Role.ROUTER, Role.EXPERT_CHOICE})
+#: Bytes per weight of a product that adds in fp32: 4 read and 4 written instead of 2 written.
 ADDED_BY_PRODUCT = 6.0
-#: What is named so adds a product's gradient to the kept one.
+#: Name of the kernels that add a product's gradient to the kept one.
 ADD_TO_GRADIENT = "add to gradient"
-#: The default.
+#: The default stack.
 IDEAL = Stack("ideal")

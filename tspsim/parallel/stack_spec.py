@@ -1,4 +1,4 @@
-"""The type of a stack's YAML, and how one is loaded."""
+"""The type of a stack's YAML file, and its loading."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from pydantic import AfterValidator, Field, StrictBool, model_validator
 from tspsim.base import catalog
 from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.base.provenance import Provenance
-from tspsim.base.units import FlopsPerSecond, PositiveCount, Seconds, duration, flops
+from tspsim.base.units import Count, FlopsPerSecond, PositiveCount, Seconds, duration, flops
 from tspsim.steps import Step
 
 from .activation_store import ACTIVATION_STORES
 from .engine_spec import EngineSpec
-from .stack import Stack
+from .stack import LAUNCH_NAMES, Stack
 from .stated import Expected, StackSection, Stated
 
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
 Lower = Annotated[float, Field(ge=0.3, le=1.0)]
 Upper = Annotated[float, Field(ge=1.0, le=20.0)]
-#: A registered store of activations; an unknown name is told with the nearest.
+#: A registered store of activations; the error for an unknown name offers the nearest.
 StoreName = Annotated[str, AfterValidator(lambda name: ACTIVATION_STORES.get(name).name)]
 BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
+Launches = Annotated[float, Field(ge=0.0, le=1000.0, allow_inf_nan=False)]
+Tensors = Annotated[float, Field(ge=2.0, le=20.0, allow_inf_nan=False)]
 BytesPerLogit = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
 
-#: Keys whose values have a unit → the field of :class:`Stack` that names it; all are times but ``attention``.
+#: Key with a unit → field of :class:`Stack`; all are seconds but ``attention``.
 WITH_UNITS = {
     "kernel": "kernel_s",
     "collective": "collective_s",
@@ -33,107 +35,154 @@ WITH_UNITS = {
     "expert": "expert_s",
     "collective_per_rank": "collective_s_per_rank",
     "step": "step_s",
+    "layout_token": "layout_token_s",
     "attention": "attention_flops_per_s",
 }
 #: Keys that are no single value.
 SECTIONS = ("name", "description", "libraries", "vendors", "steps", "engine", "versions")
-#: What a stack may be of: a forward alone, training, steps of a serving engine.
+#: Kinds of step that a stack may run: a forward alone, training, steps of a serving engine.
 StepKind = Literal["forward", "training", "serving"]
 
 
+def _roles(stated: Stated[dict[str, float]]) -> Stated[dict[str, float]]:
+    for name in stated.value:
+        if name not in LAUNCH_NAMES:
+            raise UnknownNameError("operator", name, LAUNCH_NAMES)
+    return stated
+
+
+#: By the role of an operator, and what it computes where that is no output (:func:`tspsim.parallel.stack.launch_name`).
+Launched = Annotated[Stated[dict[str, Launches]], AfterValidator(_roles)]
+
+
 def kind_of(step: Step) -> StepKind:
-    """Which of the kinds that a stack states a step is of."""
+    """The kind of a step, as stacks state it."""
     return "training" if step.trains else "serving" if step.serves else "forward"
 
 
 class VersionSpec(EngineSpec):
-    """What of a stack is otherwise in a version of it: its engine, its host, how far its measured runs lie apart."""
+    """What differs in a version of a stack: its engine, its host, the spread of its measured runs."""
 
     kernel: Expected[Seconds] | None = Field(None, description="host time of a kernel")
-    collective_per_rank: Expected[Seconds] | None = Field(None, description="of a collective, for every other rank")
+    collective: Expected[Seconds] | None = Field(None, description="host time of a collective")
+    collective_per_rank: Expected[Seconds] | None = Field(None, description="host time of a collective per other rank")
+    expert: Stated[Seconds] | None = Field(None, description="of each local expert in a product of experts")
+    role_launches: Launched | None = Field(None, description="of operators that are launched otherwise")
+    reads_counts: Stated[StrictBool] | None = Field(None, description="whether it reads how many rows experts got")
     spread: Stated[tuple[Lower, Upper]] | None = Field(
-        None, description="factors of a step's time between which nine of ten measured ones of it lie"
+        None, description="90 % interval of measured step time over the simulated one"
     )
 
 
 class StackSpec(StackSection):
-    """A framework as its users run it; what is left out costs nothing."""
+    """A framework as its users run it; what is not stated costs nothing."""
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
     description: str = Field("", max_length=2000)
-    vendors: Stated[tuple[str, ...]] | None = Field(None, description="whose devices it runs on; without it, all")
-    steps: Stated[tuple[StepKind, ...]] | None = Field(None, description="what it can run; without it, everything")
+    vendors: Stated[tuple[str, ...]] | None = Field(None, description="vendors of its devices; default: all")
+    steps: Stated[tuple[StepKind, ...]] | None = Field(None, description="steps that it can run; default: all")
     kernel: Expected[Seconds] | None = Field(None, description="host time of a kernel")
     collective: Expected[Seconds] | None = Field(None, description="host time of a collective")
     message: Expected[Seconds] | None = Field(None, description="host time of a message")
-    collective_per_rank: Expected[Seconds] | None = Field(None, description="and of every other rank of its group")
-    expert: Stated[Seconds] | None = Field(None, description="host time of each local expert in a product of experts")
+    collective_per_rank: Expected[Seconds] | None = Field(None, description="host time of a collective per other rank")
+    expert: Stated[Seconds] | None = Field(None, description="host time per local expert of a product of experts")
+    role_launches: Launched | None = Field(None, description="role of an operator → kernels that it launches for one")
+    cast_launches: Stated[Launches] | None = Field(
+        None, description="kernels more that scale and cast what a product in eight bits or fewer reads"
+    )
+    exchange_launches: Stated[tuple[Launches, Launches]] | None = Field(
+        None, description="kernels launched for an all-to-all with experts: a library's, a plain one"
+    )
+    reads_counts: Stated[StrictBool] | None = Field(
+        None, description="in training the host waits behind a choice of experts to read how many rows each got"
+    )
+    ahead_without_experts: Stated[StrictBool] | None = Field(
+        None, description="of models without routed experts the host is ahead of the device: no launch of theirs counts"
+    )
+    queues_chunks: Stated[StrictBool] | None = Field(
+        None, description="with several chunks a stage, the device alone waits for what other stages send"
+    )
     traffic_factor: Stated[Factor] | None = Field(None, description="bytes of unfused kernels over fused ones")
     loss_factor: Stated[Factor] | None = Field(None, description="bytes of the loss and its gradient over a fused one")
     softmax_bytes: Stated[BytesPerLogit] | None = Field(
-        None, description="of a logit that the loss keeps beside it and its gradient; 4 where left out: in fp32"
+        None, description="bytes of a logit's softmax that the loss keeps beside logit and gradient; default 4 (fp32)"
     )
     accumulation_bytes: Stated[BytesPerWeight] | None = Field(None, description="beyond writing a gradient in bf16")
     optimizer_state: Stated[BytesPerWeight] | None = Field(
-        None, description="bytes a parameter of master weights and moments, where a workload states no optimizer"
+        None, description="bytes per parameter of master weights and moments, if a workload states no optimizer"
     )
     activation_factor: Stated[Factor] | None = Field(None, description="kept activations over those of fused kernels")
-    activation_store: Stated[StoreName] | None = Field(None, description="of kept activations; a plan's comes first")
+    activation_store: Stated[StoreName] | None = Field(None, description="type of kept activations; a plan's wins")
     remakes: Stated[tuple[Literal["norms", "products"], ...]] | None = Field(
-        None, description="what backwards of its fused kernels make again rather than keep, whatever a plan recomputes"
+        None, description="what backwards of its fused kernels recompute, whatever a plan recomputes"
     )
     remakes_in_backward: Stated[StrictBool] | None = Field(
-        None, description="activations made again are made by the kernel of their backward"
+        None, description="recomputed activations are computed inside their backward's kernel"
     )
     exchange_units: Stated[PositiveCount] | None = Field(
         None, description="multiprocessors of exchanges with experts, which kernels beside them lack"
     )
     exchange_library: Stated[str] | None = Field(
-        None, description="of exchanges with experts, where a node's file has several"
+        None, description="library of exchanges with experts, if a node's file has several"
     )
-    attention: Stated[FlopsPerSecond] | None = Field(None, description="the most its attention kernel reaches")
+    attention: Stated[FlopsPerSecond] | None = Field(None, description="highest rate of its attention kernel")
     flash_attention: Stated[StrictBool] | None = None
     libraries: dict[str, Stated[str]] = Field(
-        {}, description="by kernel family, or family and type: the library that runs in the place of the device's own"
+        {}, description="kernel family, or family and type: the library that runs it instead of the device's own"
     )
     clocks: Stated[Literal["sustained", "burst"]] | None = Field(
-        None, description="of the device in its steps; sustained where left out: products follow each other"
+        None, description="clock of the device in its steps; default: sustained, products follow each other"
     )
-    reduced_bytes: Stated[BytesPerWeight] | None = Field(None, description="of a gradient's element on its way")
+    reduced_bytes: Stated[BytesPerWeight] | None = Field(None, description="bytes of a gradient element in reductions")
     reduces_once: Stated[StrictBool] | None = Field(
-        None, description="gradients of ZeRO 2 and 3 are summed behind the last micro-batch alone"
+        None, description="gradients of ZeRO 2 and 3 are summed after the last micro-batch alone"
     )
     keeps_whole: Stated[tuple[Literal["pipelines", "experts"], ...]] | None = Field(
         None,
-        description="where weights of ZeRO 3 are gathered once a step, and gradients summed behind its last backward",
+        description="when weights of ZeRO 3 are gathered once per step, and gradients summed after its last backward",
     )
-    gathered_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a weight, out of the gather's buffer")
-    reduced_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a gradient, into the sum's buffer")
+    gathered_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="per weight, out of gather's buffer")
+    reduced_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="per gradient, into the sum's buffer")
+    norm_tensors: Stated[tuple[Tensors, Tensors, Tensors]] | None = Field(
+        None,
+        description="of the residual stream read and written around a norm: forward, again, backward; 4 in one kernel",
+    )
+    casts_apart: Stated[StrictBool] | None = Field(
+        None, description="what products in eight bits read is cast, and turned, by kernels of its own"
+    )
+    choice_kernels: Stated[tuple[Count, Count, Count, Count, Count]] | None = Field(
+        None,
+        description="in which a token's experts are chosen where no one kernel does it: over all scores, over few"
+        " numbers, and searches of the best; in a backward over all scores, over few numbers",
+    )
+    layout_token: Stated[Seconds] | None = Field(
+        None, description="a token of the kernel that counts the tokens for every rank before an exchange"
+    )
     expert_bias_bytes: Stated[tuple[BytesPerWeight, BytesPerWeight, BytesPerWeight, BytesPerWeight]] | None = Field(
         None,
-        description="an element of what products make, to add experts' biases by kernels of their own: of gate and up"
-        " in a forward and a backward, of down in both",
+        description="bytes per output element of separate kernels that add experts' biases: of gate and up in a forward"
+        " and a backward, of down in both",
     )
     clip_passes: Stated[Annotated[float, Field(ge=0.0, le=8.0)]] | None = Field(
-        None, description="how often gradients are read or written once more to clip them by their norm"
+        None, description="further reads or writes of gradients to clip them by their norm"
     )
     regathers_context: Stated[StrictBool] | None = Field(
-        None, description="gathered keys and values are gathered again for the backward, and not kept"
+        None, description="keys and values are gathered again for the backward, and not kept"
     )
     row_copies: Stated[Annotated[float, Field(ge=0.0, le=8.0)]] | None = Field(
-        None, description="how often rows that tp gathers or scatters are read and written once more"
+        None, description="further reads and writes of rows that tp gathers or scatters"
     )
     overlap_gradients: Stated[StrictBool] | None = None
     overlap_weights: Stated[StrictBool] | None = None
-    step: Stated[Seconds] | None = Field(None, description="of every step, whatever its size")
+    step: Stated[Seconds] | None = Field(None, description="time of every step, whatever its size")
     spread: Stated[tuple[Lower, Upper]] | None = Field(
-        None, description="factors of a step's time between which nine of ten measured ones lie"
+        None, description="90 % interval of measured step time over the simulated one"
     )
     spread_on: Stated[tuple[str, ...]] | None = Field(
-        None, description="devices whose whole runs gave the spread: what kernels and transfers err is in it there"
+        None, description="devices whose whole runs gave the spread, kernels' and transfers' errors in it"
     )
-    engine: EngineSpec | None = Field(None, description="of a serving engine: graphs, padding, host, memory")
-    versions: dict[str, VersionSpec] = Field({}, description="what is otherwise in a version of the engine")
+    engine: EngineSpec | None = Field(None, description="serving engine: graphs, padding, host, memory")
+    versions: dict[str, VersionSpec] = Field({}, description="what differs in a version of the engine")
 
     @model_validator(mode="after")
     def _devices_have_a_spread(self) -> StackSpec:
@@ -142,7 +191,7 @@ class StackSpec(StackSection):
         return self
 
     def version(self, name: str) -> StackSpec:
-        """The stack as one of its versions; raises UnknownNameError where there is none of the name."""
+        """The stack in one of its versions; raises UnknownNameError if there is none of the name."""
         if name not in self.versions:
             raise UnknownNameError(f"version of {self.name}", name, self.versions)
         own = self.versions[name]
@@ -150,25 +199,28 @@ class StackSpec(StackSection):
         update: dict[str, Any] = {"name": f"{self.name}{catalog.VERSION}{name}"}
         if stated or self.engine is not None:
             update["engine"] = (self.engine or EngineSpec()).model_copy(update=stated)
-        host = ("kernel", "collective_per_rank", "spread")
+        host = ("kernel", "collective", "collective_per_rank", "expert", "reads_counts", "spread")
         update |= {key: getattr(own, key) for key in host if getattr(own, key) is not None}
+        if own.role_launches is not None:
+            usual = {} if self.role_launches is None else self.role_launches.value
+            update["role_launches"] = own.role_launches.model_copy(update={"value": usual | own.role_launches.value})
         return self.model_copy(update=update)
 
     def runs(self, vendor: str, step: Step) -> bool:
-        """Whether it runs such a step on a vendor's devices, as far as it says."""
+        """Whether it states that it runs such a step on a vendor's devices, or states nothing."""
         return self.on(vendor) and (self.steps is None or kind_of(step) in self.steps.value)
 
     def on(self, vendor: str) -> bool:
-        """Whether it runs on a vendor's devices, as far as it says."""
+        """Whether it states that it runs on a vendor's devices, or states nothing."""
         return self.vendors is None or vendor in self.vendors.value
 
     def check(self, device: str, vendor: str, step: Step) -> None:
-        """Refuse a pair that nobody can run; names those that can.
+        """Refuse a device or step that the stack does not run; the error names stacks that do.
 
         Parameters
         ----------
         device, vendor
-            Of the cluster, by name.
+            Names of the cluster's.
 
         Raises
         ------
@@ -188,11 +240,12 @@ class StackSpec(StackSection):
         raise InputError(f"{problem} (those that do: {', '.join(able)})", key="workload.stack")
 
     def stack(self) -> Stack:
-        """The same facts as the schemes and the engine read them."""
+        """The facts as schemes and the engine read them."""
         stated = {key: getattr(self, key) for key in type(self).model_fields if key not in SECTIONS}
         values: dict[str, Any] = {
             WITH_UNITS.get(key, key): entry.value for key, entry in stated.items() if entry is not None
         }
+        values["role_launches"] = () if self.role_launches is None else tuple(sorted(self.role_launches.value.items()))
         values["libraries"] = tuple(sorted((kernel, entry.value) for kernel, entry in self.libraries.items()))
         if self.engine is not None:
             values["engine"] = self.engine.engine(self.name)
@@ -213,7 +266,7 @@ class StackSpec(StackSection):
 
 
 def _runs(name: str, vendor: str, step: Step) -> bool:
-    """Whether a catalog's stack says that it runs somewhere; one that cannot be read does not."""
+    """Whether a catalog's stack states that it runs somewhere; False for one that cannot be read."""
     try:
         return catalog.load("stacks", name, StackSpec).runs(vendor, step)
     except InputError:
@@ -228,6 +281,8 @@ def _text(key: str, entry: Stated[Any]) -> str:
         if isinstance(entry, Expected) and entry.range is not None:
             text += f" ({' to '.join(map(duration, entry.ends))})"
         return text
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {number:g}" for name, number in value.items())
     if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
         return " and ".join(value)
     return " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -238,12 +293,12 @@ def _basis(entry: Stated[Any]) -> str:
 
 
 def load_stack(name: str) -> StackSpec:
-    """A stack by its catalog name or file, or ``NAME@VERSION`` of a catalog one.
+    """A stack by its catalog name or file, or ``NAME@VERSION`` of the catalog.
 
     Raises
     ------
     InputError
-        No such stack or version (the nearest is named), or its file is wrong.
+        There is no such stack or version (the error offers the nearest), or its file is wrong.
     """
     base, version = catalog.versioned(name)
     spec = catalog.load("stacks", base, StackSpec)

@@ -1,4 +1,4 @@
-"""Values of a stack's YAML and where they are from."""
+"""Values of a stack's YAML file with their sources."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class StackSection(BaseModel):
 
 
 class Stated(StackSection, Generic[Value]):
-    """A value and where it is from."""
+    """A value and its source."""
 
     value: Value
     source: str = Field(min_length=3, max_length=2000)
 
 
 class Expected(Stated[Value], Generic[Value]):
-    """A value that differs between installations: nine of ten are expected in ``range``."""
+    """A value that differs between installations, with its 90 % interval ``range``."""
 
     range: tuple[Value, Value] | None = None
 
@@ -34,5 +34,5 @@ class Expected(Stated[Value], Generic[Value]):
 
     @property
     def ends(self) -> tuple[Any, Any]:
-        """The range; without one the value alone."""
+        """The range; without one, the value twice."""
         return self.range if self.range is not None else (self.value, self.value)

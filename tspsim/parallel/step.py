@@ -1,13 +1,13 @@
-"""A whole pass from a scheme's pieces: a stage's tasks one after the other, with what data parallelism adds.
+"""Programs of a whole step from a scheme's parts: a stage's tasks in order, with data parallelism's exchanges.
 
-Recomputation ``full`` runs a layer's forward again before its backward, exchanges included, except a K, V gather,
-whose result is kept (docs/memory.md); ``selective`` runs the attention kernel's forward again.
+Recomputation ``full`` repeats a layer's forward before its backward with its exchanges, except gathers of K and V,
+which are kept (docs/memory.md); ``selective`` repeats the attention kernel's forward.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..base.memo import once
@@ -17,8 +17,8 @@ from ..operators import Gemm, Operator
 from ..program import Instruction, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .builder import ProgramBuilder
-from .decode import draft_pool
-from .drafting import draft_passes, drafter_of, drafting, unlike_passes
+from .draft_writer import WriteLayer, draft, in_pools
+from .drafting import drafting, unlike_passes
 from .expert_rows import own_tokens
 from .feature import features_of, pieces_of
 from .interleave import flat, interleaved, shifted
@@ -28,38 +28,43 @@ from .pipeline import Chunk, spread_over
 from .plan import DRAFT_REPLICAS, EXPERT_POOL
 from .recomputed import FULL, INSIDE, KEPT
 from .scheme import Scheme, WholeTokens
+from .stage_messages import ACTIVATIONS, GRADIENTS, receive, send
 from .state import data, offload, served, state_copies, weight_arrivals
 from .state.memory import KeptActivations
 from .written_layers import WrittenLayer
 
-#: Writes one layer: its shard, and what it leaves for its backward → when it is complete.
-WriteLayer = Callable[[LayerShard, KeptActivations], list[int]]
-
 
 def axes_of(job: Job) -> tuple[str, ...]:
-    """Axes along which programs differ, outermost first: stages, replicas whose sequences differ, sequence shards, and
-    what features ask for."""
+    """Axes along which programs differ, outermost first: stages, replicas with different sequences, sequence shards,
+    and axes of features."""
     tokens = (job.plan.token_axis,) if job.token_shards > 1 or not job.step.serves else ()
     replicas = ("dp",) if job.unequal else ()
     features = dict.fromkeys(axis for feature in features_of(job) for axis in feature.axes(job))
     return ("pp", *replicas, *tokens, *features)
 
 
-#: What stages send each other.
-ACTIVATIONS, GRADIENTS = "activations", "gradients"
-
-
 def write_program(scheme: Scheme, job: Job, coordinates: Mapping[str, int] | None = None) -> Program:
     """The program of the ranks at ``coordinates``, for the job's step.
 
-    ``coordinates`` are positions on :func:`axes_of`; on an axis that is left out the first, and of a group of experts
-    the busiest.
+    ``coordinates`` are positions on :func:`axes_of`; default: the first, and in an expert group the busiest.
     """
+    return written_passes(scheme, job, coordinates)[0]
+
+
+def written_passes(
+    scheme: Scheme, job: Job, coordinates: Mapping[str, int] | None = None
+) -> tuple[Program, Sequence[Job]]:
+    """The same, and the jobs of the passes in it, those of a drafter behind the model's."""
     writer = Writer(scheme, job, coordinates or {})
     if job.plan.checkpoint is not None:
         writer.copied = state_copies.begin(writer.builder, writer.whole, writer.share, writer.chunks)
     job.step.write(writer, writer.whole.tasks(writer.stage))
-    return writer.builder.program()
+    return writer.builder.program(), writer.passes
+
+
+def passes_of(job: Job) -> list[Job]:
+    """The passes of a step of one that serves: the model's, and those of its drafter that differ."""
+    return [job, *(drafting(job, number) for number in range(unlike_passes(job)))]
 
 
 class Writer:
@@ -98,21 +103,22 @@ class Writer:
         self.copied: list[int] = []
         self._interleaved: dict[Hashable, list[Instruction]] = {}
         self.last_use = 0
-        #: Replicas divide what is trained among them, so that tasks may gather weights.
+        self.passes: list[Job] = []
+        #: Whether replicas shard state, so that tasks may gather weights.
         self.divides = job.training and plan.zero > 0
-        #: Other replicas draft for those that verify.
+        #: Whether other replicas draft for those that verify.
         self.drafts_elsewhere = DRAFT_REPLICAS in plan.options
-        #: What the next layer whose activations are copied to the host or back waits for, as an index of the program.
+        #: Index of the instruction that the next layer with offloaded activations waits for.
         self.gate: int | None = None
-        self._written: dict[Hashable, tuple[Repeat, list[int], list[int]]] = {}
+        self.written: dict[Hashable, tuple[Repeat, list[int], list[int]]] = {}
 
     @once
     def arrivals(self) -> weight_arrivals.WeightArrivals:
-        """Of weights that lie elsewhere."""
+        """Arrivals of offloaded weights."""
         return weight_arrivals.WeightArrivals()
 
     def do(self, tasks: Sequence[Task]) -> None:
-        """Write tasks, one after the other, or interleaved with the next."""
+        """Write tasks in order, interleaved with the next if they are ``beside`` it."""
         waiting = list(tasks)
         while waiting:
             task = waiting.pop(0)
@@ -122,7 +128,7 @@ class Writer:
                 self.visit(task, self.chunks[task.chunk])
 
     def update(self) -> None:
-        """What follows the last gradient."""
+        """Write what follows the last gradient."""
         self.builder.part = "optimizer"
         exchanged = self.exchanged_gradients
         data.finish_step(self.builder, self.whole, self.share, self.chunks, exchanged, self.copied)
@@ -130,6 +136,7 @@ class Writer:
     def visit(self, task: Task, chunk: Chunk) -> None:
         """Write one task on a chunk of layers."""
         self.job = self.whole.at(task.micro_batch)
+        self.passes.append(self.job)
         pack = self.job.pack
         if pack is not None and pack.ranks > self.whole.plan.token_shards:
             self.position = pack.position
@@ -138,7 +145,7 @@ class Writer:
             self.builder.renamed = {}
         self.builder.capture = self.job.capture
         if task.kind == FORWARD and self.drafts_elsewhere:
-            self.in_pools(chunk, task)
+            in_pools(self, chunk, task)
         elif task.kind == FORWARD:
             self.forward(chunk, task)
             if self.job.plan.checkpoint is not None:
@@ -149,9 +156,9 @@ class Writer:
             self.weights(chunk, task)
 
     def interleave(self, *tasks: Task) -> None:
-        """Tasks whose pieces take turns; their own order stays."""
+        """Write tasks with interleaved pieces; each task keeps its own order."""
         whole, last = self.builder, self.job.micro_batches - 1
-        # What of a micro-batch its instructions depend on, as layers do.
+        # Like layers, a task depends on its micro-batch only in whether that is the first or last.
         key = tuple((task.kind, task.chunk, task.micro_batch == 0, task.micro_batch == last) for task in tasks)
         if key not in self._interleaved:
             alone = []
@@ -168,7 +175,7 @@ class Writer:
         builder, job, pieces = self.builder, self.job, self.pieces
         scheme_shards = self.scheme.residency.compute_shards(job)
         if not chunk.has_embedding:
-            self.receive(ACTIVATIONS, chunk.way, chunk)
+            receive(builder, self.job, ACTIVATIONS, chunk.way, chunk)
         elif job.model.vocab:
             if self.divides:
                 data.gather_table(builder, job, self.share.embedding(chunk), task, "embedding weights")
@@ -189,7 +196,7 @@ class Writer:
 
         ready = self.layers(chunk, layer, task)
         if not chunk.has_head:
-            self.send(ACTIVATIONS, chunk.way, ready, chunk)
+            send(builder, self.job, ACTIVATIONS, chunk.way, ready, chunk)
         elif job.model.vocab and job.head_tokens:
             if self.divides:
                 data.gather_table(builder, job, self.share.head(chunk), task, "head weights")
@@ -203,113 +210,29 @@ class Writer:
             self.head(builder, job, self.layer)
         builder.further_token = False
         if chunk.has_head and job.drafts and job.model.vocab and not self.drafts_elsewhere:
-            self.draft(layer, task)
+            draft(self, layer, task)
 
     def wait(self, ready: list[int]) -> None:
-        """Kernels of a serving step go on when sums over ranks are complete, in front of layers and behind them."""
+        """In serving steps, make kernels wait for sums over ranks, before layers and after them."""
         if self.job.step.serves:
             self.builder.compute("rows here", after=ready)
-
-    def draft(self, layer: WriteLayer, task: Task) -> None:
-        """The passes that make the next drafts, one token after the other."""
-        whole = self.job
-        drafter = drafter_of(whole)
-        if drafter is not None:
-            self.draft_by_model(drafter, layer, task)
-            return
-        layers = whole.draft_layers
-        for number in range(draft_passes(whole)):
-            if number < unlike_passes(whole):
-                self.job = drafting(whole, number)
-            if not self.job.tokens:
-                break
-            self.builder.capture = self.job.capture
-            self.builder.part = "draft"
-            self.builder.compute("join with next token", *self.join())
-            self.builder.further_token = True
-            ready = self.layers(Chunk(whole.model.layers, layers, False, True), layer, task)
-            self.builder.part = "draft"
-            self.wait(ready)
-            if self.job.head_tokens:
-                self.head(self.builder, self.job, self.layer)
-            self.builder.further_token = False
-        self.job = whole
-        self.builder.capture = whole.capture
-
-    def in_pools(self, chunk: Chunk, task: Task) -> None:
-        """What a replica does of a step whose drafts others make (:mod:`.decode.draft_pool`): of every turn it verifies
-        what was drafted, or drafts behind what was verified; of two turns the first is at hand when a step begins, and
-        the second is drafted meanwhile."""
-        whole, drafter, builder = self.job, drafter_of(self.job), self.builder
-        count = draft_pool.turns_of(whole)
-        if not draft_pool.drafts_here(builder, whole):
-            for turn in range(count):
-                if turn:
-                    draft_pool.await_tokens(builder, whole, turn, draft_pool.DRAFTED)
-                self.job = draft_pool.part_of(whole, turn, count)
-                builder.capture = self.job.capture
-                self.forward(chunk, task)
-                draft_pool.send(builder, whole, turn, draft_pool.ACCEPTED)
-            draft_pool.await_tokens(builder, whole, 0, draft_pool.DRAFTED)
-        else:
-            assert drafter is not None
-
-            def layer(shard: LayerShard, kind: KeptActivations) -> list[int]:
-                return self.pieces.layer(builder, self.job, shard, self.position)
-
-            for turn in reversed(range(count)):
-                if not turn:
-                    draft_pool.await_tokens(builder, whole, turn, draft_pool.ACCEPTED)
-                self.job = whole
-                self.draft_by_model(drafter, layer, task, turn, count)
-                draft_pool.send(builder, whole, turn, draft_pool.DRAFTED)
-            for turn in range(1, count):
-                draft_pool.await_tokens(builder, whole, turn, draft_pool.ACCEPTED)
-        self.job, builder.capture = whole, whole.capture
-
-    def draft_by_model(self, drafter: Job, layer: WriteLayer, task: Task, turn: int = 0, turns: int = 1) -> None:
-        """The same passes through a model of its own, from its embedding to its head; of a replica that does nothing
-        else, those of one of its ``turns``."""
-        whole, model, alone = self.job, drafter.model, draft_pool.size(self.job.plan)
-        mine = self.kinds, self.layer, self._written
-        self.kinds = {block: drafter.layer(self.scheme.shards(drafter), block) for block in model.distinct}
-        self.layer, self._written = next(iter(self.kinds.values())), {}
-        self.builder.further_token = True
-        for number in range(draft_passes(whole)):
-            if number < unlike_passes(whole):
-                self.job = drafting(whole, number)
-                if alone:
-                    self.job = draft_pool.part_of(self.job, turn, turns, drafts=True)
-            if not self.job.tokens:
-                break
-            self.builder.capture, self.builder.part = self.job.capture, "draft"
-            self.pieces.embed(self.builder, self.job, self.layer)
-            self.wait([self.builder.length - 1])
-            ready = self.layers(Chunk(0, model.layers, True, True), layer, task)
-            self.builder.part = "draft"
-            self.wait(ready)
-            if self.job.head_tokens:
-                self.head(self.builder, self.job, self.layer)
-        self.builder.further_token = False
-        self.job, (self.kinds, self.layer, self._written) = whole, mine
-        self.builder.capture = whole.capture
 
     def backward(self, chunk: Chunk, task: Task) -> None:
         builder, job, scheme = self.builder, self.job, self.scheme
         scheme_shards = scheme.residency.compute_shards(job)
         put_off = job.order.splits_backward
-        # The gradients of layers are put off, never the head's: it is here, with its loss, once.
+        # Weight gradients of layers are deferred, the head's are not: with its loss it runs once.
         builder.weight_gradients = True
         builder.exchanged_gradients = []
         if not chunk.has_head:
-            self.receive(GRADIENTS, -chunk.way, chunk)
+            receive(builder, self.job, GRADIENTS, -chunk.way, chunk)
         elif job.model.vocab:
             builder.part = "head backward"
             scheme.head_backward(builder, job, self.layer)
 
         def layer(shard: LayerShard, kind: KeptActivations) -> list[int]:
             whole = job
-            # A layer inside a repeated group is repeated as one that is repeated alone.
+            # Inside a group, a layer is recomputed like one that is recomputed alone.
             here = whole.making(FULL if kind.again == INSIDE else kind.again)
             here_again = 0
             if kind.away:
@@ -350,10 +273,10 @@ class Writer:
             scheme.embed_backward(builder, job, self.layer)
             data.reduce_table(builder, job, self.share.embedding(chunk), "embedding", task)
         if not chunk.has_embedding:
-            self.send(GRADIENTS, -chunk.way, ready, chunk)
+            send(builder, self.job, GRADIENTS, -chunk.way, ready, chunk)
 
     def bring_weights(self, kind: KeptActivations, task: Task) -> None:
-        """Ahead of a layer whose weights lie in the host's memory."""
+        """Before a layer whose weights are offloaded: write their copy."""
         if not kind.fetched:
             return
         size = self.share.layer_bytes(kind.block)
@@ -363,12 +286,12 @@ class Writer:
         self.arrivals.bring(self.builder, size, beside_activations=returning)
 
     def weights_here(self, kind: KeptActivations) -> None:
-        """Behind such a layer."""
+        """After such a layer: make it wait for its weights."""
         if kind.fetched:
             self.last_use = self.arrivals.hold(self.builder)
 
     def weights(self, chunk: Chunk, task: Task) -> None:
-        """ZB-H1's third kind of task: the gradients of the weights that the backward left out."""
+        """Write ZB-H1's third kind of task: the weight gradients that the backward left out."""
         builder, write = self.builder, self.scheme.layer_weights
         assert write is not None
 
@@ -381,9 +304,9 @@ class Writer:
         self.layers(chunk, layer, task, step=-1)
 
     def further_tokens(self, chunk: Chunk) -> Iterator[Chunk]:
-        """Each module that predicts one token more, as a layer behind the model's last (DeepSeek-V3, §2.2).
+        """The MTP modules, each a layer after the model's last (DeepSeek-V3, §2.2).
 
-        Its head is the model's; what is written meanwhile is marked, so that it is no part of the model's own layers.
+        Their head is the model's. What is written for them is marked, so that it does not count as the model's layers.
         """
         if chunk.has_head and self.job.model.vocab:
             for module in range(self.job.multi_token):
@@ -391,17 +314,17 @@ class Writer:
                 yield Chunk(self.job.model.layers + module, 1, False, True)
 
     def join(self) -> tuple[Operator, ...]:
-        """The residual stream and the next token's embedding, each normed, through one projection from 2h."""
+        """The residual stream and the next token's embedding, both normed, through one projection from 2h."""
         tokens, hidden = own_tokens(self.job), self.job.model.hidden
         norm = self.layer.norm(tokens)
         return norm, norm, Gemm(tokens, hidden, 2 * hidden, self.job.work.precision, name="join projection")
 
     def layers(self, chunk: Chunk, write: WriteLayer, task: Task, step: int = 1) -> list[int]:
-        """A chunk's layers, first to last or with ``step`` −1 last to first; ``write`` returns when one is complete.
+        """Write a chunk's layers, first to last, or last to first with ``step`` −1.
 
-        Layers of one kind are written once and repeated, and stand again where a task is like an earlier one; others
-        one after the other. Returns when the last one is complete, in the program's indices; of no layers at all, the
-        program's last instruction so far.
+        Layers of one kind are written once and repeated, and reused by equal tasks; others are written one by one.
+        Returns the instructions that complete the last layer, as indices of the program; without layers, the program's
+        last instruction.
         """
         builder, job = self.builder, self.job
         if not chunk.layers:
@@ -415,22 +338,22 @@ class Writer:
         alike = kinds.count(kinds[0]) == len(kinds)
         alone = any(kind.alone for kind in kinds[: 1 if alike else None])
         if alike and not alone:
-            # What of a micro-batch a layer may depend on: whether it is the first or the last of a step; of a pass that
-            # serves its rows.
+            # A layer depends on its micro-batch in whether that is the first or the last of a step; in serving steps on
+            # the rows of its pass.
             ends = task.micro_batch == 0, task.micro_batch == job.micro_batches - 1
             key = task.kind, *ends, chunk, builder.further_token, job.rows, job.pack
-            if key not in self._written:
+            if key not in self.written:
                 builder.begin_layers(first)
                 ready = write(self.kinds[blocks[0]], kinds[0])
-                self._written[key] = builder.end_layers(chunk.layers, step), ready, builder.exchanged_gradients
-            layers, ready, exchanged = self._written[key]
+                self.written[key] = builder.end_layers(chunk.layers, step), ready, builder.exchanged_gradients
+            layers, ready, exchanged = self.written[key]
             builder.exchanged_gradients = list(exchanged)
             start = builder.repeat(layers)
         elif job.step.serves and not alone:
             start, ready = self.runs_of_layers(blocks, first, write)
         elif job.plan.recomputed is not None or alone:
             self.gate = builder.length - 1 if task.kind == BACKWARD and builder.length else None
-            # Layers of which something goes to the host or comes from it stand alone: each waits for copies of others.
+            # Layers with copies to or from the host are written one by one, since each waits for copies of others.
             number = itertools.count()
             for (kind, _), same in itertools.groupby(kinds, lambda kind: (kind, next(number) if kind.alone else -1)):
                 builder.begin_layers(first)
@@ -450,7 +373,7 @@ class Writer:
         return [start + index for index in ready]
 
     def kept_kinds(self, chunk: Chunk, blocks: Sequence[Block], task: Task) -> list[KeptActivations]:
-        """Kinds of a chunk's layers as far as a task of them goes: what is made again matters to a backward alone."""
+        """Kinds of a chunk's layers for a task; recomputation distinguishes layers in a backward alone."""
         job, plan = self.job, self.job.plan
         again = job.again(chunk) if task.kind == BACKWARD else (plan.recomputation,) * chunk.layers
         if self.builder.further_token or not job.training:
@@ -464,7 +387,7 @@ class Writer:
         return list(itertools.starmap(KeptActivations, layers))
 
     def runs_of_layers(self, blocks: Sequence[Block], first: int, write: WriteLayer) -> tuple[int, list[int]]:
-        """Layers of a serving step, every kind written once; where the last one begins, and when it is complete."""
+        """Layers of a serving step, each kind written once; returns where the last begins, and what completes it."""
         builder = self.builder
         layers_of: dict[Block, tuple[WrittenLayer, list[int]]] = {}
         start, ready, layer = 0, [0], first
@@ -478,34 +401,3 @@ class Writer:
             start = builder.put_layers(written, layer, count)
             layer += count
         return start, ready
-
-    def send(self, what: str, offset: int, after: list[int], chunk: Chunk) -> None:
-        builder, wrap = self.builder, self.wraps(chunk)
-        builder.part = "pipeline"
-        name, way = f"{what} to the next stage", chunk.way
-        sent = builder.send("pp", offset, self.message_bytes, name, after=after, wrap=wrap, way=way)
-        if self.job.order.waits:
-            builder.compute(f"{what} sent", after=[sent])
-
-    def wraps(self, chunk: Chunk) -> bool:
-        """Whether messages of a chunk go round the stages; those the other way along them then meet their own kind
-        alone, for they never come to an end."""
-        return self.job.plan.vpp > 1 or chunk.way < 0
-
-    def receive(self, what: str, offset: int, chunk: Chunk) -> None:
-        """Kernels wait for what the stage before sends; tensor-parallel ranks got a piece each and gather it."""
-        builder, job = self.builder, self.job
-        builder.part = "pipeline"
-        name, wrap = f"{what} received", self.wraps(chunk)
-        free = [builder.compute("nothing else to do")] if job.order.waits else []
-        got = builder.receive("pp", offset, self.message_bytes, name, after=free, wrap=wrap, way=chunk.way)
-        if job.plan.tp > 1 and not job.plan.sequence_regions:
-            whole = self.message_bytes * job.plan.tp
-            got = builder.collective("all_gather", "tp", whole, f"gather {what}", after=[got])
-        builder.compute(f"{what} here", after=[got])
-
-    @property
-    def message_bytes(self) -> float:
-        """A rank's piece of the residual stream between stages (Megatron's scatter-gather: 1/T of it each)."""
-        job = self.job
-        return job.tokens * job.model.hidden * job.activation_bytes / job.plan.tp

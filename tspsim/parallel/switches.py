@@ -1,9 +1,9 @@
-"""Keys of a plan as plans have them and as files state them: each field once, with what a file may say and what a
-search tries.
+"""Keys of every plan, for plans and for files: each field once, with the values that a file may state and its search
+rule.
 
-:class:`~tspsim.parallel.plan.Plan` has them resolved, and a scenario's section derives from them
-(:class:`tspsim.scenario.spread.Spread`): pydantic reads it by the annotations here, which are no texts, so that each
-is made once for all sections.
+:class:`~tspsim.parallel.plan.Plan` has them resolved; a scenario's section derives from them
+(:class:`tspsim.scenario.spread.Spread`). Pydantic reads the annotations here, which are no strings, so that each is
+built once for all sections.
 """
 
 from collections.abc import Mapping
@@ -52,28 +52,28 @@ from .plan_keys import (
 )
 from .reasons import ANOTHER_QUESTION, CHANGES_NUMBERS, OWN_KERNELS
 from .recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
-from .sought import (
-    Sought,
+from .search_rule import (
+    SearchRule,
     divides_tokens,
+    not_serving,
     of_lengths,
+    rule_for_objects,
     serves,
-    serves_nobody,
     shares_tokens,
-    sought_objects,
     spreads_experts,
     trains,
     with_experts,
 )
 
-#: Products of degrees beyond this are no cluster anybody asks about; the bound keeps work finite.
+#: Upper limit of degrees and of numbers of ranks, which keeps work finite.
 MOST_RANKS = 2**20
 
 Degree = Annotated[PositiveNumber, Field(le=MOST_RANKS)]
-#: Layers of a chunk.
+#: Number of layers of a chunk.
 Layers = Annotated[StrictInt, Field(ge=0, le=100_000)]
-#: A type on links.
+#: A numeric type on links.
 Wire = Annotated[str, OneOf(lambda: tuple(wires()))]
-#: Links that blocks of a context take: one of a GPU's, or all that it has to the others of its node.
+#: Links for blocks of a context: one ring, or all links of a GPU to the others of its node.
 CONTEXT_TRANSPORTS = ("ring", "multi_ring")
 ContextTransport = Annotated[str, OneOf(lambda: CONTEXT_TRANSPORTS)]
 Cut = Annotated[str, OneOf(lambda: ("heads", "blocks"))]
@@ -81,19 +81,19 @@ Partition = Annotated[str, OneOf(lambda: ("zigzag", "contiguous"))]
 
 
 class PartlyRecomputed(Partly, Strict):
-    """What is made again, of some layers of every chunk: ``{what: full, layers: 12}``."""
+    """Recomputation of some layers of every chunk: ``{what: full, layers: 12}``."""
 
     what: Literal["selective", "cheap", "full"] = Field(
-        "full", description="attention alone; norms, products of activations and heads from latents; or all of a layer"
+        "full", description="attention alone; norms, products of activations and heads from latents; or the whole layer"
     )
 
 
 def _form(value: object) -> str:
-    """Whether recomputation is said of all layers or of some."""
+    """Whether recomputation is stated for all layers or for some."""
     return "some" if isinstance(value, (Mapping, PartlyRecomputed)) else "all"
 
 
-#: What of a layer.
+#: What is recomputed of a layer.
 Again = Annotated[str, OneOf(lambda: (KEPT, ATTENTION, CHEAP, FULL))]
 Recomputation = Annotated[
     Annotated[Again, Tag("all")] | Annotated[PartlyRecomputed, Tag("some")],
@@ -106,7 +106,7 @@ BALANCE_POLICY = "policy"
 
 
 class BalanceType:
-    """Annotates a :class:`~tspsim.parallel.balance.Balance`: text or a mapping in a file, and the same in JSON."""
+    """Annotates a :class:`~tspsim.parallel.balance.Balance`: text or a mapping in files and in JSON."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(
@@ -119,7 +119,7 @@ class BalanceType:
 
 
 def _schema_of(policy: ExpertBalance) -> dict[str, Any]:
-    """The JSON Schema of a policy with its options."""
+    """JSON Schema of a policy with its options."""
     keys: dict[str, Any] = {BALANCE_POLICY: {"const": policy.name, "description": "which policy"}}
     for option in policy.options:
         keys[option.name] = TypeAdapter(option.type).json_schema() | {
@@ -130,7 +130,7 @@ def _schema_of(policy: ExpertBalance) -> dict[str, Any]:
 
 
 def balance_of(value: object) -> Balance:
-    """What a file states."""
+    """Parse the value in a file."""
     if isinstance(value, Balance):
         return value
     stated = dict(value) if isinstance(value, dict) else {BALANCE_POLICY: value}
@@ -154,43 +154,42 @@ def balance_of(value: object) -> Balance:
 
 
 def as_stated(balance: Balance) -> str | dict[str, Any]:
-    """The same as plain data."""
+    """The balance as plain data."""
     return {BALANCE_POLICY: balance.policy, **dict(balance.stated)} if balance.stated else balance.policy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Switches:
-    """What a plan states beside its degrees.
+    """Keys of a plan beside its degrees.
 
-    ``overlap`` left out is the scheme's own default: on for TSP and for the ring exchange, whose reason to exist it is;
-    off for TP's reductions and for gathers. A key that is an order, a dispatch, a balance or a store of activations
-    names a registered object.
+    The default of ``overlap`` is the scheme's: on for TSP and for the ring exchange, which exist for it; off for TP's
+    reductions and for gathers. An order, a dispatch, a balance or a store of activations names a registered object.
     """
 
     partition: Annotated[
         Partition,
-        Field(description="which tokens a sequence shard has: two blocks of equal causal work, or one block"),
-        Sought(why_not="zigzag shares causal attention evenly", of=divides_tokens, used=shares_tokens),
+        Field(description="tokens of a sequence shard: two chunks with equal causal work, or one block"),
+        SearchRule(why_not="zigzag shares causal attention evenly", of=divides_tokens, used=shares_tokens),
     ] = "zigzag"
     exchange: Annotated[
         str,
         OneOf(names_in("tspsim.context_methods")),
-        Field(description="how sequence shards come by the keys and values of others"),
-        Sought(of=divides_tokens, used=shared),
+        Field(description="how sequence shards get the keys and values of others"),
+        SearchRule(of=divides_tokens, used=shared),
     ] = "all_gather"
     sequence_regions: Annotated[
         StrictBool,
         Field(description="reduce-scatter and all-gather around the norms"),
-        Sought(of=serves_nobody, used=lambda job: job.plan.tp > 1),
+        SearchRule(of=not_serving, used=lambda job: job.plan.tp > 1),
     ] = False
     overlap: Annotated[
         StrictBool | Literal["fused"] | None,
         Field(
-            description="exchanges beside compute; fused: tp's products and sums, and exchanges with experts, in "
+            description="run exchanges beside compute; fused: tp's products and sums, and exchanges with experts, in "
             "slices of one kernel; default: the scheme's"
         ),
-        Sought(
-            of=serves_nobody,
+        SearchRule(
+            of=not_serving,
             values=lambda model, work: ["off", "on"],
             left=lambda model, work: {"fused": OWN_KERNELS},
             used=lambda job: job.plan.tp * job.plan.token_shards > 1 or job.plan.overlap == "fused",
@@ -198,121 +197,117 @@ class Switches:
     ] = None
     overlap_chunks: Annotated[
         PositiveCount,
-        Field(le=1024, description="pieces that a product and its exchange are cut into where they overlap"),
-        Sought(why_not="four, as libraries have", of=serves_nobody, used=in_chunks),
+        Field(le=1024, description="pieces that a product and its exchange are cut into to overlap"),
+        SearchRule(why_not="four, as libraries have", of=not_serving, used=in_chunks),
     ] = 4
     recomputation: Annotated[
         Recomputation | None,
-        Field(
-            description="what a backward makes again, of all layers or of some; default: full in training, else none"
-        ),
-        Sought(of=trains, values=lambda model, work: (KEPT, ATTENTION, CHEAP, FULL, "the fewest layers in full")),
+        Field(description="what a backward recomputes, in all layers or in some; default: full in training, else none"),
+        SearchRule(of=trains, values=lambda model, work: (KEPT, ATTENTION, CHEAP, FULL, "the fewest layers in full")),
     ] = None
     activation_store: Annotated[
         Annotated[str, OneOf(ACTIVATION_STORES.names)] | None,
-        Field(description="the type in which activations wait for their backward; default: the stack's"),
-        Sought(of=trains, values=lambda model, work: ["in eight bits where products are"]),
+        Field(description="type in which activations are kept for the backward; default: the stack's"),
+        SearchRule(of=trains, values=lambda model, work: ["in eight bits where products are"]),
     ] = None
     offload_layers: Annotated[
         Layers,
-        Field(description="layers of every chunk, spread over it, whose activations wait in the host's memory"),
-        Sought(of=trains, values=lambda model, work: ["the fewest that fit"]),
+        Field(description="layers of every chunk, spread evenly, whose activations are offloaded to the host's memory"),
+        SearchRule(of=trains, values=lambda model, work: ["the fewest that fit"]),
     ] = 0
     offload_weights: Annotated[
         Layers,
         Field(
-            description="layers of every chunk, spread over it, whose weights lie in the host's memory and come ahead "
-            "of use"
+            description="layers of every chunk, spread evenly, whose weights are in the host's memory and are copied "
+            "ahead of use"
         ),
-        Sought(of=serves, values=lambda model, work: ["the fewest that fit, where nothing does without"]),
-        Sought("offload_weights of training", "needs replicas that divide nothing: state it to try", of=trains),
+        SearchRule(of=serves, values=lambda model, work: ["the fewest that fit, where nothing does without"]),
+        SearchRule("offload_weights of training", "needs replicas that divide nothing: state it to try", of=trains),
     ] = 0
     micro_batch: Annotated[
         PositiveCount | None,
-        Field(description="sequences; default: 1 in training, else all"),
-        Sought(of=lambda model, work: not of_lengths(model, work) and not serves(model, work)),
+        Field(description="sequences of a micro-batch; default: 1 in training, else all"),
+        SearchRule(of=lambda model, work: not of_lengths(model, work) and not serves(model, work)),
     ] = None
     schedule: Annotated[
         str,
         OneOf(ORDERS.names),
-        Field(description="of a pipeline; interleaved with vpp > 1"),
-        Sought(of=trains, values=orders, left=orders_left, used=lambda job: job.plan.pp > 1),
+        Field(description="schedule of a pipeline; interleaved with vpp > 1"),
+        SearchRule(of=trains, values=orders, left=orders_left, used=lambda job: job.plan.pp > 1),
     ] = "1f1b"
     stage_layers: Annotated[
         tuple[Annotated[StrictInt, Field(ge=0)], ...],
         Field(
             description="layers of every chunk; the first may be the embedding alone, the last the head; default: even"
         ),
-        Sought(why_not="layers are spread as evenly as can be"),
+        SearchRule(why_not="layers are spread as evenly as can be"),
     ] = ()
     accumulation: Annotated[
         PositiveCount,
-        Field(description="turns of gradient accumulation in each of which a pipeline fills and empties"),
-        Sought(why_not="a pipeline that empties more often is never faster"),
+        Field(description="turns of gradient accumulation, in each of which a pipeline fills and empties"),
+        SearchRule(why_not="a pipeline that empties more often is never faster"),
     ] = 1
     #: 1 divides the optimizer's state, 2 gradients too, 3 weights too (Rajbhandari et al. 2020).
     zero: Annotated[
         int,
-        Field(ge=0, le=3, description="what replicas divide: 3 is FSDP"),
-        Sought(of=trains, used=lambda job: job.training and job.copies > 1),
+        Field(ge=0, le=3, description="ZeRO stage: what replicas divide; 3 is FSDP"),
+        SearchRule(of=trains, used=lambda job: job.training and job.copies > 1),
     ] = 0
     shard_group: Annotated[
         Degree | None,
-        Field(description="ranks that divide it (hybrid sharding); default: all"),
-        Sought(of=trains, values=lambda model, work: ["groups of whole nodes"]),
+        Field(description="ranks that divide state (hybrid sharding); default: all"),
+        SearchRule(of=trains, values=lambda model, work: ["groups of whole nodes"]),
     ] = None
     #: ZeRO++'s hpZ; the types below are its qwZ and qgZ.
     secondary_shard: Annotated[
         Degree | None,
-        Field(description="with zero: 3, ranks that keep a second copy of the weights among them for backwards"),
-        Sought(why_not="of one framework's ZeRO (DeepSpeed)", of=trains),
+        Field(description="with zero: 3, ranks that divide a second copy of the weights for backwards"),
+        SearchRule(why_not="of one framework's ZeRO (DeepSpeed)", of=trains),
     ] = None
     weight_wire: Annotated[
         Wire | None,
-        Field(description="with zero: 3, the type that forwards gather weights in; default: their own"),
-        Sought(why_not=CHANGES_NUMBERS, of=trains),
+        Field(description="with zero: 3, type in which forwards gather weights; default: their own"),
+        SearchRule(why_not=CHANGES_NUMBERS, of=trains),
     ] = None
     gradient_wire: Annotated[
         Wire | None,
-        Field(
-            description="with zero: 3 and secondary_shard, the type that gradients are summed in; default: their own"
-        ),
-        Sought(why_not=CHANGES_NUMBERS, of=trains),
+        Field(description="with zero: 3 and secondary_shard, type in which gradients are summed; default: their own"),
+        SearchRule(why_not=CHANGES_NUMBERS, of=trains),
     ] = None
     checkpoint: Annotated[
         Annotated[str, OneOf(names_in("tspsim.checkpoints"))] | None,
-        Field(description="how checkpoints of training are written; default: none is"),
-        Sought(why_not=ANOTHER_QUESTION, of=trains),
+        Field(description="how checkpoints of training are written; default: none"),
+        SearchRule(why_not=ANOTHER_QUESTION, of=trains),
     ] = None
     checkpoint_rate: Annotated[
         BytesPerSecond | None,
-        Field(description="with checkpoint, what the file system takes of all ranks; default: it keeps up"),
-        Sought(why_not=ANOTHER_QUESTION, of=trains),
+        Field(description="with checkpoint, bytes/s of the file system for all ranks; default: no limit"),
+        SearchRule(why_not=ANOTHER_QUESTION, of=trains),
     ] = None
     checkpoint_every: Annotated[
         PositiveCount,
-        Field(description="with checkpoint, one in how many steps"),
-        Sought(why_not=ANOTHER_QUESTION, of=trains),
+        Field(description="with checkpoint, steps per checkpoint"),
+        SearchRule(why_not=ANOTHER_QUESTION, of=trains),
     ] = 1
     expert_dispatch: Annotated[
         str,
         OneOf(DISPATCHES.names),
         Field(
-            description="a token travels once to each rank of its experts by a library or at the links' rate, or "
-            "once to each expert"
+            description="how tokens reach experts: a copy to each rank of a token's experts, by a library or at the "
+            "links' rate, or a copy to each expert"
         ),
-        sought_objects(dispatches, of=with_experts, ways=ways_to_dispatch, kernels=True, used=spreads_experts),
+        rule_for_objects(dispatches, of=with_experts, ways=ways_to_dispatch, kernels=True, used=spreads_experts),
     ] = "ranks"
     expert_overlap: Annotated[
         str,
         OneOf(OVERLAPS.names),
-        Field(description="what hides dispatch and combine: shared experts, and a backward behind another's forward"),
-        Sought(while_serving=False, of=with_experts, values=overlaps, ways=ways_to_hide, used=hides),
+        Field(description="what hides dispatch and combine: shared experts, or another micro-batch's passes"),
+        SearchRule(while_serving=False, of=with_experts, values=overlaps, ways=ways_to_hide, used=hides),
     ] = "none"
     expert_pieces: Annotated[
         PositiveCount,
-        Field(le=64, description="pieces of dispatch, experts and combine that run beside each other"),
-        Sought(
+        Field(le=64, description="pieces of dispatch, experts and combine that overlap"),
+        SearchRule(
             while_serving=False,
             of=with_experts,
             values=lambda model, work: [str(pieces) for pieces in (1, *PIECES)],
@@ -323,18 +318,18 @@ class Switches:
     expert_shards: Annotated[
         Annotated[StrictInt, Field(ge=0, le=65536)] | None,
         Field(
-            description="where experts and tokens meet: 0 gathers all experts, more are ranks that an expert's "
-            "columns are multiplied on, and ep may then be a multiple of the experts; default: whole experts"
+            description="0: all experts are gathered; n: ranks that multiply an expert's columns, with which ep may be "
+            "a multiple of the experts; default: whole experts"
         ),
-        Sought(
+        SearchRule(
             of=lambda model, work: with_experts(model, work) and not work.step.serves, ways=ways_to_shard, kernels=True
         ),
     ] = None
     expert_balance: Annotated[
         Balance,
         BalanceType(),
-        Field(description="what ranks get of an uneven load: a policy's name, or its name and options"),
-        sought_objects(
+        Field(description="policy that evens out loads of experts: a name, or a name and options"),
+        rule_for_objects(
             policies,
             while_serving=False,
             of=uneven,
@@ -345,55 +340,54 @@ class Switches:
     ] = BUSIEST
 
 
-#: Of what is folded alone.
-FOLDED = Sought(of=divides_tokens, values=lambda model, work: ["some"], used=folds)
+#: Search rule of keys of the folded scheme.
+FOLDED = SearchRule(of=divides_tokens, values=lambda model, work: ["some"], used=folds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenSwitches:
-    """What a plan may leave to be chosen for the machine (:mod:`tspsim.step.tuning`); until then it stands at the
-    published schedule."""
+    """Keys that a plan may leave to the tuner (:mod:`tspsim.step.tuning`); until then they have published values."""
 
     weight_transport: Annotated[
         str,
         OneOf(names_in("tspsim.weight_transports")),
-        Field(description="how TSP brings the MLP's weights: round a ring, round several, or gathered in pieces"),
+        Field(description="how TSP moves the MLP's weights: around one ring, around several, or gathered in pieces"),
         FOLDED,
     ] = "ring"
     mlp_pieces: Annotated[
         PositiveCount,
-        Field(le=1024, description="pieces that gather brings them in"),
+        Field(le=1024, description="pieces in which they are gathered"),
         FOLDED,
     ] = 4
     head_groups: Annotated[
         Degree | None,
-        Field(description="groups of heads that TSP attends; published: one a rank"),
+        Field(description="groups of heads that TSP attends; published: one per rank"),
         FOLDED,
     ] = None
     context_transport: Annotated[
         ContextTransport,
-        Field(description="exchange: ring over one link of a GPU, or in pieces over all of them"),
-        Sought(of=divides_tokens, used=lambda job: shared(job) and job.plan.exchange == "ring"),
+        Field(description="exchange: ring over one link of a GPU, or in parts over all of them"),
+        SearchRule(of=divides_tokens, used=lambda job: shared(job) and job.plan.exchange == "ring"),
     ] = "ring"
     overlap_by: Annotated[
         Cut,
-        Field(description="what overlapped gathers of K and V are cut by: heads, or blocks of tokens"),
-        Sought(of=divides_tokens, used=gathers_in_pieces),
+        Field(description="how overlapped gathers of K and V are cut: by heads, or by blocks of tokens"),
+        SearchRule(of=divides_tokens, used=gathers_in_pieces),
     ] = "heads"
 
 
-def declared() -> list[Sought]:
-    """What a search does with each of these keys, as its annotation says."""
+def declared() -> list[SearchRule]:
+    """The search rules of these keys, from their annotations."""
     keys = Switches.__annotations__ | OpenSwitches.__annotations__
     return [
         replace(rule, name=rule.name or name)
         for name, annotated in keys.items()
         for rule in annotated.__metadata__
-        if isinstance(rule, Sought)
+        if isinstance(rule, SearchRule)
     ]
 
 
-#: Of :class:`Switches` those that no answer lists among a plan's.
+#: Keys of :class:`Switches` that answers do not list among a plan's.
 BESIDE = (
     *("activation_store", "offload_layers", "offload_weights"),
     *("stage_layers", "accumulation", "expert_balance"),

@@ -1,4 +1,4 @@
-"""What sequences of unequal length ask of a plan, and what a search tries of the keys that are theirs."""
+"""Constraints of unequal sequences on a plan, and candidates of their own keys."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from .feature import FEATURES, Feature
 from .job import Job
-from .lengths import DEALS, OF_LENGTHS, OFFLOAD_FROM, WORK, sequence_groups, told
+from .lengths import DEALS, OF_LENGTHS, OFFLOAD_FROM, WORK, assignment_notes, sequence_groups
 from .pipeline import Refusal
 from .scheme import SCHEMES
 
 
 def check(job: Job) -> Refusal:
-    """Sequences of unequal length: keys that are theirs alone, and what is not built beside them."""
+    """Refuse keys for unequal sequences without them, and what is not built beside them."""
     plan, own = job.plan, OF_LENGTHS
     if not job.unequal:
         stated = next((name for name in own if name in plan.options), None)
@@ -36,16 +36,16 @@ def check(job: Job) -> Refusal:
         return "overlap", "of tp's sums is not built beside workload.lengths; leave it out"
     if plan.options.get("dynamic_sp") and plan.dp & (plan.dp - 1):
         return "sp", f"auto shares a sequence by 2, 4, 8, ... of dp = {plan.dp}, no power of two"
-    if plan.zero >= 2 and len({len(packs) for packs in job.dealt.packs}) > 1:
+    if plan.zero >= 2 and len({len(packs) for packs in job.assignment.packs}) > 1:
         problem = f"{plan.zero} exchanges weights or gradients every micro-batch"
         return "zero", f"{problem}, of which replicas have unequal numbers; use 0 or 1"
     return None
 
 
 def notes(job: Job) -> Iterator[str]:
-    """How they were dealt."""
+    """Notes on the assignment of sequences."""
     if job.unequal:
-        yield from told(job.dealt, job.work.unequal, job.plan.token_shards)
+        yield from assignment_notes(job.assignment, job.work.unequal, job.plan.token_shards)
 
 
 FEATURES.register(
@@ -61,10 +61,10 @@ FEATURES.register(
 )
 
 
-# --- what a search tries of them --------------------------------------------------------------------------------
+# --- candidates of a search -------------------------------------------------------------------------------------
 
 
 def ways_to_deal(job: Job) -> Iterator[str]:
-    """Even shares of anything, where several replicas get them; of like lengths where stages wait for each other."""
+    """Assignments that balance something else, for several replicas; by like lengths if stages wait for each other."""
     if job.unequal and job.plan.dp > 1:
         yield from (deal.name for deal in DEALS.values() if deal != WORK and (not deal.like or job.plan.pp > 1))

@@ -1,4 +1,4 @@
-"""Keys and values of all heads that a pass makes of cached latents, for the kernels of its prompts."""
+"""Keys and values of all heads expanded from cached latents, for the prompts of a pass."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from ..model.layer import LayerShard, ServingLayer
 from .job import Job
 from .ledger import Buffer, Lifetime
 
-#: The part of memory they are told under.
+#: The part of memory in answers.
 UNPACKED = "unpacked_context"
 
 
 def unpacked_bytes(job: Job, layer: LayerShard, share: float = 1.0) -> float:
-    """Of a shard's heads and a share of what the prompts of a pass find in the cache.
+    """Bytes of expanded keys and values of a shard's heads, for a share of the prompts' cached tokens.
 
-    An engine that unpacks at most so many tokens at once (``context_workspace``) attends one piece after the other and
-    merges what it finds.
+    An engine that expands at most ``context_workspace`` tokens at once attends piece by piece and merges the results.
     """
     if not isinstance(layer, ServingLayer):
         return 0.0
     tokens = sum(context * sequences for _, context, sequences in prefilled(job.rows))
     at_once = min(ceil(share * tokens), job.work.stack.engine.context_workspace or tokens)
-    return at_once * layer.attention_kind.unpacked_width(layer) * job.activation_bytes
+    return at_once * layer.attention_kind.kv_up_proj_width(layer) * job.activation_bytes
 
 
 def unpacked(job: Job, layer: LayerShard, share: float = 1.0) -> Iterator[Buffer]:
-    """The same in the ledger, while one layer works."""
+    """:func:`unpacked_bytes` as a buffer, while one layer runs."""
     size = unpacked_bytes(job, layer, share)
     if size:
         yield Buffer(UNPACKED, size, Lifetime.LAYER)

@@ -1,9 +1,9 @@
-"""What a window, chunks and packed documents leave of blocks of tokens that attend each other.
+"""Windows, chunks and packed documents over blocks of tokens that attend each other.
 
-A layer in a window of W sees the W tokens up to a query, and none before the chunk or document that it is in. Where all
-tokens are there in one call, the kernel's mask says so (:meth:`tspsim.model.layer.LayerShard.attention`). Where shards
-attend block by block, what is seen of a block follows from where both stand: of a window's neighbour a corner, of
-blocks that are further away nothing.
+A layer with window W attends the W tokens up to a query, and none before the query's chunk or document. If all tokens
+are in one call, the kernel's mask expresses that (:meth:`tspsim.model.layer.LayerShard.attention`). If shards attend
+block by block, the positions of both decide: of a window's neighbouring block a corner is attended, of blocks further
+away nothing.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from .partition import Chunk, Segments, chunks, slice_length
 
 
 def sliced(chunk: Chunk, part: int, parts: int) -> Chunk:
-    """One of the parts that a chunk is cut into."""
+    """One of ``parts`` parts of a chunk."""
     first, tokens = chunk
     return first + tokens * part // parts, slice_length(tokens, part, parts)
 
 
-def corner(queries: Chunk, keys: Chunk, window: int, share: int = 1) -> Segments:
-    """Pieces, none of them causal, of queries that see one ``share``-th of some keys, each no more than its window (0:
-    all before it).
+def windowed_segments(queries: Chunk, keys: Chunk, window: int, share: int = 1) -> Segments:
+    """Non-causal segments of queries over one ``share``-th of some keys, limited by a window (0: none).
 
-    A query at x sees min(last, x) − max(first, x − window) of them: it grows, stays and shrinks between the borders.
+    A query at x attends min(last, x) − max(first, x − window) keys: that grows, stays and shrinks between the borders.
 
     Examples
     --------
-    >>> corner((256, 256), (256, 256), 128), corner((256, 256), (0, 256), 128), corner((512, 256), (0, 256), 128)
-    (((128, 64), (128, 128)), ((128, 64),), ())
+    >>> windowed_segments((256, 256), (256, 256), 128), windowed_segments((256, 256), (0, 256), 128)
+    (((128, 64), (128, 128)), ((128, 64),))
+    >>> windowed_segments((512, 256), (0, 256), 128)
+    ()
     """
     (start, tokens), (first, count) = queries, keys
     end, last = start + tokens, first + count
@@ -46,8 +47,8 @@ def corner(queries: Chunk, keys: Chunk, window: int, share: int = 1) -> Segments
 
 
 def within(queries: Chunk, keys: Chunk, sizes: Sequence[int]) -> Iterator[tuple[Chunk, Chunk]]:
-    """Queries cut where runs of the first of ``sizes`` tokens end, and those where runs of the next do, counted from
-    the start of theirs; with each piece the keys that its run leaves.
+    """Queries cut at the ends of runs of ``sizes[0]`` tokens, these at the ends of runs of ``sizes[1]`` tokens from
+    their own start, and so on; with each piece, the keys in its run.
 
     >>> list(within((4, 4), (0, 8), [6]))
     [((4, 2), (0, 6)), ((6, 2), (6, 2))]
@@ -78,8 +79,8 @@ def block_in_window(
     cached: int = 0,
     borders: Sequence[int] = (),
 ) -> Segments:
-    """Pieces, none of them causal, that a shard attends of slices of shards' blocks, (owner, part, parts) each, and of
-    their shares of ``cached`` tokens before. ``borders``: tokens of documents, and of chunks in them."""
+    """Non-causal segments of a shard over slices ``(owner, part, parts)`` of shards' blocks, and over their shares of
+    ``cached`` tokens before. ``borders``: tokens of documents, and of chunks in them."""
     segments: Segments = ()
     for start, tokens in chunks(partition, sequence, shards, position):
         queries = cached + start, tokens
@@ -87,8 +88,8 @@ def block_in_window(
             blocks = [sliced(keys, part, parts) for keys in chunks(partition, sequence, shards, owner)]
             for first, count in blocks:
                 for some, seen in within(queries, (cached + first, count), borders):
-                    segments += corner(some, seen, window)
+                    segments += windowed_segments(some, seen, window)
             if cached:
                 for some, seen in within(queries, (0, cached), borders):
-                    segments += corner(some, seen, window, shards * parts)
+                    segments += windowed_segments(some, seen, window, shards * parts)
     return segments * sequences

@@ -1,4 +1,4 @@
-"""What one step has to do, as facts: the model's pass, how much of it, and what is kept while training."""
+"""The work of one step: the model's pass, its size, and what training keeps."""
 
 from __future__ import annotations
 
@@ -18,45 +18,60 @@ from .lengths import ALIKE, Unequal
 from .routing import BALANCED, ExpertRouting
 from .stack import IDEAL, Stack
 
-#: Of a parameter.
+#: Bytes per parameter.
 Bytes = Annotated[float, Field(ge=0, le=1000)]
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Bytes a parameter while training: ``weights`` and ``gradients`` as kept, ``state`` of the optimizer, the
-    ``temporaries`` an unfused step makes, and ``buffers`` that replicas never divide."""
+    """Training bytes per parameter: kept ``weights`` and ``gradients``, ``state`` of the optimizer, ``temporaries`` of
+    an unfused step, and ``buffers`` that replicas never divide."""
 
     name: str
-    weights: Annotated[Bytes, Field(description="bytes a parameter of the weights that layers multiply with")]
-    gradients: Annotated[Bytes, Field(description="bytes a parameter of gradients")]
-    state: Annotated[Bytes, Field(description="bytes a parameter of master weights and moments")]
-    temporaries: Annotated[Bytes, Field(description="bytes a parameter that an unfused step makes")] = 0.0
-    buffers: Annotated[Bytes, Field(description="bytes a parameter that replicas never divide")] = 0.0
+    weights: Annotated[Bytes, Field(description="bytes per parameter of the weights that layers multiply with")]
+    gradients: Annotated[Bytes, Field(description="bytes per parameter of gradients")]
+    state: Annotated[Bytes, Field(description="bytes per parameter of master weights and moments")]
+    temporaries: Annotated[Bytes, Field(description="bytes per parameter that an unfused step allocates")] = 0.0
+    buffers: Annotated[Bytes, Field(description="bytes per parameter that replicas never divide")] = 0.0
 
     @property
     def bytes_per_parameter(self) -> float:
-        """Of weights, gradients, state, temporaries and buffers together."""
+        """Sum of weights, gradients, state, temporaries and buffers."""
         return self.weights + self.gradients + self.state + self.temporaries + self.buffers
 
 
-#: Of a step that serves nobody.
+#: The load of a step that does not serve.
 NOTHING = Load()
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one step has to do: ``sequences`` of ``sequence`` tokens in every replica.
+    """The work of one step: ``sequences`` of ``sequence`` tokens in every replica.
 
-    ``pass_`` names the step (:data:`tspsim.steps.STEPS`); ``routing`` is how tokens fall on experts; with
-    ``multi_token`` the model's modules for further tokens are trained.
-    ``document`` tokens are packed beside each other in a sequence and attend only themselves (None: one a sequence).
-    With ``adapters`` the model itself is frozen, and kept in ``precision`` alone. ``stack`` is the software. A serving
-    step has a ``load`` and weights and cache in ``formats``; its ``precision`` is the type of its fastest products.
-    ``unequal`` are the sequences of all ``replicas`` where they differ in length; ``sequence`` is then the longest.
-    ``host_bytes_per_s`` joins a GPU and its host's memory, each way; at ``host_reads_bytes_per_s`` the host's
-    processors read a GPU's part of it (0: not known). ``weight_bytes`` of a weight element are those of the training
-    whose forward this is (0: those of ``precision``).
+    Attributes
+    ----------
+    pass_
+        Name of the step (:data:`tspsim.steps.STEPS`).
+    routing
+        Distribution of tokens over experts.
+    multi_token
+        Whether the model's MTP modules are trained.
+    document
+        Tokens of the documents packed into a sequence, which attend only themselves; None: one per sequence.
+    adapters
+        Adapters beside the frozen model, which is then kept in ``precision`` alone.
+    stack
+        The software.
+    load, formats
+        Of a serving step: its load, and types of weights and cache; ``precision`` is then the type of its fastest
+        products.
+    unequal
+        Sequences of all ``replicas`` if they differ in length; ``sequence`` is then the longest.
+    host_bytes_per_s, host_reads_bytes_per_s
+        Rate between a GPU and its host's memory, per direction; rate at which the host's processors read a GPU's share
+        of that memory (0: unknown).
+    weight_bytes
+        Bytes of a weight element of the training whose forward this is; 0: those of ``precision``.
     """
 
     pass_: str
@@ -85,19 +100,18 @@ class Work:
 
     @once
     def stated(self) -> frozenset[str]:
-        """Its fields that do not stand at their default."""
+        """Fields that differ from their defaults."""
         return stated_fields(self)
 
     @property
     def reduced_bytes(self) -> float:
-        """Bytes of a gradient's element while replicas sum it."""
+        """Bytes of a gradient element in reductions between replicas."""
         stated = self.stack.reduced_bytes
         return self.optimizer.gradients if stated is None else stated
 
     @property
     def batch(self) -> Batch:
-        """What a replica's step has to do: sequences, or the documents packed into them, from their start; of a serving
-        step the rows of all its passes."""
+        """Rows of a replica's step: sequences, or the documents packed into them; in serving steps of all passes."""
         if self.step.serves:
             passes = self.step.passes(self.load, 1)
             rows = tuple(row for batch in passes for row in batch.rows)
@@ -110,13 +124,13 @@ class Work:
 
     @property
     def tokens_per_replica(self) -> float:
-        """Tokens of a replica's step; of sequences of unequal length the mean over replicas."""
+        """Tokens of a replica's step; with unequal sequences the mean over replicas."""
         if self.unequal.tokens:
             return self.unequal.total / self.replicas
         return self.batch.tokens if self.step.serves else self.sequence * self.sequences
 
     def tokens_of(self, replicas: int) -> float:
-        """Tokens of the step of so many replicas."""
+        """Tokens of the step over ``replicas`` replicas."""
         return self.unequal.total if self.unequal.tokens else self.tokens_per_replica * replicas
 
     def one_forward(self, sequences: int) -> Work:
@@ -133,17 +147,17 @@ class Work:
         return step.counted(self.load) if isinstance(step, ServingStep) else self.tokens_per_replica
 
     def counted_over(self, replicas: int) -> float:
-        """Tokens of the step of so many replicas that its rate counts."""
+        """Tokens of the step over ``replicas`` replicas that its rate counts."""
         return self.unequal.total if self.unequal.tokens else self.counted_tokens * replicas
 
     def flops_per_token(self, model: Architecture) -> float:
-        """Model FLOPs of a token's whole pass, without what experts drop."""
+        """Model FLOPs of a token's whole pass, without those of dropped assignments."""
         kept = 1.0 - self.dropped_share(model)
         return self.step.flops_per_token(model, self.batch, kept=kept, frozen=self.adapters is not None)
 
     def block_flops_per_token(self, model: Architecture) -> float:
-        """FLOPs of a token's forward through one block: mean over all blocks, or over those that repeat behind dense
-        ones at the start, whichever is less."""
+        """FLOPs of a token's forward through one block: the mean over all blocks, or over those after leading dense
+        ones, whichever is less."""
         kept = 1.0 - self.dropped_share(model)
         every = self.batch.layer_flops_per_token(model, kept)
         if model.experts is None or not model.experts.first_dense:

@@ -9,10 +9,10 @@ from ..program import Instruction
 
 
 class Buffers:
-    """Equal buffers that what moves takes in turn: each filling waits until what was there has been used.
+    """Equal buffers that transfers fill in turn: each filling waits until the one before it there has been used.
 
-    A layer fills one ``a_layer`` times, counted on from the layer before, so waits reach across the border. A filling
-    without instructions is what a rank has of its own.
+    A layer fills buffers ``a_layer`` times, counted on from the layer before, so that waits cross layers. A filling
+    without instructions is the rank's own data.
     """
 
     def __init__(self, count: int, a_layer: int) -> None:
@@ -21,15 +21,15 @@ class Buffers:
         self._uses: dict[int, int] = {}
 
     def fill(self, number: int, *moves: int) -> None:
-        """Instructions that fill a buffer the ``number``-th time of a layer's."""
+        """Record the instructions of a layer's ``number``-th filling."""
         self._moves[number] = moves
 
     def used(self, number: int, by: int) -> None:
-        """What was filled then is not needed once the instruction ``by`` is over."""
+        """Free that filling after the instruction ``by``."""
         self._uses[number] = by
 
     def waits(self) -> Iterator[tuple[int, int, int, int]]:
-        """(instruction, what it waits for, how many layers before, number of the filling) of every filling."""
+        """(instruction, its dependency, layers before, number of the filling) of every filling."""
         for number, moves in self._moves.items():
             layers, earlier = divmod(number - self.count, self.a_layer)
             if earlier in self._uses:
@@ -38,23 +38,23 @@ class Buffers:
 
 
 class WrittenLayer(NamedTuple):
-    """A layer's instructions, and what of them waits for which of the layer before: (consumer, producer, what they
-    share, how many layers before)."""
+    """A layer's instructions, and its dependencies on layers before: (consumer, producer, what they share, layers
+    before)."""
 
     body: tuple[Instruction, ...]
     across: tuple[tuple[int, int, str, int], ...]
 
     def left(self, start: int) -> dict[str, int]:
-        """What layers to come wait for, of one that begins at ``start``."""
+        """What they share → producer that later layers wait for, for a layer that begins at ``start``."""
         return {what: start + producer for _, producer, what, _ in self.across}
 
 
-#: Layers before one that it may wait for, where kinds of layers follow each other.
+#: Layers back that a layer may depend on, where kinds of layers alternate.
 MOST_BEFORE = 8
 
 
 def numbered(body: Sequence[Instruction], layer: int) -> list[Instruction]:
-    """The instructions as those of another layer."""
+    """The instructions with another layer's number."""
     return [
         instruction if instruction.layer in (-1, layer) else instruction.at(layer, instruction.after)
         for instruction in body

@@ -1,8 +1,8 @@
-"""What ranks are told to do, as data: instructions on named streams, and the mesh that their groups are lines of.
+"""Programs of ranks as data: instructions on named streams, and the mesh whose lines are the process groups.
 
-:mod:`tspsim.program.instructions` has the instructions, when one may start, and ranks by coordinates,
-:mod:`tspsim.program.excerpts` programs made of others, and :mod:`tspsim.program.layout` where different things stand in
-a program and what follows each of them.
+:mod:`tspsim.program.instructions` defines the instructions, the order in which a rank's may start, and the coordinates
+of ranks. :mod:`tspsim.program.excerpts` shortens programs and adds dependencies, :mod:`tspsim.program.layout` prices a
+program at once.
 """
 
 from __future__ import annotations

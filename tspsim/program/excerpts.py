@@ -1,4 +1,4 @@
-"""Programs made of others: fewer iterations of what repeats, and instructions that wait for more."""
+"""Programs derived from programs: with fewer iterations of what repeats, cut in two, with more dependencies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Item = Instruction | Repeat
 
 @dataclass(frozen=True)
 class RepetitionCut:
-    """A repetition that is run in part: from item ``first`` on ``total`` times ``items`` items, or a Repeat (0)."""
+    """A repetition that is run in part: ``total`` times the ``items`` items from item ``first`` on.
+
+    ``items`` is 0 where item ``first`` is a :class:`Repeat`.
+    """
 
     first: int
     items: int
@@ -24,7 +27,19 @@ class RepetitionCut:
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Shorter programs, and what was cut: first iterations of several items, then inside the Repeats that are left."""
+    """Shortened programs and their cuts.
+
+    Attributes
+    ----------
+    programs
+        The programs after all cuts.
+    outer
+        Cuts of groups of items (micro-batches), made first.
+    inner
+        Cuts of the Repeats in what the outer cuts leave.
+    between
+        The programs after the outer cuts alone.
+    """
 
     programs: tuple[Program, ...]
     outer: tuple[RepetitionCut, ...]
@@ -33,9 +48,9 @@ class Excerpt:
 
 
 def excerpt_of(programs: Sequence[Program], refused: Set[RepetitionCut], kept: int) -> Excerpt | None:
-    """Programs with ``kept`` iterations of each repetition that is not ``refused``.
+    """Shorten programs to ``kept`` iterations of each repetition that is not ``refused``.
 
-    None where the programs differ in shape, or less than half is saved.
+    None if the programs differ in shape, or if more than half of the instructions would remain.
     """
     if len({tuple(shape(item) for item in program.items) for program in programs}) != 1:
         return None
@@ -63,7 +78,7 @@ def shape(item: Item) -> int:
 
 
 def micro_batches(programs: Sequence[Program], kept: int) -> tuple[RepetitionCut, ...]:
-    """The longest run of equal groups of items, the same in all programs, if they are more than ``kept``."""
+    """The longest run of more than ``kept`` equal groups of items, equal in all programs; empty: there is none."""
     numbers: dict[object, int] = {}
     rows = np.array([[numbers.setdefault(key, len(numbers)) for key in keys_of(program)] for program in programs])
     items = rows.shape[1]
@@ -78,7 +93,7 @@ def micro_batches(programs: Sequence[Program], kept: int) -> tuple[RepetitionCut
 
 
 def keys_of(program: Program) -> Iterator[tuple[object, ...]]:
-    """What every item does, and what it waits for relative to where it stands."""
+    """A key of every item: what it does, and its dependencies relative to its own position."""
     position = 0
     contents: dict[int, Content] = {}
 
@@ -95,7 +110,7 @@ def keys_of(program: Program) -> Iterator[tuple[object, ...]]:
 
 
 def without_items(program: Program, cut: RepetitionCut, kept: int) -> Program:
-    """The program with ``kept`` of the iterations."""
+    """The program with ``kept`` iterations of a run of items."""
     begin = cut.first + (kept - 1) * cut.items
     end = begin + (cut.total - kept) * cut.items
     items = program.items
@@ -115,7 +130,7 @@ def without_iterations(program: Program, cut: RepetitionCut, kept: int) -> Progr
 
 
 def moved(items: Sequence[Item], before: int, gone: int) -> Iterator[Item]:
-    """Items that stand ``gone`` instructions earlier, with what they wait for: the last ones are left."""
+    """The items, ``gone`` instructions earlier. Dependencies at ``before`` or later move with them."""
     for item in items:
         if isinstance(item, Repeat) or not item.after:
             yield item
@@ -124,7 +139,7 @@ def moved(items: Sequence[Item], before: int, gone: int) -> Iterator[Item]:
 
 
 def iteration_of(program: Program, cut: RepetitionCut) -> tuple[int, list[str]]:
-    """Where the first iteration of a cut begins in the unrolled program, and the stream of each instruction of one."""
+    """Index of a cut's first instruction in the unrolled program, and the streams of an iteration's instructions."""
     items, place = program.items, cut.first
     first, item = sum(map(length_of, items[:place])), items[place]
     if isinstance(item, Repeat) and not cut.items:
@@ -133,12 +148,11 @@ def iteration_of(program: Program, cut: RepetitionCut) -> tuple[int, list[str]]:
     return first, [issued.instruction.stream for issued in iteration.unrolled()]
 
 
-def parted_behind_layers(program: Program) -> tuple[Program, Program | None]:
-    """A program up to the first collective behind all layers before which everything else has to end, and from it on;
-    None where there is no such collective.
+def split_after_layers(program: Program) -> tuple[Program, Program | None]:
+    """Split a program at the first collective after all layers that waits for everything before it.
 
-    Ranks that are alike until then may not be in it: a tree of all ranks, which sums the norm of gradients, has a place
-    of its own for each.
+    The second part is None if there is no such collective. Ranks that are alike up to it may differ in it: in a tree
+    of all ranks, which sums the norm of gradients, every rank has its own place.
     """
     issued = list(program.unrolled())
     order = [(instruction.stream, after) for instruction, _, after in issued]
@@ -154,8 +168,10 @@ def parted_behind_layers(program: Program) -> tuple[Program, Program | None]:
 
 
 def waiting(program: Program, waits: Callable[[Instruction], bool], first: Callable[[Instruction], bool]) -> Program:
-    """The program in which every instruction that ``waits`` does so for the last one before it that comes ``first``; in
-    a body that repeats for that of the turn before, where its own has none yet."""
+    """Make every instruction that ``waits`` depend on the last instruction before it that is ``first``.
+
+    In a repeated body without an earlier one, it depends on the last one of the previous iteration.
+    """
     return Program(program.role, tuple(_waiting(program, waits, first)))
 
 
@@ -188,5 +204,5 @@ def _waiting_turns(item: Repeat, waits: Callable[[Instruction], bool], places: S
 
 
 def _with(instruction: Instruction, index: int) -> Instruction:
-    """The same, waiting for one more."""
+    """The instruction with one more dependency."""
     return instruction.at(instruction.layer, tuple(dict.fromkeys((*instruction.after, index))))

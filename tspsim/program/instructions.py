@@ -1,29 +1,26 @@
-"""What ranks are told to do: plain data, known to the schemes that write it and the engine that runs it.
+"""Instructions of a rank: plain data, written by parallelization schemes and run by the engine.
 
-A :class:`Program` is one role's list of instructions. Each instruction stands on a named *stream* (as in CUDA or
-HIP: a stream runs its instructions in order, one at a time) and may wait for earlier instructions of the same
-program, by index. Groups of ranks are named by mesh axis, never by rank lists, so the same program serves every
-replica. Nothing here knows a device, a link or a clock.
+A :class:`Program` is the list of instructions of one role. Each instruction stands on a named *stream* (as in CUDA or
+HIP, a stream runs its instructions in order, one at a time) and may wait for earlier instructions of the same
+program, by index. Groups of ranks are named by mesh axis, not by rank lists, so that one program serves every
+replica. Instructions know no device, link or clock.
 
     Compute         operators, back to back, on the rank's own device
     Collective      all ranks of the rank's group along an axis meet, then move data together
     SendReceive     a message to and/or from a neighbour along an axis (Send and Recv are its halves)
-    Launch          the host's time to issue one of them, where a software stack is slow at it
+    Launch          host time to issue an instruction, for software stacks that are slow at it
     Copy            bytes between a rank's memory and its host's, or on to a store
     Repeat          a body of instructions, several times; streams run through its borders
 
-One rule says when an instruction may start. A stream runs its instructions one after the other. An instruction begins
-when the one before it on its stream and those that it names in ``after`` have ended. Inside what repeats ``after``
-counts from the start of its own turn.
+One rule says when an instruction may start: the one before it on its stream, and those named in its ``after``, have
+ended. Inside a Repeat, ``after`` counts from the start of its own iteration.
 
-Two modules follow a program in time by this rule. :mod:`tspsim.engine.ranks` replays it as events: there ranks meet,
-and share links and devices, which delays them further. :mod:`tspsim.step.paths.walk` adds it up along one rank, a lower
-bound: it needs no clock and leaves out turns that are alike. `tests/step/test_both_walkers.py` holds the two against
-each other.
+Two modules apply the rule in time. :mod:`tspsim.engine.ranks` replays it as events: ranks meet, share links and
+devices, and so delay one another. :mod:`tspsim.step.paths.walk` adds it up along one rank, a lower bound without a
+clock that skips equal iterations. `tests/step/test_both_walkers.py` compares the two.
 
-A rank is its GPU's number in the cluster (node-major). The :class:`Mesh` says which GPU stands where on which axis: an
-integer array with one dimension an axis; its entries are ranks, of the whole cluster or of a part of it. The groups
-along an axis are its lines.
+A rank is a GPU's number in the cluster (node-major). The :class:`Mesh` is an integer array with one dimension per axis;
+its entries are ranks, of the whole cluster or of a part of it. Groups along an axis are its lines.
 """
 
 from __future__ import annotations
@@ -42,8 +39,9 @@ from ..operators import Operator
 
 
 def waits_in_turn(after: Sequence[int], begin: int, first: int) -> tuple[int, ...]:
-    """Places that the waits of a turn mean which begins at ``begin``; one before ``first``, where no turn stands, is
-    none.
+    """Absolute indices of the dependencies of an iteration that begins at index ``begin``.
+
+    Indices before ``first``, the begin of the first iteration, are dropped.
 
         >>> waits_in_turn((1, -2), begin=6, first=3), waits_in_turn((1, -2), begin=3, first=3)
         ((7, 4), (4,))
@@ -55,7 +53,7 @@ def waits_in_turn(after: Sequence[int], begin: int, first: int) -> tuple[int, ..
 
 
 class StreamOrder:
-    """Instructions of one rank's streams in issue order, and which of them have to be over before the next."""
+    """Instructions of a rank's streams in issue order, and the instructions that must end before each."""
 
     __slots__ = ("_count", "_newest")
 
@@ -64,7 +62,7 @@ class StreamOrder:
         self._count = 0
 
     def issue(self, stream: str, after: Sequence[int]) -> Sequence[int]:
-        """Issue one instruction: the places of those that end before it begins."""
+        """Issue one instruction; returns the indices of those that must end before it begins."""
         place = self._count
         self._count = place + 1
         newest = self._newest.get(stream)
@@ -73,14 +71,14 @@ class StreamOrder:
 
 
 def orders(issued: Iterable[tuple[str, Sequence[int]]]) -> Iterator[Sequence[int]]:
-    """Of every instruction, given by stream and absolute waits, the places of those that end before it begins."""
+    """For every instruction, given as (stream, absolute dependencies): the indices that must end before it begins."""
     order = StreamOrder()
     for stream, after in issued:
         yield order.issue(stream, after)
 
 
 def waits_for_all(issued: Sequence[tuple[str, Sequence[int]]], place: int) -> bool:
-    """Whether an instruction begins when all before it have ended."""
+    """Whether an instruction begins only after all before it have ended."""
     before = list(orders(issued[: place + 1]))
     ended: set[int] = set()
     left = [place]
@@ -95,15 +93,15 @@ def waits_for_all(issued: Sequence[tuple[str, Sequence[int]]], place: int) -> bo
 
 #: Kinds of collectives that nccl-tests measures.
 COLLECTIVE_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all")
-#: One hop of what travels round the ranks of every node: each sends as much as it receives (``ppermute`` by one place
-#: in JAX), along one ring of neighbours or in pieces along several that share no link.
+#: One hop of data around a ring of ranks: every rank sends as many bytes as it receives (``ppermute`` by one place in
+#: JAX), along one ring of neighbours or in pieces along several rings that share no link.
 RING_SHIFT = "ring_shift"
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Operators that follow each other without a wait between them."""
+    """Operators that run back to back."""
 
     operators: tuple[Operator, ...]
     name: str
@@ -113,14 +111,26 @@ class Compute:
     stream: str = "compute"
 
     def at(self, layer: int, after: tuple[int, ...]) -> Compute:
-        """The same in another layer, waiting for others."""
+        """A copy in another layer, with other dependencies."""
         return Compute(self.operators, self.name, self.part, layer, after, self.stream)
 
 
 class Tokens(NamedTuple):
-    """What an all-to-all of an expert-parallel group carries: each rank's ``tokens`` of ``token_bytes`` to ``topk`` of
-    ``experts``, which lie in ``kept_groups`` of ``groups``, by kernels on so many ``multiprocessors`` (those that
-    DeepEP takes unless told)."""
+    """Tokens of an expert-parallel all-to-all (dispatch or combine).
+
+    Attributes
+    ----------
+    tokens
+        Tokens of each rank.
+    token_bytes
+        Bytes of one token on the wire.
+    experts, topk
+        Routed experts of a layer, and those that a token visits.
+    groups, kept_groups
+        Groups of experts, and the groups that a token's experts lie in (group-limited routing).
+    multiprocessors
+        SMs that the communication kernels occupy; DeepEP's default is 24.
+    """
 
     tokens: float
     token_bytes: float
@@ -139,12 +149,11 @@ class Collective:
     #: One of :data:`COLLECTIVE_KINDS`, or :data:`RING_SHIFT`.
     kind: str
     axis: str
-    #: Bytes as nccl-tests counts them: the gathered result of an all-gather, the whole input of a
-    #: reduce-scatter, the vector of an all-reduce or broadcast, what one rank holds before an all-to-all. Of a ring
-    #: shift what a rank sends.
+    #: Bytes as nccl-tests counts them: the gathered result of an all-gather, the input of a reduce-scatter, the vector
+    #: of an all-reduce or broadcast, what one rank holds before an all-to-all; of a ring shift, what a rank sends.
     size_bytes: int
     name: str
-    #: Position along the axis of a broadcast's source.
+    #: Position of a broadcast's source along the axis.
     root: int = 0
     #: A name from :mod:`tspsim.network`, or None: the cheapest.
     algorithm: str | None = None
@@ -152,14 +161,14 @@ class Collective:
     layer: int = -1
     after: tuple[int, ...] = ()
     stream: str = "communication"
-    #: Of an all-to-all to experts and back: what an expert-parallel library needs to know beside the bytes.
+    #: Of an expert-parallel all-to-all: what its library needs beside the bytes.
     tokens: Tokens | None = None
-    #: It is one of so many equal slices of one transfer, which starts and ends once: it takes 1/slices of the whole's
-    #: time, and the whole is ``slices`` times its bytes.
+    #: This collective is one of ``slices`` equal slices of a transfer with one start and one end: it takes 1/slices of
+    #: the time of ``slices`` times its bytes.
     slices: int = 1
 
     def at(self, layer: int, after: tuple[int, ...]) -> Collective:
-        """The same in another layer, waiting for others."""
+        """A copy in another layer, with other dependencies."""
         return Collective(
             self.kind, self.axis, self.size_bytes, self.name, self.root, self.algorithm, self.part, layer, after,
             self.stream, self.tokens, self.slices,
@@ -169,10 +178,10 @@ class Collective:
 @quick
 @dataclass(frozen=True, slots=True)
 class SendReceive:
-    """A message along ``axis``: to the rank ``to`` positions on and from the one ``source`` positions on.
+    """A message along ``axis``: sent to the rank ``to`` positions on, received from the rank ``source`` positions on.
 
-    Either may be None (a pure receive or a pure send). With ``wrap`` the axis is a ring; otherwise a neighbour
-    past the end does not exist and that half is nothing.
+    None leaves a half out (a pure receive or a pure send). With ``wrap`` the axis is a ring; without it, a half whose
+    neighbour lies past the end is left out.
     """
 
     axis: str
@@ -187,7 +196,7 @@ class SendReceive:
     stream: str = "communication"
 
     def at(self, layer: int, after: tuple[int, ...]) -> SendReceive:
-        """The same in another layer, waiting for others."""
+        """A copy in another layer, with other dependencies."""
         return SendReceive(
             self.axis, self.size_bytes, self.name, self.to, self.source, self.wrap, self.part, layer, after,
             self.stream,
@@ -197,9 +206,9 @@ class SendReceive:
 @quick
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The host takes ``host_s`` seconds to issue what waits for this.
+    """The host takes ``host_s`` seconds to issue the instructions that wait for this one.
 
-    It stands on a stream of its own, so the host runs ahead of the device until something makes it wait.
+    It has its own stream: the host runs ahead of the device until a dependency stops it.
     """
 
     name: str
@@ -210,16 +219,17 @@ class Launch:
     stream: str = "host"
 
     def at(self, layer: int, after: tuple[int, ...]) -> Launch:
-        """The same in another layer, waiting for others."""
+        """A copy in another layer, with other dependencies."""
         return Launch(self.name, self.host_s, self.part, layer, after, self.stream)
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Bytes ``out`` of a rank's memory to its host's, or ``in``, by copy engines that take nothing from kernels.
+    """Bytes copied ``out`` of a rank's memory to its host's, or ``in``, by copy engines that take nothing from kernels.
 
-    With ``seconds`` they go on from the host to a store, or come from one, which takes as long whatever else moves.
+    With ``seconds`` the bytes go on from the host to a store, or come from one; that part takes ``seconds``, whatever
+    else moves.
     """
 
     direction: str
@@ -232,17 +242,17 @@ class Copy:
     stream: str = "host copies"
 
     def at(self, layer: int, after: tuple[int, ...]) -> Copy:
-        """The same in another layer, waiting for others."""
+        """A copy in another layer, with other dependencies."""
         return Copy(self.direction, self.size_bytes, self.name, self.seconds, self.part, layer, after, self.stream)
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """``body`` run ``times`` times; an ``after`` inside counts from the start of the body of its own turn.
+    """``body`` run ``times`` times; an ``after`` inside counts from the start of its own iteration.
 
-    A negative index reaches into the turns before (−1 is the last instruction of the one before) and is nothing where
-    there is no such turn; where it ``continues``, what stands before it is one. ``layer_step`` is added to the layer
-    from turn to turn: 1 forward, −1 backward.
+    A negative index points into earlier iterations (−1 is the last instruction of the previous one) and is dropped if
+    there is none; if the Repeat ``continues``, the instructions before it count as earlier iterations. ``layer_step``
+    is added to the layer in each iteration: 1 forward, −1 backward.
     """
 
     body: tuple[Instruction, ...]
@@ -252,12 +262,12 @@ class Repeat:
 
 
 Instruction = Compute | Collective | SendReceive | Launch | Copy
-#: What an instruction does, whatever it waits for and in whatever layer.
+#: What an instruction does, without its layer and dependencies.
 Content = tuple[object, ...]
 
 
 def content(instruction: Instruction) -> Content:
-    """What an instruction does, as a key."""
+    """A key of what an instruction does, without its layer and dependencies."""
     common = (instruction.stream, instruction.name, instruction.part)
     if isinstance(instruction, Compute):
         return *common, instruction.operators
@@ -273,12 +283,12 @@ def content(instruction: Instruction) -> Content:
 
 
 def length_of(item: Instruction | Repeat) -> int:
-    """Instructions of an item of a program, unrolled."""
+    """Instructions of a program's item, unrolled."""
     return item.times * len(item.body) if isinstance(item, Repeat) else 1
 
 
 class Issued(NamedTuple):
-    """An instruction where it stands in the unrolled program: its layer, and absolute indices of what it waits for."""
+    """An instruction of the unrolled program, with its layer and the absolute indices of its dependencies."""
 
     instruction: Instruction
     layer: int
@@ -293,18 +303,18 @@ class Program:
     items: tuple[Instruction | Repeat, ...] = field(default=())
 
     def bodies(self) -> Iterator[tuple[Sequence[Instruction], int]]:
-        """Instructions that run as often, in issue order, and how often."""
+        """Runs of instructions in issue order, and how often each runs."""
         for item in self.items:
             yield (item.body, item.times) if isinstance(item, Repeat) else ((item,), 1)
 
     def counted(self) -> Iterator[tuple[Instruction, int]]:
-        """Every instruction as it is written, and how often it runs there."""
+        """Every instruction as written, and how often it runs."""
         for body, times in self.bodies():
             for instruction in body:
                 yield instruction, times
 
     def unrolled(self) -> Iterator[Issued]:
-        """Every instruction in issue order, repeats unrolled."""
+        """Every instruction in issue order, Repeats unrolled."""
         position = 0
         for item in self.items:
             if not isinstance(item, Repeat):
@@ -331,10 +341,10 @@ class Mesh:
 
     #: Names of the dimensions of ``ranks``, outermost first.
     axes: tuple[str, ...]
-    #: Integer array; ``ranks[coordinates]`` is the GPU at those coordinates. Any set of GPUs, each once.
+    #: Integer array; ``ranks[coordinates]`` is the GPU at those coordinates. Each GPU occurs once.
     ranks: NDArray[np.int64] = field(repr=False)
-    #: Axis → the dimensions it is made of, outermost first, where it is not one itself: groups (:func:`with_groups`)
-    #: share those of the others, and an axis that only a part of which is in a group has two, or three.
+    #: Axis → its dimensions, outermost first, for axes that are no dimension themselves: groups (:func:`with_groups`)
+    #: reuse dimensions of other axes, and an axis that a group splits spans two or three.
     made_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @once
@@ -344,7 +354,7 @@ class Mesh:
         return sizes | {axis: prod(sizes[part] for part in parts) for axis, parts in self.made_of.items()}
 
     def parts(self, axis: str) -> tuple[str, ...]:
-        """The dimensions of an axis, or of those joined by ``+`` (``dp+sp``: all that hold the same weights)."""
+        """The dimensions of an axis, or of several joined by ``+`` (``dp+sp``: all ranks with the same weights)."""
         return tuple(part for name in axis.split("+") for part in self.made_of.get(name, (name,)))
 
     def groups(self, axis: str) -> NDArray[np.int64]:
@@ -359,7 +369,7 @@ class Mesh:
         return self.axes, self.ranks.shape, self.ranks.tobytes(), tuple(sorted(self.made_of.items()))
 
     def per_rank(self, ranks: NDArray[np.int64], values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """``values`` of ``ranks`` as an array indexed by rank, with −1 for GPUs that are not in the mesh."""
+        """``values`` of ``ranks`` as an array indexed by rank; −1 for GPUs outside the mesh."""
         table = np.full(int(self.ranks.max()) + 1, -1, dtype=np.int64)
         table[ranks.reshape(-1)] = values
         return table
@@ -374,8 +384,10 @@ class Mesh:
         return table
 
     def coordinates(self, axes: Sequence[str]) -> tuple[list[dict[str, int]], NDArray[np.int64]]:
-        """The coordinates on some axes, outermost first, that ranks have, in order; and which of them every rank has
-        (by rank, −1 outside the mesh)."""
+        """The coordinates on ``axes`` (outermost first) that occur, in order, and the index of every rank's.
+
+        The second is an array by rank, −1 outside the mesh.
+        """
         ranks = self.ranks.reshape(-1)
         numbers = np.zeros(ranks.size, dtype=np.int64)
         for axis in axes:
@@ -386,6 +398,6 @@ class Mesh:
         return [dict(zip(axes, row, strict=True)) for row in rows], self.per_rank(ranks, which)
 
     def group_of(self, axis: str) -> NDArray[np.int64]:
-        """Number of every rank's group along an axis, as :meth:`groups` counts them (by rank, −1 outside the mesh)."""
+        """Number of every rank's group along an axis, counted as in :meth:`groups` (by rank, −1 outside the mesh)."""
         groups = self.groups(axis)
         return self.per_rank(groups, np.repeat(np.arange(len(groups)), groups.shape[1]))

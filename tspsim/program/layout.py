@@ -1,13 +1,14 @@
-"""Programs laid out flat: kernels and transfers in the order in which they are written, and how often each runs.
+"""The time of a program as a matrix: how often each kernel and transfer runs from each instruction on.
 
-Most steps that serve are *chains*: every kernel and transfer of a program follows the one before, and its host waits
-for none of them. No event is simulated then (`tests/serving` compares every kind of program to the engine): it takes
+Most serving steps are *chains*: every kernel and transfer of a program follows the one before it, and the host waits
+for none of them. Their time needs no events (`tests/serving` compares every kind of program with the engine):
 
     max over i of ( H_i + Σ_{j ≥ i} d_j )
 
-where d_j is what instruction j takes and H_i when the host has issued instruction i. The sums are linear in d: programs
-that are alike but for sizes share one matrix (:attr:`InstructionLayout.follows`), and one product prices each of them.
-The stages of a pipeline are a chain each, one behind the other, and a message counts where it is sent.
+with d_j the time of instruction j and H_i the time at which the host has issued instruction i. The sums are linear in
+d: programs that differ in sizes alone share one matrix (:attr:`InstructionLayout.follows`), and one matrix product
+prices each of them. Each stage of a pipeline is a chain, the stages follow one another, and a message counts where it
+is sent.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from .instructions import Collective, Compute, Instruction, Launch, Program, Rep
 
 Floats = NDArray[np.float64]
 Timed = Operator | Collective | SendReceive
-#: Those that move something.
+#: Instructions that move data between ranks.
 MOVES = (Collective, SendReceive)
 
 
 class Thing(NamedTuple):
-    """A kernel, a collective or a message to the next stage, and the stage that does it."""
+    """A kernel, a collective or a message to the next stage, with the pipeline stage that runs it."""
 
     what: Timed
     stage: int = 0
 
     @property
     def does(self) -> Hashable:
-        """Equal for those that take the same."""
+        """A key that is equal for calls that take the same time."""
         what = self.what
         if isinstance(what, Collective):
             how = what.root, what.algorithm, what.tokens
@@ -48,7 +49,7 @@ class Thing(NamedTuple):
 
 
 def timed(instruction: Instruction) -> Sequence[Timed]:
-    """What of an instruction takes time: a message is its sender's."""
+    """The parts of an instruction that take time; a message counts where it is sent."""
     if isinstance(instruction, Compute):
         return instruction.operators
     if isinstance(instruction, MOVES) and not (isinstance(instruction, SendReceive) and instruction.to is None):
@@ -57,8 +58,10 @@ def timed(instruction: Instruction) -> Sequence[Timed]:
 
 
 def flattened(stages: Sequence[Program]) -> tuple[Hashable, list[Timed]]:
-    """The form of stages' programs, equal for those with the same instructions but for sizes: streams, waits, what the
-    host takes; and what takes time in them as they are written, the body of a repetition once."""
+    """The form of stages' programs, and their kernels and transfers as written (the body of a Repeat once).
+
+    The form has streams, dependencies and host times; it is equal for programs that differ in sizes alone.
+    """
     form: list[Hashable] = []
     every: list[Timed] = []
     for program in stages:
@@ -80,16 +83,16 @@ def flattened(stages: Sequence[Program]) -> tuple[Hashable, list[Timed]]:
 
 
 def chained(stages: Sequence[Program]) -> bool:
-    """Whether everything follows what stands before it, and the host waits for messages of the stage before alone."""
+    """Whether each instruction follows the one before it, and the host waits for nothing but the stage before."""
     return all(_is_chain(program, stage > 0, stage + 1 < len(stages)) for stage, program in enumerate(stages))
 
 
 def _is_chain(program: Program, receives: bool, sends: bool) -> bool:
-    """Of one stage; instructions of no time end with what they follow."""
+    """:func:`chained` for one stage; an instruction without time ends with the one that it follows."""
     hosts: set[str] = set()
     streams: set[str] = set()
     order = StreamOrder()
-    #: Instructions that end with the last that takes time.
+    #: Instructions that end together with the last one that takes time.
     last: set[int] = set()
     arrived = -1
     for index, (instruction, _, after) in enumerate(program.unrolled()):
@@ -119,33 +122,35 @@ def _is_chain(program: Program, receives: bool, sends: bool) -> bool:
 
 @dataclass(frozen=True)
 class InstructionLayout:
-    """Where in programs of one form different things stand, and what follows each place.
+    """Where the distinct kernels and transfers stand in programs of one form, and what follows each instruction.
 
-    Things of layers of one kind are the same where they stand at the same place of the layer.
+    Layers of one kind have the same kernel at the same position.
     """
 
-    #: For each different thing, the index of the first that is like it in :func:`flattened` shorter programs, and
+    #: Of each distinct kernel or transfer: the index of its first occurrence in :func:`flattened` shorter programs, and
     #: its stage.
     where: tuple[tuple[int, int], ...]
-    #: Row i: how often each of them runs from the i-th place of its stage on; places are all instructions, of layers
-    #: that repeat those of the first turn and of the last. Where a stage's host takes no time its first place stands
-    #: for all.
+    #: Row i: how often each of them runs from the i-th place of its stage on. Places are all instructions; of repeated
+    #: layers, those of the first and the last iteration. A stage whose host takes no time has its first place alone.
     follows: Floats
-    #: When the host has issued what stands at each place, after the stage's begin.
+    #: Seconds from the stage's start until the host has issued the instruction at each place.
     issued_s: Floats
-    #: The first place of every stage.
+    #: Index of the first place of every stage.
     starts: tuple[int, ...]
-    #: Whether that is all there is to its time.
+    #: Whether the programs are chains, so that the matrix gives their whole time.
     chained: bool
-    #: Of every stage what runs from its first kernel on, and behind its last one; places until each of them.
+    #: Of every stage: how often each runs from the first kernel on, and behind the last kernel; and the number of
+    #: places up to each of these two.
     first_kernel: Floats
     behind_kernels: Floats
     until: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, stages: Sequence[Program], shorter: Sequence[Program]) -> InstructionLayout | None:
-        """Of stages' programs, whose things are looked up in those of the same with fewer layers; None where they are
-        not all there."""
+        """The layout of stages' programs, with its kernels looked up in ``shorter``: the same with fewer layers.
+
+        None if the shorter programs lack some.
+        """
         whole, few = _first_of_each(stages), _first_of_each(shorter)
         if [name for _, name in whole.values()] != [name for _, name in few.values()]:
             return None
@@ -165,11 +170,11 @@ class InstructionLayout:
                     position = 0
                     for instruction in body:
                         if isinstance(instruction, Launch):
-                            # A host that waits for what a stage before sends begins anew when that is here.
+                            # A host that waits for a message starts again when the message arrives.
                             host_s = 0.0 if instruction.after else host_s + instruction.host_s
                             continue
                         if isinstance(instruction, SendReceive) and instruction.to is None:
-                            # What a stage waits for was issued long before.
+                            # The kernels behind a receive were issued long before it ends.
                             host_s = 0.0
                         if isinstance(instruction, Compute):
                             kernels.append(len(runs))
@@ -196,15 +201,15 @@ class InstructionLayout:
         return cls(where, *whole_s, chained(stages), firsts, behinds, tuple(until))
 
     def different(self, every: Sequence[Timed]) -> list[Thing]:
-        """The different ones of what takes time in the shorter programs."""
+        """The distinct kernels and transfers among those of the shorter programs."""
         return [Thing(every[index], stage) for index, stage in self.where]
 
     def makespan_s(self, taken_s: Sequence[float]) -> float:
-        """Seconds of all stages one after the other, where different things take so much."""
+        """Seconds of all stages, one after the other; ``taken_s``: seconds of each distinct kernel or transfer."""
         return self.ends_s(self.issued_s + self.follows @ np.array(taken_s))
 
     def slowest_s(self, taken_s: Sequence[float]) -> float:
-        """Seconds of the stage that is at work longest, from its first kernel to its last."""
+        """Seconds of the slowest stage, from its first kernel to the end of its last."""
         taken = np.array(taken_s)
         from_places = self.issued_s + self.follows @ taken
         ends = self.first_kernel @ taken, self.behind_kernels @ taken
@@ -216,15 +221,17 @@ class InstructionLayout:
         return max(worked, default=0.0)
 
     def ends_s(self, from_places: Floats) -> float:
-        """The same from what each place takes with all that follows."""
+        """Seconds of all stages; ``from_places``: seconds from each place's issue to the end of its stage."""
         if len(self.starts) == 1:
             return float(np.maximum.reduce(from_places))
         return float(np.maximum.reduceat(from_places, self.starts).sum())
 
 
 def _layers_of(stage: int, program: Program) -> Iterator[tuple[Hashable, Sequence[Instruction], int]]:
-    """A stage's layers, and what stands between them, with how often they run in a row; the first of each is equal for
-    layers of one kind, which share their operators, in one pass through a model."""
+    """A stage's layers and the instructions between them, each with a key and its repetitions in a row.
+
+    The key is equal for layers of one kind, which share their operators, within one pass through the model.
+    """
     outside = 0
     for bodies, times in _bodies(program):
         layer = bodies[0].layer
@@ -234,7 +241,7 @@ def _layers_of(stage: int, program: Program) -> Iterator[tuple[Hashable, Sequenc
 
 
 def _bodies(program: Program) -> Iterator[tuple[Sequence[Instruction], int]]:
-    """Layers and what stands between them: of a layer that is not repeated every instruction is an item."""
+    """Layers and the instructions between them; a layer that is not repeated is one item per instruction."""
     alone: list[Instruction] = []
     for item in program.items:
         if alone and (isinstance(item, Repeat) or item.layer != alone[-1].layer):
@@ -251,7 +258,7 @@ def _bodies(program: Program) -> Iterator[tuple[Sequence[Instruction], int]]:
 def _first_of_each(
     stages: Sequence[Program],
 ) -> dict[tuple[Hashable, int], tuple[tuple[int, int], tuple[str, Hashable]]]:
-    """Of each different thing: where the first one stands, the name of its instruction and what it does."""
+    """Of each distinct kernel or transfer: (index, stage) of its first occurrence, the instruction's name, a key."""
     firsts: dict[tuple[Hashable, int], tuple[tuple[int, int], tuple[str, Hashable]]] = {}
     index = 0
     for stage, program in enumerate(stages):

@@ -1,4 +1,4 @@
-"""The question a user asks: a cluster, a workload, and the plans to compare.
+"""Scenarios: a cluster, a workload, and the plans to compare.
 
 A scenario is YAML (or a dict of the same shape)::
 
@@ -9,8 +9,8 @@ A scenario is YAML (or a dict of the same shape)::
       - {name: TSP8, tsp: 8}
       - {name: TP8, tp: 8}
 
-:func:`load` reads and checks one. What a scenario leaves out has the default written here, and
-:meth:`Scenario.to_dict` gives them all, so that a report can state them.
+:func:`load` reads and checks one. Defaults stand in the fields here; :meth:`Scenario.to_dict` fills them all in, so
+that a report can state them.
 """
 
 from __future__ import annotations

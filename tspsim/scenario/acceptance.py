@@ -1,8 +1,8 @@
-"""How many drafts are accepted: measured acceptance lengths by model, drafter and what prompts are like
+"""Acceptance of drafts: measured acceptance lengths by model, drafter and kind of prompt
 (workloads/traffic/acceptance.yaml).
 
-L_k tokens a step with k drafts (L_0 = 1) are L_k = 1 + Σ_{i≤k} Π_{j≤i} a_j, where a_i is the share of drafts at
-position i that is accepted when all before it were; so a_i = (L_i − L_{i−1}) / (L_{i−1} − L_{i−2}), and a_1 = L_1 − 1.
+With k drafts a step advances L_k tokens (L_0 = 1): L_k = 1 + Σ_{i≤k} Π_{j≤i} a_j, with a_i the share of drafts at
+position i that are accepted if all before them were. So a_i = (L_i − L_{i−1}) / (L_{i−1} − L_{i−2}), and a_1 = L_1 − 1.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from ..base.memo import remembered
 from ..traffic.traces import FOLDER
 
 FILE = "acceptance.yaml"
-#: What prompts are like, whose acceptance differs: real ones, of which coding is measured; random tokens behind the
-#: model's chat template; random tokens alone.
+#: Kinds of prompt with acceptances of their own: coding (a measured real use), random tokens behind the model's chat
+#: template, random tokens alone.
 Prompts = Literal["coding", "chat", "random"]
 USUAL: Prompts = "coding"
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """Tokens a step with 1, 2, … drafts, and where that is from."""
+    """Measured tokens per step with 1, 2, … drafts, and the source."""
 
     lengths: tuple[float, ...]
     source: str
 
     def rates(self, drafts: int) -> tuple[float, ...]:
-        """a_i of each of so many drafts; beyond those measured the last one's.
+        """a_i of each of ``drafts`` drafts; beyond the measured ones, that of the last.
 
         >>> [round(rate, 3) for rate in Accepted((1.83, 2.43), "").rates(3)]
         [0.83, 0.723, 0.723]
@@ -42,13 +42,13 @@ class Accepted:
 
 
 def rates_of(lengths: Sequence[float]) -> tuple[float, ...]:
-    """a_i of measured lengths."""
+    """a_i from acceptance lengths L_1, L_2, …."""
     steps = [after - before for before, after in zip((1.0, *lengths), lengths, strict=False)]
     return tuple(after / before if before else 0.0 for before, after in zip((1.0, *steps), steps, strict=False))
 
 
 def length_of(rates: Sequence[float]) -> float:
-    """Tokens a step where each draft is accepted at its rate.
+    """Tokens per step if draft i is accepted with ``rates[i]``.
 
     >>> round(length_of((0.83, 0.723)), 2)
     2.43
@@ -61,7 +61,7 @@ def length_of(rates: Sequence[float]) -> float:
 
 
 def rate_of(length: float, drafts: int) -> float:
-    """The rate, the same at every position, at which a step advances by ``length``.
+    """The rate, equal at every position, with which a step advances ``length`` tokens.
 
     >>> round(length_of((rate_of(2.5, 3),) * 3), 6)
     2.5
@@ -74,8 +74,10 @@ def rate_of(length: float, drafts: int) -> float:
 
 
 def measured(model: str, draft: str, prompts: Prompts = USUAL) -> Accepted | None:
-    """Of a model, by its catalog name or its file's, on prompts of a kind; on others of the usual kind where nobody has
-    measured it on those, which its source then says; None where nobody has measured it at all."""
+    """The acceptance of a model, given by its catalog name or file, on prompts of a kind.
+
+    If nobody measured it on that kind, the usual kind's, and the source says so; None if nobody measured it at all.
+    """
     entry = _table().get(Path(model).stem if catalog.is_path(model) else model, {}).get(draft)
     if entry is None:
         return None

@@ -1,4 +1,4 @@
-"""The cluster of a scenario, and what of it is slower than specified or dead."""
+"""The cluster of a scenario, with slow and dead parts."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .section import Name, Section, refuse
 from .variation import Variation
 
 MOST_NODES = 2**16
-#: A switch or NIC.
+#: Name of a switch or NIC.
 Named = Annotated[StrictStr, Field(min_length=1, max_length=60)]
-#: A GPU by its number, or a switch or NIC by its name.
+#: A GPU by its number, a switch or NIC by its name.
 Vertex = StrictInt | Named
 
 
 class SlowLink(Section):
-    """A link that has lost bandwidth or is dead, in both directions: an xGMI pair, a GPU's NVLink, a NIC's rail."""
+    """A link with reduced bandwidth (0: dead) in both directions: an xGMI pair, a GPU's NVLink, a NIC's rail."""
 
     between: tuple[Vertex, Vertex] = Field(description="GPU numbers, or names such as node0/switch and node0/nic3")
-    factor: Annotated[float, Field(ge=0, le=1)] = Field(description="share of its bandwidth that is left; 0 is dead")
+    factor: Annotated[float, Field(ge=0, le=1)] = Field(description="share of the bandwidth that is left; 0: dead")
 
     def in_words(self) -> str:
         ends = f"The link between {end(self.between[0])} and {end(self.between[1])}"
@@ -37,18 +37,18 @@ class SlowLink(Section):
 
 
 class SlowGpu(Section):
-    """A GPU whose kernels take longer than those of the others."""
+    """A GPU whose kernels take longer than the others'."""
 
     gpu: Annotated[StrictInt, Field(ge=0)] = Field(description="number in the cluster, node by node from 0")
-    factor: Annotated[float, Field(ge=1, le=1000)] = Field(description="its kernels' time over the others'")
+    factor: Annotated[float, Field(ge=1, le=1000)] = Field(description="time of its kernels over the others'")
 
 
 class Faults(Section):
-    """What is not as specified: slower and dead links, dead switches and NICs, slower GPUs."""
+    """Faults of a cluster: slow and dead links, dead switches and NICs, slow GPUs."""
 
     links: Annotated[tuple[SlowLink, ...], Field(max_length=1000)] = Field((), description="slower and dead links")
     dead: Annotated[tuple[Named, ...], Field(max_length=1000)] = Field(
-        (), description="switches and NICs that are down, such as node0/nic3 or rail3/leaf0: all their links are dead"
+        (), description="switches and NICs that are down, such as node0/nic3 or rail3/leaf0; all their links are dead"
     )
     slow_gpus: Annotated[tuple[SlowGpu, ...], Field(max_length=1000)] = Field(
         (), description="GPUs whose kernels take longer"
@@ -68,7 +68,7 @@ class Faults(Section):
         return self
 
     def in_words(self) -> tuple[str, ...]:
-        """A sentence a fault."""
+        """A sentence per fault."""
         return (
             *(link.in_words() for link in self.links),
             *(f"{shorten(name)} is down; messages go round it (`cluster.faults.dead`)." for name in self.dead),
@@ -81,16 +81,16 @@ class Faults(Section):
 
 
 def end(vertex: Vertex) -> str:
-    """One end of a link, as people call it."""
+    """An end of a link, for people."""
     return f"GPU {vertex}" if isinstance(vertex, int) else shorten(vertex)
 
 
 class MeasuredBandwidths(Section):
-    """Bandwidths between nodes: ``rows[i][j]`` reaches node j from node i with all NICs of both at work."""
+    """Measured bandwidths between nodes: ``rows[i][j]`` from node i to node j, with all NICs of both at work."""
 
-    unit: StrictStr = Field("GB/s", description="of the numbers in rows")
+    unit: StrictStr = Field("GB/s", description="unit of the numbers in rows")
     rows: Annotated[tuple[tuple[Annotated[float, Field(ge=0)], ...], ...], Field(min_length=2, max_length=256)] = Field(
-        description="a row a node that sends, a column a node that receives; the diagonal is not read"
+        description="a row per sending node, a column per receiving node; the diagonal is not read"
     )
 
     @model_validator(mode="after")
@@ -110,57 +110,57 @@ class MeasuredBandwidths(Section):
         return tuple(tuple(rate * unit for rate in row) for row in self.rows)
 
     def of_nodes(self, nodes: int) -> MeasuredBandwidths:
-        """Of the first nodes alone."""
+        """The measurements of the first ``nodes`` nodes."""
         return self.model_copy(update={"rows": tuple(row[:nodes] for row in self.rows[:nodes])})
 
 
 class Island(Section):
-    """Nodes with a fabric of their own, and perhaps other GPUs."""
+    """Nodes with a fabric of their own, and optionally with other GPUs."""
 
-    nodes: Annotated[PositiveNumber, Field(le=MOST_NODES)] = Field(description="how many, in order of their numbers")
-    fabric: Name = Field(description="inside it, from the catalog of fabrics")
-    device: Name | None = Field(None, description="its GPUs, no faster than the cluster's, which they are by default")
+    nodes: Annotated[PositiveNumber, Field(le=MOST_NODES)] = Field(description="number of nodes, in order")
+    fabric: Name = Field(description="fabric inside the island, from the catalog of fabrics")
+    device: Name | None = Field(None, description="its GPUs, no faster than the cluster's; default: the cluster's")
 
 
 class ClusterInline(Section):
-    """A cluster in the scenario's own words; :mod:`tspsim.network` builds it."""
+    """A cluster described in the scenario; :mod:`tspsim.network` builds it."""
 
     device: Name | None = Field(None, description="GPU, from the catalog of devices")
-    nodes: Annotated[PositiveNumber, Field(le=MOST_NODES)] = Field(1, description="how many; from two on with a fabric")
-    fabric: Name | None = Field(None, description="between nodes, from the catalog of fabrics")
-    node: Name | None = Field(None, description="node type; the device's usual eight-GPU node when left out")
+    nodes: Annotated[PositiveNumber, Field(le=MOST_NODES)] = Field(1, description="number of nodes; two need a fabric")
+    fabric: Name | None = Field(None, description="fabric between nodes, from the catalog of fabrics")
+    node: Name | None = Field(None, description="node type; default: the device's usual eight-GPU node")
     gpus_per_node: PositiveNumber | None = Field(
-        None, description="GPUs that are used of each node, with their share of its NICs; all when left out"
+        None, description="GPUs used of each node, with their share of its NICs; default: all"
     )
     power_limit: Annotated[Watts, Field(gt=0)] | None = Field(
-        None, description="what a GPU of its device may draw, such as 500 W; the device's own when left out"
+        None, description="power limit of a GPU, such as 500 W; default: the device's own"
     )
     oversubscription: Annotated[float, Field(ge=1, le=64)] | None = Field(
-        None, description="leaf downlinks over uplinks; the fabric's own when left out"
+        None, description="leaf downlinks over uplinks; default: the fabric's own"
     )
     transport: Name | None = Field(
-        None, description="what carries messages, from the catalog of transports: infiniband, roce; the fabric's own"
+        None, description="transport, from the catalog of transports: infiniband, roce; default: the fabric's own"
     )
     nic_bandwidth: BytesPerSecond | None = Field(
-        None, description="of every NIC between nodes, such as 200 Gb/s, instead of the fabric's own"
+        None, description="bandwidth of every NIC between nodes, such as 200 Gb/s; default: the fabric's own"
     )
     library: Name | None = Field(
-        None, description="version or launch mode of the node's collective library, such as NCCL 2.29.2; its default"
+        None, description="version or launch mode of the node's collective library, such as NCCL 2.29.2"
     )
     islands: Annotated[tuple[Island, ...], Field(max_length=64)] = Field(
-        (), description="nodes that have a fabric of their own; `fabric` is what all have in common"
+        (), description="groups of nodes with a fabric of their own; `fabric` joins the groups"
     )
     topology: Annotated[StrictStr, Field(min_length=1, max_length=400)] | None = Field(
-        None, description="GraphML file whose links take the place of the node's and the fabric's"
+        None, description="GraphML file whose links replace the node's and the fabric's"
     )
     measured: MeasuredBandwidths | None = Field(
-        None, description="bandwidth between every two nodes, instead of the switches"
+        None, description="measured bandwidth between every two nodes, in place of the switches"
     )
     routing: RoutingChoice | None = Field(
-        None, description="of equal paths between switches: a policy's name, or its name and seeds; default: spread"
+        None, description="choice among equal paths between switches: a policy, or its name and seeds; default: spread"
     )
-    faults: Faults | None = Field(None, description="links and GPUs that are slower than specified, or dead")
-    variation: Variation | None = Field(None, description="how far GPUs differ, and one between steps; not at all")
+    faults: Faults | None = Field(None, description="slow and dead links, slow GPUs")
+    variation: Variation | None = Field(None, description="variation between GPUs and between steps; default: none")
 
     @model_validator(mode="after")
     def _connected(self) -> ClusterInline:
@@ -187,7 +187,7 @@ class ClusterInline(Section):
         return self
 
     def in_words(self) -> tuple[str, ...]:
-        """What of it is not as its parts come: GPUs left out, then a sentence a fault."""
+        """Sentences on what differs from the cluster's parts: GPUs left out, limits, islands, faults, variation."""
         used = self.gpus_per_node
         are = "GPU is used, with its" if used == 1 else "GPUs are used, with their"
         part = f"Of each node {used} {are} share of its NICs, and paid (`cluster.gpus_per_node`)."
@@ -202,7 +202,7 @@ class ClusterInline(Section):
         return (*sentences, *self._islands_in_words(), *faults, *varied)
 
     def _islands_in_words(self) -> Iterator[str]:
-        """A sentence an island."""
+        """A sentence per island."""
         first = 0
         for island in self.islands:
             nodes = f"Nodes {first} to {first + island.nodes - 1}" if island.nodes > 1 else f"Node {first}"

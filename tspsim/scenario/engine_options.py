@@ -1,4 +1,4 @@
-"""Options of a serving engine as a scenario states them: real names, and values that the engine itself judges."""
+"""Options of a serving engine in a scenario: the engine's own names, with values that its scheduler checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic_core import core_schema
 from ..base.errors import describe
 from .section import refuse
 
-#: What a single option may be in JSON.
+#: JSON types of a single option.
 PLAIN = ({"type": "boolean"}, {"type": "integer"}, {"type": "number"}, {"type": "string"})
 LONGEST_NAME = 200
 ALLOWED = "a number, a word, true or false"
@@ -21,8 +21,8 @@ ALLOWED = "a number, a word, true or false"
 
 @dataclass(frozen=True)
 class OptionsByName:
-    """Annotates a mapping from an option's name to a number, a word, true, false, or a mapping of those (as
-    ``attention_dp_config`` of TensorRT-LLM); which names there are is the scheduler's business."""
+    """Annotates a mapping of option names to a number, a word, true, false, or a mapping of those (such as
+    ``attention_dp_config`` of TensorRT-LLM). The scheduler knows the names."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         names = core_schema.str_schema(min_length=1, max_length=LONGEST_NAME, strict=True)

@@ -1,4 +1,4 @@
-"""Reading a scenario: overrides, defaults, and whether every name is known."""
+"""Reading scenarios: overrides, defaults, and the check that every name is known."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
 
 
 def _checked(file: str | None, folder: Path | None, data: dict[str, Any], paths: list[str]) -> Scenario:
-    """What a question says, its defaults filled in and its names known."""
+    """The scenario, with defaults filled in and names checked."""
     if asks_for_jobs(data):
         problem = "asks for a fleet of jobs, which tspsim.simulate and `tspsim run` answer and tspsim.fleet.load reads"
         raise InputError(problem, file=file, key=JOBS)
@@ -49,13 +49,13 @@ def _checked(file: str | None, folder: Path | None, data: dict[str, Any], paths:
 def read(
     source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()
 ) -> tuple[str | None, Path | None, dict[str, Any], list[str]]:
-    """What a question says, whichever it is: its file and folder (None of a mapping), its data with ``overrides``
-    set, and the keys that they set.
+    """A question of any kind: its file and folder (None for a mapping), its data with ``overrides`` set, and the keys
+    that they set.
 
     Raises
     ------
     InputError
-        There is no such file, it is no question, or an override does not fit it.
+        The file does not exist, is no question, or an override does not fit it.
     """
     if isinstance(source, Mapping):
         file, folder, data = None, None, dict(source)
@@ -67,12 +67,12 @@ def read(
 
 
 def load_text(text: str, file: str | Path, overrides: Sequence[str] = ()) -> Scenario:
-    """Read and check the text of a scenario as if it stood in ``file``, which need not be there.
+    """Read and check the text of a scenario as if it stood in ``file``, which need not exist.
 
     Raises
     ------
     InputError
-        As :func:`load` raises it of the file.
+        As :func:`load` does for the file.
 
     >>> load_text("name: first", "first.yaml")
     Traceback (most recent call last):
@@ -85,7 +85,7 @@ def load_text(text: str, file: str | Path, overrides: Sequence[str] = ()) -> Sce
 def read_text(
     text: str, file: str | Path, overrides: Sequence[str] = ()
 ) -> tuple[str, Path, dict[str, Any], list[str]]:
-    """As :func:`read`, of a text that would stand in ``file``."""
+    """:func:`read` for a text, as if it stood in ``file``."""
     path = Path(file)
     data = dialect.mapping_of(text, path)
     _refuse_other_kinds(path, data)
@@ -93,7 +93,7 @@ def read_text(
 
 
 def _overridden(data: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """A mapping with ``overrides`` set, and the keys that they set."""
+    """The data with ``overrides`` set, and the keys that they set."""
     data = _on_the_first_offer(data)
     paths = []
     for override in overrides:
@@ -102,16 +102,16 @@ def _overridden(data: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[st
     return data, paths
 
 
-#: The key that makes a question one of a fleet.
+#: The key that makes a question one about a fleet.
 JOBS = "jobs"
 
 
 def asks_for_jobs(data: Mapping[str, Any]) -> bool:
-    """Whether a question is one of many jobs on a cluster (:mod:`tspsim.fleet`)."""
+    """Whether a question is about a fleet of jobs (:mod:`tspsim.fleet`)."""
     return JOBS in data
 
 
-#: Where an entry of another kind is named, and by which key.
+#: Catalog → the key of a scenario that names its entries.
 _NAMED_BY = {
     "devices": "names a device: cluster: {device: …}",
     "nodes": "names a node: cluster: {node: …}",
@@ -125,7 +125,7 @@ _NAMED_BY = {
 
 
 def _refuse_other_kinds(path: Path, data: Mapping[str, Any]) -> None:
-    """A model's config.json, or an entry of another catalog, given as the question itself."""
+    """Raise InputError if the file is a model's config.json or another catalog's entry instead of a question."""
     kind = catalog.kind_of(path, data)
     if kind is not None and kind != "scenarios" and not {"workload", "plans", JOBS} & data.keys():
         what = f"describes a {kind.removesuffix('s')}, not a scenario"
@@ -137,7 +137,7 @@ _DECIMAL_THOUSANDS = re.compile(r"\s*([0-9][0-9_.]*)\s*([kKM])\s*")
 
 
 def _remarks(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """A sentence where a length is in thousands though lengths come in powers of two: 32k is 32,000 tokens."""
+    """A sentence if the sequence length has a decimal prefix, though lengths are usually powers of two (32k, 32Ki)."""
     workload = data.get("workload")
     text = workload.get("sequence") if isinstance(workload, Mapping) else None
     if not isinstance(text, str) or (match := _DECIMAL_THOUSANDS.fullmatch(text)) is None:
@@ -149,7 +149,7 @@ def _remarks(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _on_the_first_offer(data: dict[str, Any]) -> dict[str, Any]:
-    """A purchase that names no cluster is asked on its first offer's; before overrides, which may change that."""
+    """A purchase without a cluster takes its first offer's; before overrides, which may change it."""
     offers = data.get("offers")
     first = offers[0] if isinstance(offers, list | tuple) and offers else None
     if "cluster" in data or not isinstance(first, Mapping) or "cluster" not in first:
@@ -158,12 +158,12 @@ def _on_the_first_offer(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def assignment(text: str, option: str, form: str) -> tuple[str, str, str]:
-    """The key path of a ``path=…`` given to an option, what stands behind it, and the place that messages name.
+    """Split an option's ``path=value`` into key path, value, and the place that messages name.
 
     Raises
     ------
     InputError
-        The text is not of that form.
+        The text is not of the form ``form``.
     """
     path, equals, rest = text.partition("=")
     path = path.strip()
@@ -174,7 +174,7 @@ def assignment(text: str, option: str, form: str) -> tuple[str, str, str]:
 
 
 def _override(data: dict[str, Any], override: str) -> tuple[str, dict[str, Any]]:
-    """The key path that one ``path=value`` sets, and a copy of ``data`` with the value there."""
+    """The key path that ``path=value`` sets, and a copy of ``data`` with the value set."""
     path, text, place = assignment(override, "--set", "path=value, such as workload.sequence=64Ki")
     try:
         value = dialect.parse_yaml(text)
@@ -183,13 +183,15 @@ def _override(data: dict[str, Any], override: str) -> tuple[str, dict[str, Any]]
         raise error.at(file=place) from None
 
 
-#: What of a cluster makes it one machine and not another.
+#: Keys that identify the machine of a cluster.
 _MACHINE = ("device", "node")
 
 
 def _on_every_offer(data: dict[str, Any], path: str, value: object) -> dict[str, Any]:
-    """A key of the cluster in every offer too, each of which has a cluster of its own; raises InputError where they are
-    told apart by it, or are names."""
+    """A key of the cluster, set in the cluster of every offer too.
+
+    Raises InputError if the key identifies the machine, or an offer names its cluster.
+    """
     first, _, key = path.partition(".")
     offers = data.get("offers")
     if first != "cluster" or not isinstance(offers, list | tuple) or not offers:
@@ -207,7 +209,7 @@ def _on_every_offer(data: dict[str, Any], path: str, value: object) -> dict[str,
 
 
 def _assign(data: Any, path: str, value: object) -> Any:
-    """A copy of ``data`` with ``value`` at ``path``; nothing changes in place: YAML aliases share."""
+    """A copy of ``data`` with ``value`` at ``path``. Nothing changes in place, since YAML aliases share objects."""
     if not path:
         return value
     if isinstance(data, list | tuple):
@@ -221,7 +223,7 @@ def _assign(data: Any, path: str, value: object) -> Any:
 
 
 def _entry(entries: Sequence[Any], path: str) -> tuple[int, str]:
-    """Position of the list entry that ``path`` begins with, and the rest; names may contain dots."""
+    """Position of the list entry that ``path`` starts with, and the rest of the path; names may contain dots."""
     names = [entry.get("name") if isinstance(entry, Mapping) else None for entry in entries]
     named = [name for name in names if isinstance(name, str) and f"{path}.".startswith(f"{name}.")]
     if named:
@@ -234,7 +236,7 @@ def _entry(entries: Sequence[Any], path: str) -> tuple[int, str]:
 
 
 def located(kind: catalog.Kind, name: str | None, folder: Path | None, key: str) -> str | None:
-    """A name of the catalog as it is, a path made reachable from here; raises InputError at ``key``."""
+    """A catalog name unchanged, or the resolved path of a file; raises InputError at ``key`` if there is none."""
     if name is None:
         return None
     try:
@@ -245,12 +247,12 @@ def located(kind: catalog.Kind, name: str | None, folder: Path | None, key: str)
 
 
 def with_known_parts(cluster: str | ClusterInline, folder: Path | None, key: str) -> str | ClusterInline:
-    """A cluster whose every name is known, with paths beside the scenario's file made reachable from here.
+    """The cluster with every name checked and paths beside the scenario's file resolved.
 
     Raises
     ------
     InputError
-        A name is unknown; the nearest is offered.
+        A name is unknown; the message offers the nearest.
     """
     if isinstance(cluster, ClusterInline):
         kinds: dict[str, catalog.Kind] = {
@@ -283,7 +285,7 @@ def _known_island(island: Island, folder: Path | None, key: str) -> Island:
 
 
 def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
-    """The scenario with every catalog name checked, and paths beside its file made reachable from here."""
+    """The scenario with every catalog name checked and paths beside its file resolved."""
 
     def known_cluster(cluster: str | ClusterInline, key: str) -> str | ClusterInline:
         return with_known_parts(cluster, folder, key)

@@ -1,6 +1,6 @@
-"""The loop of reinforcement learning around a training step: who generates, who judges, and what is trained beside.
+"""The loop of reinforcement learning around a training step: generation, judging models, and models trained beside.
 
-Its presence makes a question one of whole iterations: :mod:`tspsim.loop` answers it.
+A scenario with a loop asks for whole iterations; :mod:`tspsim.loop` answers it.
 """
 
 from __future__ import annotations
@@ -20,53 +20,53 @@ from .section import Name, Section
 from .spread import Spread
 from .workload import Precision, PrecisionSpec
 
-#: Keys of a rollout that are not of its spread.
+#: Keys of a rollout beside those of its spread.
 OWN = ("nodes", "way", "ahead", "engine")
 
 
 class Rollout(Spread):
-    """How a plan generates: degrees of a replica of its engine, on the GPUs that train or on nodes of their own."""
+    """How a plan generates: degrees of an engine replica, on the GPUs that train or on nodes of their own."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: Rollout.complete(schema))
 
     nodes: PositiveCount | None = Field(
-        None, description="of the cluster's last ones, for generation alone; default: the GPUs that train generate"
+        None, description="how many of the cluster's last nodes generate only; default: the GPUs that train generate"
     )
     way: Annotated[str, OneOf(WAYS.names)] = Field(
-        INTERLEAVED.name, description="who gathers the weights, where the same GPUs train and generate"
+        INTERLEAVED.name, description="how weights are gathered for generation, where the same GPUs train and generate"
     )
     ahead: StrictBool = Field(
-        False, description="with nodes: the next rollouts are made while the last ones are trained on, one update old"
+        False, description="with nodes: the next rollouts are generated during training, with weights one update old"
     )
     engine: EngineOptions = Field({}, description="options of the serving engine by their own names")
 
     @property
     def degree_keys(self) -> dict[str, Any]:
-        """Degrees and switches as a plan that serves states them."""
+        """Degrees and switches, as a serving plan states them."""
         stated_keys = self.model_fields_set - {*OWN, "name"}
         keys = {name: value for name in sorted(stated_keys) if (value := getattr(self, name)) is not None}
         return {"recomputation": "none", **keys}
 
     @model_serializer(mode="wrap")
     def _as_stated(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What differs from the defaults; the way always."""
+        """Stated keys, and ``way`` always."""
         return stated(handler(self), self, keep=("way",))
 
 
 class Loop(Section):
-    """One iteration: rollouts are generated, other models read them, and models are trained on them.
+    """One iteration: rollouts are generated, judged by other models, and trained on.
 
-    The workload is the actor's training, whose ``sequence`` is the length that rollouts are packed into.
+    The workload is the actor's training; its ``sequence`` is the length that rollouts are packed into.
     """
 
-    rollouts: PositiveCount = Field(description="prompts of an iteration, each answered once")
-    prompt: Annotated[Lengths, OneKind(LENGTHS, shorthand)] = Field(description="tokens")
-    output: Annotated[Lengths, OneKind(LENGTHS, shorthand)] = Field(description="tokens generated")
+    rollouts: PositiveCount = Field(description="prompts per iteration, each answered once")
+    prompt: Annotated[Lengths, OneKind(LENGTHS, shorthand)] = Field(description="tokens of a prompt")
+    output: Annotated[Lengths, OneKind(LENGTHS, shorthand)] = Field(description="tokens generated for a prompt")
     forwards: dict[Name, Name] = Field(
         {}, description="models that read all rollouts before the update, such as {reference: NAME, reward: NAME}"
     )
     updates: dict[Name, Name] = Field({}, description="models trained beside the actor, such as {critic: NAME}")
-    mini_batches: PositiveCount = Field(1, description="steps of every optimizer an iteration")
-    stack: Name = Field("ideal", description="the software that generates, from the catalog of stacks")
-    precision: Precision | PrecisionSpec = Field("bf16", description="of generation")
-    seed: Annotated[StrictInt, Field(ge=0)] = Field(0, description="of drawn lengths")
+    mini_batches: PositiveCount = Field(1, description="optimizer steps per iteration")
+    stack: Name = Field("ideal", description="software that generates, from the catalog of stacks")
+    precision: Precision | PrecisionSpec = Field("bf16", description="precision of generation")
+    seed: Annotated[StrictInt, Field(ge=0)] = Field(0, description="seed of drawn lengths")

@@ -1,4 +1,4 @@
-"""A parallel plan of a scenario."""
+"""A parallel plan in a scenario."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import (
 
 from ..base.errors import InputError, shorten
 from ..parallel.reasons import OF_THE_MACHINE
-from ..parallel.sought import SOUGHT, Sought
+from ..parallel.search_rule import SEARCH_RULES, SearchRule
 from ..parallel.switches import declared
 from .engine_options import EngineOptions
 from .loop import Rollout
@@ -29,16 +29,16 @@ from .workload import SpeculationSpec
 
 __all__ = ["PlanSpec", "RankPlacement"]
 
-#: Keys of plans that serve requests; a plan that states none has none in its plain data.
+#: Keys of plans that serve requests; :meth:`Scenario.to_dict` leaves out those that a plan does not state.
 SERVING = ("router", "engine", "speculation", "tiers", "pools")
-#: Keys that a plan's plain data has where they are stated.
+#: Keys that the plain data of a plan has only if they are stated.
 WHERE_STATED = (*SERVING, "routing", "rollout")
-#: An entry of ``plans`` that is searched for, and what it is called then.
+#: The entry of ``plans`` that asks for a search, and the name of that plan.
 BEST = "best"
 
 
 class SearchConstraints(Section):
-    """What a plan that is searched for has to keep."""
+    """Constraints of a plan that is searched for."""
 
     limits: Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field(max_length=20)] = Field(
         (), description="as `tspsim plan --limit` takes them: memory_free>=8GiB, step<=20s, schemes=tp,sp"
@@ -47,44 +47,44 @@ class SearchConstraints(Section):
     @model_validator(mode="before")
     @classmethod
     def _plainly(cls, value: Any) -> Any:
-        """``search: true`` asks for nothing more."""
+        """``search: true`` states no constraint."""
         return {} if value is True else value
 
 
-def apart(of_requests: str = "") -> Sought:
-    """A key of requests or of loops, which have planners and claims of their own: of no step."""
-    return Sought(why_not="of no single step", of=lambda model, work: False, of_requests=of_requests)
+def apart(of_requests: str = "") -> SearchRule:
+    """Search rule of a key of serving or of loops: their own planners search it, the planner of steps does not."""
+    return SearchRule(why_not="of no single step", of=lambda model, work: False, of_requests=of_requests)
 
 
 class PlanSpec(Spread):
-    """One way to spread the model over the cluster. Degrees left out are one, dp the GPUs that are left."""
+    """A plan: how the model is spread over the cluster. Degrees left out are 1, ``dp`` the remaining GPUs."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: PlanSpec.complete(schema))
 
     name: str = Field(description="1 to 60 printable characters, unique in the scenario")
-    routing: Annotated[RoutingChoice | None, Sought(why_not=OF_THE_MACHINE)] = Field(
-        None, description="how its flows choose among equal paths of the fabric, instead of `cluster.routing`"
+    routing: Annotated[RoutingChoice | None, SearchRule(why_not=OF_THE_MACHINE)] = Field(
+        None, description="how its flows choose among equal paths of the fabric; default: `cluster.routing`"
     )
     router: Annotated[Name, apart("every registered router")] = Field(
-        "round_robin", description="of requests: which replica one goes to, a registered router"
+        "round_robin", description="serving: a registered router, which assigns requests to replicas"
     )
     engine: Annotated[
         EngineOptions, apart("fewer sequences at once, more and fewer tokens a step, prompts cut or whole")
-    ] = Field({}, description="of requests: options of the serving engine by their own names")
+    ] = Field({}, description="serving: options of the engine by their own names")
     speculation: Annotated[SpeculationSpec | None, apart("the model's own drafts, and none")] = Field(
-        None, description="of requests: drafts that every step verifies, instead of the workload's; tokens: 0 for none"
+        None, description="serving: drafts that every step verifies; default: the workload's; tokens: 0 for none"
     )
     tiers: Annotated[Tiers | None, apart()] = Field(
-        None, description="of requests: where prompts' blocks are kept that GPUs forget"
+        None, description="serving: where blocks of prompts are kept that GPUs evict"
     )
     search: SearchConstraints | None = Field(
-        None, description="instead of degrees: the best of all plans, searched for by `plan`, `compare` and `run`"
+        None, description="instead of degrees: search for the best of all plans (`plan`, `compare` and `run`)"
     )
     pools: Annotated[Pools | None, apart("as many of each kind as match, and 1P1D to nP1D at every size")] = Field(
-        None, description="of requests: prompts are read and answers written on different GPUs; degrees stand there"
+        None, description="serving: prefill and decode on different GPUs; degrees stand in the pools"
     )
     rollout: Annotated[Rollout | None, apart()] = Field(
-        None, description="of a loop: how it generates; the plan's own keys train"
+        None, description="loop: how the plan generates; its own keys train"
     )
 
     @field_validator("name")
@@ -105,7 +105,7 @@ class PlanSpec(Spread):
     @model_validator(mode="before")
     @classmethod
     def _best(cls, data: Any) -> Any:
-        """The word alone is a plan that is searched for."""
+        """``best`` alone is a plan to be searched for."""
         return {"name": BEST, "search": {}} if data == BEST else data
 
     @model_validator(mode="after")
@@ -118,7 +118,7 @@ class PlanSpec(Spread):
 
     @model_serializer(mode="wrap")
     def _of_its_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """All keys; those of serving, and of routing, where they are stated, and beside pools no others."""
+        """All keys; of :data:`WHERE_STATED`, and beside pools of all keys, those that are stated."""
         data, stated = handler(self), self.model_fields_set
         if self.search is not None:
             return {key: data[key] for key in ("name", "search") if key in data}
@@ -126,7 +126,7 @@ class PlanSpec(Spread):
         return {key: value for key, value in data.items() if key in stated or not (self.pools or key in WHERE_STATED)}
 
     def degrees(self, gpus: int) -> dict[str, int]:
-        """The size of every axis on ``gpus`` GPUs, dp filled in; the product of all but ``ep`` is ``gpus``.
+        """Axis → its size on ``gpus`` GPUs, ``dp`` filled in; the product of all but ``ep`` is ``gpus``.
 
         Raises
         ------
@@ -152,12 +152,12 @@ class PlanSpec(Spread):
 
 
 def declare() -> None:
-    """Keys of this room, which say what a search does with them in their annotations as those of every plan do."""
+    """Register the search rules in the annotations of this room's keys."""
     own = {rule.name for rule in declared()}
     for name, field in PlanSpec.model_fields.items():
         for rule in field.metadata:
-            if isinstance(rule, Sought) and (rule.name or name) not in own:
-                SOUGHT.register(replace(rule, name=rule.name or name))
+            if isinstance(rule, SearchRule) and (rule.name or name) not in own:
+                SEARCH_RULES.register(replace(rule, name=rule.name or name))
 
 
 declare()

@@ -1,4 +1,4 @@
-"""Pools of a serving plan: replicas that only read prompts, and replicas that only write answers."""
+"""Pools of a serving plan (disaggregated serving): replicas that only prefill, and replicas that only decode."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .tiers import Tiers
 
 
 class Pool(Spread):
-    """Equal replicas that do one part of the work. Degrees are those of one replica, ``dp`` its attention replicas."""
+    """Equal replicas of one phase. Degrees are those of a replica, ``dp`` its attention data parallelism."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: Pool.complete(schema))
 
     replicas: Annotated[PositiveNumber, Field(le=MOST_RANKS)] | None = Field(
-        None, description="how many; as many as the GPUs that are left hold when not stated"
+        None, description="number of replicas; default: as many as the remaining GPUs hold"
     )
-    cluster: ClusterChoice | None = Field(None, description="GPUs of its own; those of the scenario's when left out")
-    router: Name = Field("round_robin", description="which replica a request goes to: a registered router")
+    cluster: ClusterChoice | None = Field(None, description="a cluster of its own; default: the scenario's")
+    router: Name = Field("round_robin", description="a registered router, which assigns requests to replicas")
     engine: EngineOptions = Field({}, description="options of the serving engine by their own names")
-    tiers: Tiers | None = Field(None, description="where prompts' blocks are kept that GPUs forget")
+    tiers: Tiers | None = Field(None, description="where blocks of prompts are kept that GPUs evict")
 
     @model_validator(mode="before")
     @classmethod
@@ -43,42 +43,44 @@ class Pool(Spread):
 
     @property
     def degree_keys(self) -> dict[str, Any]:
-        """Degrees and switches as a plan of its own states them."""
+        """Degrees and switches, as a plan states them."""
         stated_keys = self.model_fields_set - {"replicas", "cluster", "router", "engine", "tiers"}
         keys = {name: value for name in sorted(stated_keys) if (value := getattr(self, name)) is not None}
         return {"recomputation": "none", **keys, "dp": self.dp or 1}
 
     @model_serializer(mode="wrap")
     def _as_stated(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What differs from the defaults; replicas always."""
+        """Stated keys, and ``replicas`` always."""
         return stated(handler(self), self, keep=("replicas",))
 
 
 class Pools(Section):
-    """Prompts are read in one pool and answers written in another; caches go from the first to the second."""
+    """A prefill pool and a decode pool; KV caches are transferred from the first to the second."""
 
     prefill: Pool
     decode: Pool
     transfer: Literal["push", "pull"] = Field(
-        "pull", description="caches go layer by layer while the prompt is read, or as a whole afterwards"
+        "pull", description="push: KV caches are sent layer by layer during prefill; pull: as a whole after it"
     )
     handshake: Seconds = Field(
-        1e-3, description="from the end of a prompt until its cache is asked for; only where it is pulled"
+        1e-3, description="time from the end of a prefill until the decode replica asks for the cache; with pull alone"
     )
     first_token: Literal["prefill", "decode"] = Field(
-        "decode", description="who streams it: prefill at once, or decode together with the second"
+        "decode", description="pool that streams the first token: prefill at once, or decode together with the second"
     )
-    fabric: Name | None = Field(None, description="that joins pools on clusters of their own; default: each one's")
+    fabric: Name | None = Field(None, description="fabric between pools on clusters of their own; default: each's own")
 
     def placed(self, gpus: int, gpus_per_node: int, plan: str) -> dict[str, range]:
-        """Ranks of every pool, by its name: of the scenario's cluster, one pool after the other, the one with the
-        larger replicas first so that they fill nodes; a pool on a cluster of its own counts from 0 there.
+        """Ranks of every pool by its name.
+
+        Pools on the scenario's cluster follow one another, the one with larger replicas first so that they fill
+        nodes; on a cluster of its own a pool starts at rank 0.
 
         Raises
         ------
         InputError
-            They do not fit the cluster, leave GPUs over, or a replica that fits a node would stand on two; a pool on
-            its own cluster does not say how many replicas.
+            The pools do not fit the cluster, leave GPUs over, or a replica that fits a node would span two; or a pool
+            on its own cluster does not state its replicas.
         """
         key = f"plans.{plan}.pools"
         here = {name: pool for name, pool in self.members().items() if pool.cluster is None}
@@ -102,7 +104,7 @@ class Pools(Section):
 
     @staticmethod
     def _replicas(here: Mapping[str, Pool], gpus: int, key: str) -> dict[str, int]:
-        """How many replicas each pool of one cluster has; together they take all GPUs."""
+        """Replicas of each pool on one cluster; together they take all GPUs."""
         open_ = [name for name, pool in here.items() if pool.replicas is None]
         if len(open_) > 1:
             raise InputError("prefill and decode leave `replicas` out; state one of them", key=key)
@@ -122,12 +124,12 @@ class Pools(Section):
         return counts
 
     def members(self) -> dict[str, Pool]:
-        """Both pools by their names."""
+        """Both pools by name."""
         return {"prefill": self.prefill, "decode": self.decode}
 
     @model_serializer(mode="wrap")
     def _as_stated(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What differs from the defaults."""
+        """Stated keys."""
         return stated(handler(self), self)
 
     @model_validator(mode="after")
@@ -138,5 +140,5 @@ class Pools(Section):
 
 
 def stated(data: dict[str, Any], section: Section, keep: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Of a section's plain data what was stated, and ``keep``."""
+    """The stated keys of a section's plain data, and ``keep``."""
     return {key: value for key, value in data.items() if key in keep or key in section.model_fields_set}

@@ -1,7 +1,7 @@
-"""The terms of a purchase as a scenario states them: the work to be done, what fails, what power and the fabric cost.
+"""Terms of a purchase in a scenario: the amount of work, failures, power and prices.
 
-Plain data with units, read with the scenario (floor 5), so it imports from floor 1 alone. Every default says where it
-comes from; all of them are replaced in YAML.
+Plain data with units, imported from floor 1 alone since scenarios read it (floor 5). Every default names its source
+and can be replaced in YAML.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from ..base.units import PositiveCount, Quantity, Seconds, Usd, UsdPerKilowattHour, Watts
 
-#: The price bases of device files, dated there, and what a machine costs that is bought.
+#: Price bases of device files (dated there), and the cost of an owned machine.
 Basis = Literal["hyperscaler", "neocloud", "rental", "owned"]
 PositiveSeconds = Annotated[float, Quantity("s", positive=True, examples=("30 days", "720 h"))]
 PositiveUsd = Annotated[float, Quantity("USD", positive=True, examples=("500 kUSD", "20000 USD"))]
@@ -44,7 +44,7 @@ class _Terms(BaseModel):
 
 
 class Failures(_Terms):
-    """How often a node fails, and what a failure and its remedy cost. All work stops when one node fails."""
+    """Failure rate of a node, and the cost of a failure. The whole job stops when one node fails."""
 
     node_mtbf: PositiveSeconds = Field(
         NODE_MTBF_S, description=f"mean time between failures of a node; {NODE_MTBF_SOURCE}"
@@ -53,35 +53,35 @@ class Failures(_Terms):
         600.0, description="from a failure (with the keys below, from its diagnosis) to the first step; 10 min, assumed"
     )
     detection: Seconds = Field(
-        0.0, description="from a failure until it is noticed: a hang waits for a timeout; 0 where restart has it in it"
+        0.0, description="time until a failure is noticed: a hang waits for a timeout; 0 if restart includes it"
     )
-    diagnosis: Seconds = Field(0.0, description="from there until the node at fault is known and taken out")
-    checkpoint: PositiveSeconds = Field(60.0, description="a step is held up by one checkpoint; 1 min, assumed")
-    source: Annotated[str, Field(max_length=1000)] = Field(NODE_MTBF_SOURCE, description="where these are from")
+    diagnosis: Seconds = Field(0.0, description="time from detection until the failed node is found and removed")
+    checkpoint: PositiveSeconds = Field(60.0, description="time that a checkpoint delays training; 1 min, assumed")
+    source: Annotated[str, Field(max_length=1000)] = Field(NODE_MTBF_SOURCE, description="source of these numbers")
 
     @property
     def outage_s(self) -> float:
-        """From a failure to the first step after it."""
+        """Seconds from a failure to the first step after it."""
         return self.detection + self.diagnosis + self.restart
 
     @model_serializer(mode="wrap")
     def _where_stated(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """All keys; detection and diagnosis where they take time."""
+        """All keys; detection and diagnosis if they take time."""
         data: dict[str, Any] = handler(self)
         return {key: value for key, value in data.items() if value or key not in ("detection", "diagnosis")}
 
 
 class Power(_Terms):
-    """Watts of a GPU at work.
+    """Power of a GPU at work, in W.
 
-    ``all_in`` takes the device file's power of the whole machine room a GPU (server, fabric, cooling: nothing is added,
-    and ``cooling`` must stay 1). ``device`` builds it up: (device limit + ``host`` + fabric) · ``cooling``.
+    ``all_in`` takes the device file's power per GPU of the whole machine room (server, fabric and cooling; nothing is
+    added, and ``cooling`` must stay 1). ``device`` adds up (device limit + ``host`` + fabric) · ``cooling``.
     """
 
     basis: Literal["all_in", "device"] = Field(
-        "all_in", description="the device file's power with its machine room, or built up from the device's limit"
+        "all_in", description="power of the device file with its machine room, or summed from the device's limit"
     )
-    host: Watts = Field(0.0, description="CPUs, memory, fans and disks, a GPU; with basis: device")
+    host: Watts = Field(0.0, description="CPUs, memory, fans and disks, per GPU; with basis: device")
     cooling: Annotated[float, Field(ge=1, le=3)] = Field(
         1.0, description="power of the building over that of the machines (PUE); with basis: device"
     )
@@ -96,63 +96,63 @@ class Power(_Terms):
 
 
 class Parts(_Terms):
-    """What one piece of the fabric costs and draws.
+    """Price and power of the fabric's parts.
 
-    No price list of NICs, switches and optics is public and dated, so none is built in: state your quote. ``range``
-    says how far the prices may be off, all together, nine times of ten; it is drawn where the fabric is added.
+    No price list of NICs, switches and optics is public and dated, so there are no defaults: state your quote.
+    ``range`` is the 90 % interval of a factor on all prices together; it is drawn when the fabric is added.
     """
 
     nic: Usd = Field(0.0, description="price of a NIC")
     switch: Usd = Field(0.0, description="price of a switch")
-    optic: Usd = Field(0.0, description="price of a transceiver: two at a cable between switches")
-    nic_power: Watts = Field(0.0, description="what a NIC draws")
-    switch_power: Watts = Field(0.0, description="what a switch draws")
-    optic_power: Watts = Field(0.0, description="what a transceiver draws")
-    years: Annotated[float, Field(gt=0, le=20)] = Field(4.0, description="over which the parts are paid")
-    in_price: StrictBool = Field(True, description="the GPU's price has the fabric in it: shown, not added")
+    optic: Usd = Field(0.0, description="price of a transceiver; a cable between switches has two")
+    nic_power: Watts = Field(0.0, description="power of a NIC")
+    switch_power: Watts = Field(0.0, description="power of a switch")
+    optic_power: Watts = Field(0.0, description="power of a transceiver")
+    years: Annotated[float, Field(gt=0, le=20)] = Field(4.0, description="years over which the parts are paid off")
+    in_price: StrictBool = Field(True, description="the GPU's price includes the fabric: shown, not added")
     range: tuple[Share, Excess] = Field(
-        (1.0, 1.0), description="low and high factor on these prices, nine times of ten; [1, 1] for a quote"
+        (1.0, 1.0), description="90 % interval of a factor on these prices; [1, 1] for a quote"
     )
-    source: Annotated[str, Field(max_length=1000)] = Field("stated", description="where the prices are from")
+    source: Annotated[str, Field(max_length=1000)] = Field("stated", description="source of the prices")
 
 
 class Owning(_Terms):
-    """What an hour of a GPU costs whoever buys the machine, without staff and interest.
+    """Cost of a GPU hour to the owner of the machine, without staff and interest.
 
-    An hour of work bears the purchase over the years less what it sells for then, and the place where it stands, both
-    also of the hours in which it does not work; and its power.
+    An hour of work bears power, and its share of the purchase (over the years, less resale) and of hosting; idle hours
+    are shared among the hours of work.
     """
 
-    years: Annotated[float, Field(gt=0, le=20)] = Field(4.0, description="over which the purchase is written off")
-    resale: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="share of the purchase that is left then")
-    utilisation: Share = Field(1.0, description="share of all hours in which it works; who rents by the hour pays none")
+    years: Annotated[float, Field(gt=0, le=20)] = Field(4.0, description="years over which the purchase is written off")
+    resale: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="share of the purchase that it then sells for")
+    utilisation: Share = Field(1.0, description="share of all hours at work; who rents by the hour pays no idle hour")
     electricity: UsdPerKilowattHour = Field(description="price of power")
-    hosting: Usd = Field(description="of a kW of its power for a month: space and cooling, without staff and power")
+    hosting: Usd = Field(description="space and cooling per kW and month, without staff and power")
 
 
 class Project(_Terms):
-    """The whole job: how much work, by when, at which prices."""
+    """The job: how much work, by when, at which prices."""
 
     tokens: PositiveCount | None = Field(None, description="token budget, such as 1T")
-    deadline: PositiveSeconds | None = Field(None, description="the tokens must be done by then, such as 30 days")
-    budget: PositiveUsd | None = Field(None, description="the tokens may cost so much, such as 500 kUSD")
-    rate: TokensPerSecond | None = Field(None, description="rate that must be reached, such as 5 Mtokens/s")
+    deadline: PositiveSeconds | None = Field(None, description="time in which the tokens must be done, such as 30 days")
+    budget: PositiveUsd | None = Field(None, description="highest cost of the tokens, such as 500 kUSD")
+    rate: TokensPerSecond | None = Field(None, description="lowest rate, such as 5 Mtokens/s")
     confidence: Confidence | None = Field(
         None,
-        description="how likely deadline and rate must be kept by what counts as large enough, such as 0.95; left out, "
-        "the values as predicted keep them",
+        description="probability with which deadline and rate are kept, such as 0.95; default: the predicted values "
+        "keep them",
     )
-    users: PositiveCount | None = Field(None, description="with traffic: who have a request under way at once")
-    requests: RequestsPerSecond | None = Field(None, description="with traffic: requests a second that must be served")
+    users: PositiveCount | None = Field(None, description="with traffic: concurrent requests")
+    requests: RequestsPerSecond | None = Field(None, description="with traffic: requests/s that must be served")
     rank: Literal["tokens_per_dollar", "tokens_per_joule", "tokens_per_s"] | None = Field(
         None,
-        description="what the verdict is by; left out, tokens a dollar where all have a price, else tokens/s",
+        description="ranks the verdict; default: tokens per dollar if all have a price, else tokens/s",
     )
     price: Basis = Field("neocloud", description="price basis that ranks; all are shown")
     own: Owning | None = Field(None, description="buying beside renting: adds the basis `owned` where capex is stated")
     failures: Failures = Failures()
     power: Power = Power()
-    fabric: Parts | None = Field(None, description="price and power of the fabric's pieces")
+    fabric: Parts | None = Field(None, description="price and power of the fabric's parts")
 
     @model_validator(mode="after")
     def _dated(self) -> Project:

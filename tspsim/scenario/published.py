@@ -1,7 +1,7 @@
-"""What somebody measured of a scenario's own question: points that its figures are drawn beside.
+"""Published measurements of a scenario's question, drawn in its figures.
 
-They change no answer. Whoever states them says where they are from, and that the question is the same: model, GPUs,
-engine, lengths, how requests come.
+They change no answer. Whoever states them gives their source and vouches that the question is the same: model, GPUs,
+engine, lengths and arrivals.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .section import Name, Section, refuse
 PositiveSeconds = Annotated[float, Quantity("s", positive=True)]
 Rate = Annotated[float, Quantity("requests/s", positive=True)]
 PositiveFloat = Annotated[float, Field(gt=0, lt=1e12, allow_inf_nan=False)]
-#: Of a point, what was measured under its load.
+#: Figures of a point.
 FIGURES = ("tokens_per_s_per_user", "tokens_per_s_per_gpu", "ttft", "tpot")
 MOST_POINTS = 1000
 
@@ -26,11 +26,11 @@ class PublishedPoint(Section):
     """Means of one measured run."""
 
     concurrency: PositiveNumber | None = Field(None, description="clients of a closed loop")
-    rate: Rate | None = Field(None, description="else: requests that come")
+    rate: Rate | None = Field(None, description="otherwise: requests/s that arrive")
     tokens_per_s_per_user: PositiveFloat | None = Field(None, description="output tokens; default: 1 / tpot")
     tokens_per_s_per_gpu: PositiveFloat | None = Field(None, description="output tokens, over all GPUs")
-    ttft: PositiveSeconds | None = Field(None, description="to the first token, mean")
-    tpot: PositiveSeconds | None = Field(None, description="a token after the first, mean")
+    ttft: PositiveSeconds | None = Field(None, description="mean time to the first token")
+    tpot: PositiveSeconds | None = Field(None, description="mean time per output token after the first")
 
     @model_validator(mode="after")
     def _of_one_load(self) -> PublishedPoint:
@@ -42,7 +42,7 @@ class PublishedPoint(Section):
 
     @property
     def load(self) -> float:
-        """Requests at once, or requests/s."""
+        """Concurrent requests, or requests/s."""
         return float(self.rate if self.concurrency is None else self.concurrency)  # type: ignore[arg-type]
 
     @property
@@ -54,10 +54,10 @@ class PublishedPoint(Section):
 
 
 class PublishedRuns(Section):
-    """Runs of one machine that somebody published."""
+    """Published runs of one machine."""
 
-    name: Name = Field(description="of them in figures: the machine, or the plan")
+    name: Name = Field(description="their name in figures: the machine, or the plan")
     source: Annotated[str, Field(min_length=1, max_length=500)] = Field(description="who measured them, and when")
     points: Annotated[tuple[PublishedPoint, ...], Field(min_length=1, max_length=MOST_POINTS)] = Field(
-        description="what was measured, an entry a load"
+        description="measured points, one per load"
     )

@@ -1,4 +1,4 @@
-"""The whole question: cluster, workload, plans, prices, and what could be bought."""
+"""The scenario: cluster, workload, plans, prices, and offers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .variation import Variation
 from .workload import Workload
 
 MOST_PLANS = 100
-#: Plans that a scenario's line names.
+#: Plans that the repr of a scenario names.
 PLANS_SHOWN = 8
 
 
@@ -31,40 +31,40 @@ class Prices(Section):
     """Prices that replace the device's own in the cost of a run."""
 
     gpu_hour: UsdPerHour | None = Field(None, description="rent of one GPU")
-    electricity: UsdPerKilowattHour | None = Field(None, description="added to rent only when stated")
+    electricity: UsdPerKilowattHour | None = Field(None, description="added to the rent if stated")
     capex: Usd | None = Field(
         None, description="purchase of one GPU with its share of server, fabric and installation; with project.own"
     )
 
 
 class Offer(Section):
-    """Hardware that could be bought for the scenario's work; ``tspsim compare`` asks the scenario on each."""
+    """Hardware on offer for the scenario's work; ``tspsim compare`` answers the scenario on each offer."""
 
-    name: Annotated[str, Field(min_length=1, max_length=60)] = Field(description="how answers call it")
-    cluster: ClusterChoice = Field(description="from the catalog, or put together from its parts")
+    name: Annotated[str, Field(min_length=1, max_length=60)] = Field(description="name in answers")
+    cluster: ClusterChoice = Field(description="from the catalog, or described by its parts")
     plans: Annotated[tuple[Name, ...], Field(max_length=MOST_PLANS)] = Field(
-        (), description="names of the scenario's plans that are tried on it; all when left out"
+        (), description="names of the scenario's plans that are tried on it; default: all"
     )
-    prices: Prices | None = Field(None, description="instead of the scenario's")
-    fabric: Parts | None = Field(None, description="price and power of its fabric's pieces, instead of the project's")
+    prices: Prices | None = Field(None, description="default: the scenario's")
+    fabric: Parts | None = Field(None, description="price and power of its fabric's parts; default: the project's")
 
 
 class Scenario(Section):
-    """A typed and checked question; see :func:`load`."""
+    """A checked question; see :func:`load`."""
 
-    name: Name = Field(description="how answers call it")
-    description: Prose = Field("", description="what is asked, in prose")
-    cluster: ClusterChoice = Field(description="the first offer's when left out")
+    name: Name = Field(description="name in answers")
+    description: Prose = Field("", description="the question, in prose")
+    cluster: ClusterChoice = Field(description="default: the first offer's")
     workload: Workload
     traffic: TrafficSpec | None = Field(None, description="requests to be served; without it a scenario is one step")
     loop: Loop | None = Field(None, description="reinforcement learning around the training step")
     plans: Annotated[tuple[PlanSpec, ...], Field(min_length=1, max_length=MOST_PLANS)] = Field(
-        description="ways to spread the work over the GPUs; best: the planner's own"
+        description="ways to spread the work over the GPUs; best: search for one"
     )
     prices: Prices = Prices()
-    offers: Annotated[tuple[Offer, ...], Field(max_length=MOST_PLANS)] = Field((), description="what could be bought")
-    project: Project | None = Field(None, description="the whole job: tokens, failures, power, price of the fabric")
-    source: Prose = Field("", description="where the question comes from")
+    offers: Annotated[tuple[Offer, ...], Field(max_length=MOST_PLANS)] = Field((), description="hardware on offer")
+    project: Project | None = Field(None, description="the whole job: tokens, failures, power, prices")
+    source: Prose = Field("", description="source of the question")
     _remarks: tuple[str, ...] = PrivateAttr(())
     _file: str | None = PrivateAttr(None)
     _overridden: tuple[str, ...] = PrivateAttr(())
@@ -72,14 +72,16 @@ class Scenario(Section):
     @field_validator("plans", mode="before")
     @classmethod
     def _best(cls, plans: Any) -> Any:
-        """``plans: best``: one that is searched for."""
+        """``plans: best`` is one plan to be searched for."""
         return (plans,) if plans == BEST else plans
 
     @model_validator(mode="before")
     @classmethod
     def _serves_or_steps(cls, data: Any) -> Any:
-        """With traffic steps are what an engine makes of it: a workload states none, and what looks a model up is told
-        of one sequence that decodes."""
+        """A scenario with traffic states no step: its engine makes the steps.
+
+        The workload gets a decode step of one sequence, since looking a model up needs some step.
+        """
         if not isinstance(data, Mapping):
             return data
         workload = data.get("workload")
@@ -93,14 +95,14 @@ class Scenario(Section):
         amounts = dict.fromkeys(key for step in STEPS.values() for key in (*step.needs, *step.takes))
         for key in ("pass", *amounts):
             if workload.get(key) is not None and key != "speculation":
-                error = refuse("says how much a single step is; leave it out beside traffic")
+                error = refuse("states the size of a single step; leave it out beside traffic")
                 raise _wrong(cls, ("workload", key), error, workload[key])
         step = "verify" if workload.get("speculation") is not None else "decode"
         return {**data, "workload": {**workload, "pass": step, "batch": 1, "context": 1}}
 
     @model_validator(mode="after")
     def _plans_serve(self) -> Scenario:
-        """Keys of plans and of a project that serve requests stand beside traffic alone."""
+        """Keys of plans and of a project that serve requests need traffic."""
         if self.traffic is None and self.project is not None:
             key = next((key for key in ("users", "requests") if getattr(self.project, key) is not None), None)
             if key is not None:
@@ -121,7 +123,7 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _plans_loop(self) -> Scenario:
-        """Rollouts stand beside a loop alone, and a loop beside what it goes around: a training step."""
+        """Rollouts need a loop, and a loop needs a training step."""
         if self.loop is None:
             rolls = next((plan for plan in self.plans if plan.rollout is not None), None)
             if rolls is not None:
@@ -170,45 +172,45 @@ class Scenario(Section):
     @field_validator("plans")
     @classmethod
     def _complete(cls, plans: tuple[PlanSpec, ...], info: ValidationInfo) -> tuple[PlanSpec, ...]:
-        """Names are unique; recomputation that is left out follows the pass."""
+        """Plan names are unique; recomputation defaults to the pass's."""
         names = [plan.name for plan in plans]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise refuse(f"two plans are named '{twice}'; give each its own name")
-        workload = info.data.get("workload")  # absent when it is wrong itself, which is then the error
+        workload = info.data.get("workload")  # absent if it has an error itself, which is then reported
         update = {"recomputation": STEPS.get(workload.pass_).recomputation if workload else "none"}
         return tuple(plan if plan.recomputation else plan.model_copy(update=update) for plan in plans)
 
     @property
     def faults(self) -> Faults:
-        """What is slower than specified, or dead; mostly nothing."""
+        """Slow and dead parts of the cluster; usually none."""
         stated = self.cluster.faults if isinstance(self.cluster, ClusterInline) else None
         return stated or Faults()
 
     @property
     def searched(self) -> PlanSpec | None:
-        """The plan that has to be searched for; None: all are stated."""
+        """The plan to be searched for; None: all are stated."""
         return next((plan for plan in self.plans if plan.search is not None), None)
 
     @property
     def variation(self) -> Variation | None:
-        """How far GPUs differ, if they do."""
+        """The variation of GPUs, if the cluster states one."""
         return self.cluster.variation if isinstance(self.cluster, ClusterInline) else None
 
     def in_words(self) -> tuple[str, ...]:
-        """Sentences on what a reader may not expect of the numbers and the cluster that were stated."""
+        """Sentences on how stated numbers were read, and on what is special about the cluster and the requests."""
         stated = self.cluster.in_words() if isinstance(self.cluster, ClusterInline) else ()
         requests = self.traffic.in_words(self.workload.model) if self.traffic is not None else ()
         return (*self._remarks, *stated, *requests)
 
     def read_from(self, file: str | None, overridden: Sequence[str], remarks: Sequence[str]) -> Scenario:
-        """The same question, with its file, the keys that options set, and sentences on how its numbers were read."""
+        """A copy with its file, the keys that options set, and sentences on how its numbers were read."""
         copy = self.model_copy()
         copy._file, copy._overridden, copy._remarks = file, tuple(overridden), tuple(remarks)
         return copy
 
     def origin(self, key: str) -> str | None:
-        """File or option that the value at a dotted key came from; None for a question that was no file."""
+        """File or option that the value at a dotted key came from; None if the scenario was no file."""
         return origin_of(key, self._overridden, self._file)
 
     def __repr__(self) -> str:
@@ -220,11 +222,11 @@ class Scenario(Section):
 
     @property
     def asked_in(self) -> str:
-        """Name of the file that it was read from, without folders; empty where it was no file."""
+        """Name of the scenario's file, without folders; empty if it was no file."""
         return Path(self._file).name if self._file else ""
 
     def files(self) -> tuple[Path, ...]:
-        """Files that it was read from, or that it names: its own, entries of the catalog, traces."""
+        """Files of the scenario: its own, catalog entries that it names, traces."""
         paths = [Path(self._file)] if self._file else []
         kinds = {cast("catalog.Kind", kind): set(catalog.names(cast("catalog.Kind", kind))) for kind in catalog.FOLDERS}
         for text in dict.fromkeys(_texts(self.model_dump(mode="json", by_alias=True))):
@@ -233,20 +235,19 @@ class Scenario(Section):
         return tuple(dict.fromkeys(paths))
 
     def plan(self, name: str) -> PlanSpec:
-        """The plan of this name; raises UnknownNameError with the nearest."""
+        """The plan of this name; raises UnknownNameError, which offers the nearest."""
         for plan in self.plans:
             if plan.name == name:
                 return plan
         raise UnknownNameError("plan", name, [plan.name for plan in self.plans])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data in the order of the fields, all defaults filled in, quantities as numbers in SI.
+        """Plain data in the order of the fields, with all defaults, quantities as numbers in SI units.
 
-        A scenario that is no purchase has neither ``offers`` nor ``project``; of ``sequences_per_replica`` and
-        ``global_batch`` it has one; with ``traffic`` it has nothing that says how much a step is. A plan has
-        ``expert_balance`` where it is not the usual one; a cluster has ``gpus_per_node`` where not all are used, and
-        ``islands``, ``measured`` and ``routing`` where they are stated; what is bought stands there where it is stated.
-        :func:`load` reads it back to the same scenario.
+        Left out: ``offers``, ``project``, ``traffic`` and ``loop`` if not stated; one of ``sequences_per_replica`` and
+        ``global_batch``; with ``traffic``, all keys that size a step; a plan's default ``expert_balance``; of a
+        cluster, ``gpus_per_node``, ``islands``, ``measured`` and ``routing`` if not stated; ``capex`` and ``own`` if
+        not stated. :func:`load` reads the result back to an equal scenario.
         """
         data = self.model_dump(mode="json", by_alias=True)
         workload = data["workload"]
@@ -281,7 +282,7 @@ class Scenario(Section):
 
 
 def _texts(data: object) -> Iterator[str]:
-    """Every text of nested data."""
+    """Every string of nested data."""
     if isinstance(data, str):
         yield data
     elif isinstance(data, Mapping):
@@ -293,12 +294,12 @@ def _texts(data: object) -> Iterator[str]:
 
 
 def _wrong(cls: type[Scenario], place: tuple[str, ...], error: Any, value: object) -> ValidationError:
-    """One finding at a place of its own."""
+    """A validation error at a place."""
     return ValidationError.from_exception_data(cls.__name__, [InitErrorDetails(type=error, loc=place, input=value)])
 
 
 def origin_of(key: str, overridden: Sequence[str], file: str | None) -> str | None:
-    """Where the value at ``key`` came from: the override that set it, the file, or both (a plan, say)."""
+    """Where the value at ``key`` came from: the override that set it, the file, or both (such as a plan)."""
     for path in reversed(overridden):
         if f"{key}.".startswith(f"{path}."):
             return "--set"

@@ -10,19 +10,19 @@ from ..base.strict import OneOf
 from ..network import ROUTINGS, Routing
 from .section import Section, refuse
 
-#: Draws of paths that one answer is made of, at most.
+#: Most draws of paths in one answer.
 MOST_SEEDS = 1000
 
 
 class RoutingSpec(Section):
-    """A routing policy; one that draws paths is run for every seed, and the answer is the median draw."""
+    """A routing policy. A policy that draws paths is run for every seed, and the answer is the median draw."""
 
     policy: Annotated[str, OneOf(ROUTINGS.names)] = Field(
         description="of equal paths between switches: by destination, by a hash of each flow, planned for a collective"
     )
-    seed: Annotated[StrictInt, Field(ge=0, le=2**31)] = Field(0, description="the first draw; where paths are drawn")
+    seed: Annotated[StrictInt, Field(ge=0, le=2**31)] = Field(0, description="first seed, for policies that draw paths")
     seeds: Annotated[StrictInt, Field(ge=1, le=MOST_SEEDS)] = Field(
-        Routing().seeds, description="draws, from `seed` on; where paths are drawn"
+        Routing().seeds, description="number of draws, from `seed` on, for policies that draw paths"
     )
 
     @model_validator(mode="after")
@@ -34,7 +34,7 @@ class RoutingSpec(Section):
         return self
 
     def routing(self) -> Routing:
-        """What the network is told."""
+        """The policy as the network takes it."""
         return Routing(self.policy, self.seed, self.seeds)
 
 

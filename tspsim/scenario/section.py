@@ -1,4 +1,4 @@
-"""What every section of a scenario is made of."""
+"""Base of the sections of a scenario."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ Prose = Annotated[str, Field(max_length=4000)]
 
 
 class Section(Strict):
-    """A part of a scenario."""
+    """A section of a scenario."""

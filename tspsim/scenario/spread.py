@@ -1,4 +1,4 @@
-"""How a model is spread over ranks: the degrees and switches of a plan, or of one of its pools."""
+"""How a model is spread over ranks: degrees and switches of a plan, or of one of its pools."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from ..parallel.feature import plan_options
 from ..parallel.plan import scheme_name
 from ..parallel.plan_keys import folds
 from ..parallel.recomputed import KEPT, Partly
-from ..parallel.sought import Sought, serves_nobody
+from ..parallel.search_rule import SearchRule, not_serving
 from ..parallel.switches import OpenSwitches, PartlyRecomputed, Switches
 from .section import MOST_RANKS, Degree, Section, refuse
 
 Axis = Annotated[str, OneOf(mesh_axes)]
 Value = TypeVar("Value")
-#: A key that the simulator chooses where it is not stated, or stated as ``auto``.
+#: A key that the simulator chooses if it is not stated, or stated as ``auto``.
 Chosen = Annotated[Value | None, BeforeValidator(lambda value: None if value == "auto" else value)]
 
 
@@ -45,13 +45,12 @@ CollectiveAlgorithm = Annotated[str, OneOf(ALGORITHMS.names)]
 
 
 class RankPlacement(Section):
-    """Which axes run along the node, and which along rails across nodes; the first named is innermost. And in which
-    order nodes, or GPUs, are taken."""
+    """Axes inside the node and along rails across nodes, the first named innermost; and the order of nodes or GPUs."""
 
     node: tuple[Axis, ...] = Field((), description="axes inside a node, the innermost first")
     rails: tuple[Axis, ...] = Field((), description="axes across nodes, the innermost first")
     order: Annotated[tuple[Annotated[StrictInt, Field(ge=0)], ...], Field(max_length=MOST_RANKS)] = Field(
-        (), description="every node, or every GPU, once, as the plan's axes take them; default: by number"
+        (), description="every node, or every GPU, once, in the order of the plan's axes; default: by number"
     )
 
     @model_validator(mode="after")
@@ -64,27 +63,27 @@ class RankPlacement(Section):
 
     @model_serializer(mode="wrap")
     def _where_ordered(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The axes, and the order where one is stated."""
+        """The axes, and the order if stated."""
         data = handler(self)
         return data if self.order else {key: value for key, value in data.items() if key != "order"}
 
 
 class Degrees(Section):
-    """Ranks along the axes of a plan. Degrees left out are one."""
+    """Ranks along the axes of a plan. Degrees left out are 1."""
 
     # Nothing is read as this section alone.
     model_config = ConfigDict(defer_build=True)
 
-    name: str = Field("", description="of a plan alone; leave it out where there is one way only")
+    name: str = Field("", description="name of a plan; leave it out elsewhere")
     tsp: Degree = Field(1, description="folded tensor and sequence parallelism")
     tp: Degree = Field(1, description="tensor parallelism")
     sp: Degree = Field(
-        1, description="sequence (context) parallelism; auto: of unequal sequences each on as many of dp as it needs"
+        1, description="sequence (context) parallelism; auto: each of unequal sequences on as many of dp as it needs"
     )
     pp: Degree = Field(1, description="pipeline stages")
-    vpp: Annotated[Degree, Sought(of=serves_nobody)] = Field(1, description="virtual stages a pipeline rank")
+    vpp: Annotated[Degree, SearchRule(of=not_serving)] = Field(1, description="virtual stages per pipeline rank")
     ep: Degree = Field(1, description="ranks that experts are spread over, taken from tp, tsp, sp and dp in this order")
-    dp: Degree | None = Field(None, description="replicas; the GPUs that are left when not stated")
+    dp: Degree | None = Field(None, description="replicas; default: as many as the remaining GPUs hold")
 
 
 class StatedSwitches(Switches, Degrees):
@@ -92,14 +91,14 @@ class StatedSwitches(Switches, Degrees):
 
     tsp_schedule: Annotated[
         Literal["auto", "published"],
-        Sought(why_not="published is for comparison", of=serves_nobody, used=folds),
+        SearchRule(why_not="published is for comparison", of=not_serving, used=folds),
     ] = Field(
-        "auto", description="what the keys below are where they are not stated: fastest here, or TSP word by word"
+        "auto", description="values of the keys below that are not stated: the fastest here, or those of the TSP paper"
     )
 
 
 def left_open() -> type[StatedSwitches]:
-    """With the switches that may be left open, as ``auto`` or without a word."""
+    """:class:`StatedSwitches` with the switches that a plan may leave open (``auto``, or not stated)."""
     keys: dict[str, Any] = {}
     for name, hint in get_type_hints(OpenSwitches, include_extras=True).items():
         field = FieldInfo.from_annotation(hint)
@@ -118,25 +117,25 @@ else:
 
 
 class Spread(StatedSchedule):
-    """One way to spread a copy of the model over ranks. Degrees left out are one."""
+    """How a copy of the model is spread over ranks. Degrees left out are 1."""
 
-    # Axes and options of registered objects are keys as well, and so is cp.
+    # Axes and options of registered objects are keys too, and so is cp.
     model_config = ConfigDict(
         extra="allow", json_schema_extra=lambda schema: Spread.complete(schema), defer_build=False
     )
 
     algorithms: Annotated[
-        dict[CollectiveKind, CollectiveAlgorithm], Sought(why_not="the node's library chooses them")
+        dict[CollectiveKind, CollectiveAlgorithm], SearchRule(why_not="the node's library chooses them")
     ] = Field({}, description="kind of collective: its algorithm")
     placement: Annotated[
         RankPlacement | None,
-        Sought(of=serves_nobody, left=lambda model, work: {"order": "searched apart, for one plan: --place"}),
-    ] = Field(None, description="which axes run along the node and which along rails")
+        SearchRule(of=not_serving, left=lambda model, work: {"order": "searched apart, for one plan: --place"}),
+    ] = Field(None, description="axes along the node, and along rails across nodes")
 
     @model_validator(mode="before")
     @classmethod
     def _further_keys(cls, data: Any) -> Any:
-        """Keys that are no fields: ``cp``, and what registered objects bring, each by its own type."""
+        """Validate keys that are no fields: ``cp``, and those of registered objects, each by its own type."""
         if not isinstance(data, Mapping):
             return data
         if "cp" in data and "sp" in data:
@@ -188,7 +187,7 @@ class Spread(StatedSchedule):
 
     @classmethod
     def complete(cls, schema: dict[str, Any]) -> None:
-        """Give the JSON Schema the keys that are no fields."""
+        """Add the keys that are no fields to the JSON Schema."""
         schema["additionalProperties"] = False
         degree = dict(schema["properties"]["sp"])
         words = {key: degree.pop(key) for key in ("default", "description") if key in degree}
@@ -204,7 +203,7 @@ class Spread(StatedSchedule):
 
     @property
     def remade(self) -> tuple[str, Partly | None]:
-        """What is made again, and of which layers where not of all."""
+        """What is recomputed, and in which layers if not in all."""
         stated = self.recomputation
         if isinstance(stated, PartlyRecomputed):
             return stated.what, as_stated(stated, Partly)
@@ -215,17 +214,17 @@ class Spread(StatedSchedule):
 
     @property
     def scheme(self) -> str:
-        """The scheme that its degrees ask for."""
+        """The scheme that its degrees select."""
         return scheme_name(self._spread())
 
     @property
     def options(self) -> dict[str, Any]:
-        """What it states of the keys that its scheme and its context method bring, and their defaults."""
+        """Values, or defaults, of the options of its scheme and its context method."""
         brought = (*plan_options(SCHEMES.get(self.scheme)), *CONTEXT_METHODS.get(self.exchange).options)
         values = {option.name: getattr(self, option.name, option.default) for option in brought}
         return {name: value for name, value in values.items() if value is not None}
 
     @property
     def ranks_per_replica(self) -> int:
-        """GPUs one copy of the model takes."""
+        """GPUs of one copy of the model."""
         return math.prod(self._spread().values())

@@ -1,4 +1,4 @@
-"""Tiers behind a replica's cache: the memory of its host, and a store that all replicas share."""
+"""Cache tiers of a replica: its hosts' memory, and a store that all replicas share."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from .section import Section, refuse
 
 
 class Tier(Section):
-    """Where blocks of prompts are kept that a GPU's memory forgets."""
+    """A place where blocks of prompts are kept that GPU memory evicts."""
 
-    size: PositiveBytes = Field(description="host: of every GPU; remote: of all together")
+    size: PositiveBytes = Field(description="host: bytes per GPU; remote: bytes of the whole store")
     bandwidth: BytesPerSecond | None = Field(
-        None, description="of every GPU; default of the host: what copies reach of the node's link to it"
+        None, description="bandwidth per GPU; default of the host: what copies reach of the node's link to it"
     )
-    latency: Seconds = Field(0.0, description="before the first byte of a load")
+    latency: Seconds = Field(0.0, description="time before the first byte of a load")
     write: Literal["through", "evicted"] = Field(
-        "through", description="blocks are copied when they are computed, or when the GPU forgets them"
+        "through", description="through: blocks are copied when computed; evicted: when the GPU evicts them"
     )
 
 
 class Tiers(Section):
-    """What is looked for behind a replica's own cache, the host before the store."""
+    """Tiers searched after a replica's own cache, the host before the store."""
 
     host: Tier | None = Field(None, description="memory of the nodes' hosts: each replica has its own")
     remote: Tier | None = Field(None, description="a store that all replicas of the pool share; needs a bandwidth")
-    overlap: bool = Field(True, description="a load goes on layer by layer while the rest of the prompt is read")
+    overlap: bool = Field(True, description="load layer by layer while the rest of the prompt is prefilled")
 
     @model_validator(mode="after")
     def _something(self) -> Tiers:
@@ -40,5 +40,5 @@ class Tiers(Section):
 
     @model_serializer(mode="wrap")
     def _as_stated(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What is stated."""
+        """Stated keys."""
         return {key: value for key, value in handler(self).items() if key in self.model_fields_set}

@@ -1,6 +1,6 @@
-"""The traffic of a scenario: what is asked of a service, and which waits are good enough.
+"""The traffic of a scenario: requests to a service, and bounds on latency.
 
-Its presence makes a question one of serving: :mod:`tspsim.serving` answers it.
+A scenario with traffic asks about serving; :mod:`tspsim.serving` answers it.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ from .section import Section, refuse
 PositiveSeconds = Annotated[float, Quantity("s", positive=True)]
 Share = Annotated[float, Field(gt=0, le=1)]
 MOST_REQUESTS = 10_000_000
-#: Share of requests within bounds from which on a rate is served, where nothing says: as in DistServe (OSDI 2024, §6).
+#: Default share of requests within the bounds at which a rate counts as served (DistServe, OSDI 2024, §6).
 USUAL_SHARE = 0.9
 
 
 class Slo(Section):
-    """Bounds on a request's waits: goodput counts the requests that keep them all."""
+    """Bounds on a request's latencies; goodput counts the requests that keep all of them."""
 
-    ttft: PositiveSeconds | None = Field(None, description="to the first token")
-    tpot: PositiveSeconds | None = Field(None, description="a token after the first, mean of a request")
-    e2e: PositiveSeconds | None = Field(None, description="to the last token")
+    ttft: PositiveSeconds | None = Field(None, description="time to the first token")
+    tpot: PositiveSeconds | None = Field(None, description="time per output token after the first, mean of a request")
+    e2e: PositiveSeconds | None = Field(None, description="time to the last token")
     share: Share | None = Field(
-        None, description="of requests that must keep them for a rate to be served; default: the protocol's, else 0.9"
+        None,
+        description="share of requests that must keep them for a rate to be served; default: the protocol's, else 0.9",
     )
 
     @model_validator(mode="after")
@@ -59,41 +60,40 @@ class Slo(Section):
 
     @property
     def bounds(self) -> dict[str, float]:
-        """Seconds by name."""
+        """Stated bounds by name, in seconds."""
         stated = {"ttft": self.ttft, "tpot": self.tpot, "e2e": self.e2e}
         return {name: seconds for name, seconds in stated.items() if seconds is not None}
 
 
 class TrafficSpec(Section):
-    """Requests: when they come, how long they are, what they share, and how they are counted."""
+    """Requests: arrivals, lengths, shared prefixes, and how they are counted."""
 
-    arrivals: Annotated[Arrivals, OneKind(ARRIVALS)] = Field(description="when requests come")
+    arrivals: Annotated[Arrivals, OneKind(ARRIVALS)] = Field(description="when requests arrive")
     prompt: Annotated[Lengths, OneKind(LENGTHS, lengths_.shorthand)] | None = Field(
-        None, description="tokens; default: those of the arrivals' trace"
+        None, description="tokens of a prompt; default: those of the arrivals' trace"
     )
     output: Annotated[Lengths, OneKind(LENGTHS, lengths_.shorthand)] | None = Field(
-        None, description="tokens; default: those of the arrivals' trace"
+        None, description="tokens of an output; default: those of the arrivals' trace"
     )
     requests: Annotated[PositiveCount, Field(le=MOST_REQUESTS)] | None = Field(
         None,
-        description="that count, warm-up beside them (plain: all that are sent, those it skips among them); default: "
-        "what the protocol sends, ten a client of a closed loop and at least 100, a "
-        "whole trace",
+        description="number of requests that count; warm-up comes on top (plain: all that are sent, skipped ones too); "
+        "default: the protocol's number; ten per client of a closed loop, at least 100; a whole trace",
     )
     prefix: Annotated[Prefixes, OneKind(PREFIXES, prefixes_.shorthand)] = Field(
-        prefixes_.NOTHING, description="what prompts have in common, which a prefix cache keeps"
+        prefixes_.NOTHING, description="what prompts share, for a prefix cache"
     )
-    slo: Slo | None = Field(None, description="bounds on waits; default: those of the protocol")
+    slo: Slo | None = Field(None, description="bounds on latency; default: those of the protocol")
     protocol: Annotated[Protocol, OneKind(PROTOCOLS, protocols_.shorthand)] = Field(
         protocols_.plain.Plain(),
-        description="the client: what it sends beside the requests that count, and which count",
+        description="the benchmark client: what it sends beside the requests that count, and which count",
     )
-    seed: Annotated[StrictInt, Field(ge=0)] = Field(0, description="of the first draw of the requests")
+    seed: Annotated[StrictInt, Field(ge=0)] = Field(0, description="seed of the first draw of the requests")
     seeds: Annotated[PositiveNumber, Field(le=100)] = Field(
-        1, description="draws of the requests, from `seed` on: the first is told, the others widen its ranges"
+        1, description="draws of the requests, from `seed` on: the first is reported, the others widen its ranges"
     )
     published: Annotated[tuple[PublishedRuns, ...], Field(max_length=20)] = Field(
-        (), description="what was measured of this very question, drawn beside the answer, which it does not change"
+        (), description="published measurements of the same question, drawn beside the answer; they do not change it"
     )
 
     @model_validator(mode="after")
@@ -116,27 +116,27 @@ class TrafficSpec(Section):
         return self
 
     def bounds(self, model: str) -> dict[str, float]:
-        """Seconds by name that a request keeps to be good: stated, else those of the protocol for a model."""
+        """Bounds by name that a good request keeps, in seconds: stated, else the protocol's for a model."""
         return self.slo.bounds if self.slo is not None else dict(self.protocol.bounds(model))
 
     @property
     def share(self) -> float:
-        """Of requests that must keep the bounds for a rate to be served."""
+        """Share of requests that must keep the bounds for a rate to be served."""
         stated = self.slo.share if self.slo is not None else None
         return stated or self.protocol.share or USUAL_SHARE
 
     def points(self) -> tuple[TrafficSpec, ...]:
-        """One a point of a curve; mostly itself alone."""
+        """One traffic per point of a curve; usually this one alone."""
         return tuple(self.model_copy(update={"arrivals": arrivals}) for arrivals in self.arrivals.points())
 
     def draw(self, model: Architecture | None = None) -> DrawnRequests:
-        """Its requests; of a curve its single points are drawn.
+        """Draw the requests; of a curve, each point is drawn on its own.
 
         Parameters
         ----------
         model
-            That is served: its positions bound a prompt and its output together, and a benchmark may send as many as
-            its data set for it has.
+            The served model: its positions bound a prompt and its output together, and a benchmark may send as many
+            requests as its data set for the model has.
 
         Raises
         ------
@@ -165,21 +165,21 @@ class TrafficSpec(Section):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Traces that it reads."""
+        """Trace files that it reads."""
         named = (getattr(getattr(self, key), "file", None) for key in ("arrivals", "prompt", "output"))
         return tuple(dict.fromkeys(file for file in named if file is not None))
 
     def at_rate(self, rate: float) -> TrafficSpec:
-        """The same at a rate, in requests/s."""
+        """The same traffic at ``rate`` requests/s."""
         return self.model_copy(update={"arrivals": self.arrivals.at(rate)})
 
     def with_files(self, folder: Path | None) -> TrafficSpec:
-        """With traces beside the scenario's file made reachable from here.
+        """The same traffic with the paths of traces beside the scenario's file resolved.
 
         Raises
         ------
         InputError
-            A trace is nowhere; the nearest name is offered.
+            A trace does not exist; the message offers the nearest name.
         """
         update: dict[str, Any] = {}
         for key in ("arrivals", "prompt", "output"):
@@ -199,7 +199,7 @@ class TrafficSpec(Section):
         return self.model_copy(update=update)
 
     def in_words(self, model: str) -> Iterator[str]:
-        """What is asked, and how it is counted, as sentences."""
+        """Sentences on the requests and on how they are counted."""
         yield f"{_upper(self.arrivals.in_words())} (`traffic.arrivals`, seed {self.seed})."
         if self.seeds > 1:
             yield f"Requests are drawn {self.seeds} times; ranges hold what the draw does (`traffic.seeds`)."

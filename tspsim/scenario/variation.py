@@ -1,4 +1,4 @@
-"""How far GPUs differ from each other, and from themselves between steps."""
+"""Variation of GPUs: between each other, and between steps."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Variation(Section):
     """Standard deviations of the time that kernels take, normal and independent: ``{gpu: 2 %, step: 1 %, seed: 0}``."""
 
     gpu: Spread = Field(0.0, description="between GPUs of a cluster: silicon, cooling, power")
-    step: Spread = Field(0.0, description="of one GPU between steps: its clock, its host")
-    seed: Annotated[StrictInt, Field(ge=0, le=2**32 - 1)] = Field(0, description="of the draws with --every-rank")
+    step: Spread = Field(0.0, description="of one GPU between steps: clock, host")
+    seed: Annotated[StrictInt, Field(ge=0, le=2**32 - 1)] = Field(0, description="seed of the draws with --every-rank")
 
     def in_words(self) -> tuple[str, ...]:
-        """What it does to an answer."""
+        """A sentence on its effect on an answer."""
         return (
             f"GPUs differ by {100 * self.gpu:g} %, and one from step to step by {100 * self.step:g} % (standard "
             "deviations): a step is the expected one, in which those that wait for each other go at the pace of their "

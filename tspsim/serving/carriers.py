@@ -7,12 +7,10 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from ..base.memo import remembered
-from ..model.attention.base import Rows, attended, decoded, prefilled
+from ..model.attention.base import Rows, attended, prefilled
 from ..program.layout import Thing
 
 Rows2 = tuple[tuple[int, int], ...]
-#: Most kinds of decode rows (by query length) with a kernel of their own.
-MOST_KINDS = 3
 
 
 class OperatorField(NamedTuple):
@@ -69,43 +67,12 @@ def whole(rows: Rows) -> tuple[Rows]:
     return (attended(rows),)
 
 
-def unpacked(rows: Rows) -> tuple[int]:
-    """Tokens of prompts and their contexts that the KV up-projection reads."""
-    return (sum([(context + queries) * count for queries, context, count in prefilled(rows)]),)
-
-
-def lists_rows(what: Any) -> bool:
-    """Whether an operator lists rows of its pass in any field."""
-    return any(isinstance(getattr(what, name, None), tuple) for field in WHOLE for name in field.names)
-
-
-def behind_caches(number: int) -> Callable[[Rows], tuple[int, Rows2]]:
-    """The ``number``-th kind of decode rows, fewest query tokens first, as its kernel reads it."""
-
-    def rows_of(rows: Rows) -> tuple[int, Rows2]:
-        decodes = decoded(rows)
-        kinds = sorted({queries for queries, _, _ in decodes})
-        if number >= len(kinds):
-            return 0, ()
-        mine = kinds[number]
-        return mine, tuple((queries + context, count) for queries, context, count in decodes if queries == mine)
-
-    return rows_of
-
-
 #: Fields of operators that read all rows of a pass, or all of its prompts.
 WHOLE: tuple[OperatorField, ...] = (
     OperatorField(("segments",), segments_of, prompts=True),
     OperatorField(("rows",), whole),
     OperatorField(("rows",), lengths_of, prompts=True),
 )
-#: The same, and fields of operators that read one kind of rows.
-LISTED: tuple[OperatorField, ...] = (
-    *WHOLE,
-    *(OperatorField(("queries", "rows"), behind_caches(number)) for number in range(MOST_KINDS)),
-)
-#: The field of a product whose rows are the prompts' contexts.
-COUNTED = OperatorField(("m",), unpacked, prompts=True)
 
 
 def carrier_of(passes: Sequence[Rows], things: Sequence[Thing]) -> RowConsumer | None:

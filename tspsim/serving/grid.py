@@ -161,14 +161,18 @@ class KnotLine:
         self._last: tuple[int, int, Floats, Floats] | None = None
 
     def __call__(self, x: float) -> Floats:
+        low, high, start, grown = self.around(x)
+        return start if x == low else start + grown * ((x - low) / (high - low))
+
+    def around(self, x: float) -> tuple[int, int, Floats, Floats]:
+        """The interval of a number: its knots, the vector at the first, and its growth to the next."""
         last = self._last
         if last is None or not last[0] <= x < last[1]:
             knots, values = self._stretch(int(x))
             index = min(max(1, bisect_right(knots, x)), len(knots) - 1)
             start = values[index - 1]
             last = self._last = knots[index - 1], knots[index], start, values[index] - start
-        low, high, start, grown = last
-        return start if x == low else start + grown * ((x - low) / (high - low))
+        return last
 
     def _stretch(self, x: int) -> tuple[list[int], list[Floats]]:
         power = x.bit_length()

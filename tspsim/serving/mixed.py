@@ -42,6 +42,8 @@ COMPARED = 2048
 LAST = 7
 #: Prompts whose own kernels are kept: lengths recur, sets of contexts do not.
 MOST_PROMPTS = 4096
+#: Numbers of sequences and knots whose lines are kept.
+MOST_BATCHES = 4096
 #: Context of the sequences that decode beside the measured part.
 STANDING = 64
 
@@ -95,10 +97,10 @@ class Mixed:
         kind = StepComposition(work.sequences > 0, work.outputs > 0, cached, captured)
         shapes = self._shapes if pieces else self._plain_shapes
         try:
-            if kind not in shapes:
+            shape = shapes.get(kind)
+            if shape is None and kind not in shapes:
                 shapes[kind] = None
-                shapes[kind] = shape_of(self, kind)
-            shape = shapes[kind]
+                shape = shapes[kind] = shape_of(self, kind)
             return None if shape is None else shape.seconds(work, expert_tokens)
         except UnlikeError:
             return None
@@ -194,6 +196,8 @@ class Shape:
         self._lengths = Cells(lambda n: self._part(InstructionPart.LENGTHS, self._long(n)), least)
         self._prompts: dict[int, Cells] = {}
         self._decoding: dict[int, KnotLine] = {}
+        #: (Sequences, knot of their mean context) → the vector there, and its growth to the next.
+        self._between: dict[tuple[int, int], tuple[Floats, Floats]] = {}
         # Several prompts in a window cost the same as one prompt of all their tokens, if this holds.
         half = self._piece // 2 if sizes else COMPARED // 2
         apart = self._part(InstructionPart.PROMPTS, self._step((PromptChunk(half + 32, 0), PromptChunk(half - 32, 0))))
@@ -289,19 +293,19 @@ class Shape:
                 return None
         total = self._constant + self._tokens(tokens)
         if self._shares_experts:
-            total = total + (self._experts(tokens) if expert_tokens is None else self._of_all(expert_tokens))
+            total += self._experts(tokens) if expert_tokens is None else self._of_all(expert_tokens)
         if self.kind.outputs:
-            total = total + self._outputs(work.outputs)
+            total += self._outputs(work.outputs)
         if self.kind.decodes:
-            total = total + self._decode(batch, context_tokens / batch)
+            total += self._decode(batch, context_tokens / batch)
         if self._reads:
-            total = total + self._read_tokens(read)
+            total += self._read_tokens(read)
         if self._caches:
-            total = total + self._cached(sum([chunk.context_tokens for chunk in work.chunks]))
+            total += self._cached(sum([chunk.context_tokens for chunk in work.chunks]))
         if self._spans:
-            total = total + self._lengths(read + sum([chunk.context_tokens for chunk in work.chunks]))
+            total += self._lengths(read + sum([chunk.context_tokens for chunk in work.chunks]))
         if self._prompted:
-            total = total + self._read(work.chunks)
+            total += self._read(work.chunks)
         if self._singles and len(work.chunks) == 1:
             # The time of one prompt depends on its length and its cached tokens, which are tabulated as tokens are.
             low, high = around(work.chunks[0][1])
@@ -310,14 +314,18 @@ class Shape:
                 taken_s = self._alone_of(index, low)(read)[0]
                 if share:
                     taken_s += (self._alone_of(index, high)(read)[0] - taken_s) * share
-                total = total + column * taken_s
+                total += column * taken_s
+        elif self._singles:
+            prompts = tuple([(chunk[0], chunk[1], 1) for chunk in work.chunks])
+            for index, column in enumerate(self._singles):
+                total += column * self._known_s(index, self._carriers[index].field.of(prompts))
         elif self._carriers:
             rows = rows_of(work, self.breakpoints)
             taken = []
-            for index, prompts in enumerate(self._of_prompts):
+            for index, prompts_alone in enumerate(self._of_prompts):
                 carried = self._carriers[index].field.of(rows)
-                taken.append(self._known_s(index, carried) if prompts else self._carried_s(index, carried))
-            total = total + self._carries @ np.array(taken)
+                taken.append(self._known_s(index, carried) if prompts_alone else self._carried_s(index, carried))
+            total += self._carries @ np.array(taken)
         makespan_s = self.layout.ends_s(total)
         return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)
 
@@ -361,10 +369,23 @@ class Shape:
         wide = max(1, TILE // self.programs.query_len)
         low = (batch - 1) // wide * wide + 1
         high = low + wide - 1
-        start = self._decoding_of(low)(mean)
+        line = self._decoding_of(low)
         if batch == low:
-            return start
-        return start + (self._decoding_of(high)(mean) - start) * ((batch - low) / (high - low))
+            return line(mean)
+        share = (batch - low) / (high - low)
+        first, last, start, grown = line.around(mean)
+        other = self._decoding_of(high).around(mean)
+        if other[0] != first or other[1] != last:
+            own = line(mean)
+            return own + (self._decoding_of(high)(mean) - own) * share
+        # Engines ask for one number of sequences again and again: the line between both is kept.
+        between = self._between.get((batch, first))
+        if between is None:
+            if len(self._between) >= MOST_BATCHES:
+                self._between.clear()
+            between = start + (other[2] - start) * share, grown + (other[3] - grown) * share
+            self._between[batch, first] = between
+        return between[0] + between[1] * ((mean - first) / (last - first))
 
     def _decoding_of(self, batch: int) -> KnotLine:
         if batch not in self._decoding:

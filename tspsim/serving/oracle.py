@@ -85,8 +85,12 @@ class Oracle:
         InputError
             A row is no three whole numbers, or the batch is empty.
         """
-        rows: tuple[Sequence[int], ...] = tuple(map(tuple, batch.rows if isinstance(batch, Batch) else batch))
-        key = hash(rows)
+        rows: tuple[Sequence[int], ...] = tuple(batch.rows if isinstance(batch, Batch) else batch)
+        try:
+            key = hash(rows)
+        except TypeError:  # lists
+            rows = tuple(map(tuple, rows))
+            key = hash(rows)
         kept = self._kept.get(key)
         if kept is not None and kept[0] == rows:
             return kept[1]
@@ -107,18 +111,23 @@ class Oracle:
             wrong = next(row for row in rows if _columns((row,)) is None)
             what = "a row is three whole numbers: query tokens, tokens in the cache before, how many"
             raise InputError(f"{what}; not {describe(wrong)}", key="batch")
-        queries, contexts, counts = columns
+        queries, contexts, counts, shortest = columns
         own, singly = self.query_len, counts.count(1) == len(rows)
-        decoding_rows = queries.count(own)
-        if singly and decoding_rows == len(rows) and 0 not in contexts:
+        prompts = len(rows) - queries.count(own)
+        if singly and not prompts and shortest:
             return StepWork((), contexts, own)
-        if singly and len(rows) - decoding_rows <= FEW_PROMPTS:
-            places = [place for other in set(queries) - {own} for place in _places(queries, other)]
-            places.sort()
-            rest = list(contexts)
-            for place in reversed(places):
-                del rest[place]
-            if 0 not in rest:
+        if singly and prompts <= FEW_PROMPTS:
+            if queries[:prompts].count(own) == 0:
+                # As most engines list them: prompts first.
+                places, rest = list(range(prompts)), contexts[prompts:]
+            else:
+                places = [place for other in set(queries) - {own} for place in _places(queries, other)]
+                places.sort()
+                others = list(contexts)
+                for place in reversed(places):
+                    del others[place]
+                rest = tuple(others)
+            if shortest or 0 not in rest:
                 return StepWork([PromptChunk(queries[place], contexts[place]) for place in places], rest, own)
         if not singly:
             rows = tuple([row for row in rows for _ in range(row[2])])
@@ -139,19 +148,19 @@ def _places(values: tuple[int, ...], wanted: int) -> Iterator[int]:
         yield place
 
 
-def _columns(rows: tuple[Sequence[int], ...]) -> tuple[tuple[int, ...], ...] | None:
-    """Queries, contexts and counts of all rows, by whole columns (no loop in Python); None where a row is not three
-    whole numbers, the first and the last above zero."""
+def _columns(rows: tuple[Sequence[int], ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int] | None:
+    """Queries, contexts and counts of all rows, by whole columns (no loop in Python), and the shortest context; None
+    where a row is not three whole numbers, the first and the last above zero."""
     try:
         queries, contexts, counts = zip(*rows, strict=True)
         # A sum is a whole number where all of its terms are.
-        sums = sum(queries), sum(contexts), sum(counts)
+        whole = type(sum(queries)) is type(sum(contexts)) is type(sum(counts)) is int
     except (TypeError, ValueError):
         return None
-    if not all(type(total) is int for total in sums):
+    if not whole or min(queries) <= 0 or (counts.count(1) < len(counts) and min(counts) <= 0):
         return None
-    whole = min(queries) > 0 and min(contexts) >= 0 and min(counts) > 0
-    return (queries, contexts, counts) if whole else None
+    shortest = min(contexts)
+    return (queries, contexts, counts, shortest) if shortest >= 0 else None
 
 
 def predict(scenario: Scenario | str | Path | Mapping[str, Any], plan: str | None = None, *, drafts: int = 0) -> Oracle:

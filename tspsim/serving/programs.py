@@ -14,9 +14,10 @@ from ..base.quick import replace
 from ..hardware import Costs
 from ..hardware.pricers import price
 from ..operators import Operator, Role
-from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
+from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of
 from ..parallel.checks import check
 from ..parallel.serving_engine import Captured
+from ..parallel.step import written_passes
 from ..program import Collective, Program, SendReceive
 from ..program.instructions import Mesh
 from ..program.layout import MOVES, InstructionLayout, Thing, Timed, flattened
@@ -26,7 +27,7 @@ from ..step.question import Question
 from ..step.simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .exchanges import Exchanges
-from .forms import LaidOut, ProgramTemplates
+from .row_variants import LaidOut, RowVariants, Times
 from .work import PromptChunk, StepWork
 
 #: The overlap of a step that cannot be split in two.
@@ -51,6 +52,10 @@ class Priced:
     parts_s: dict[str, float]
     #: Whether it was added up; otherwise the engine ran it.
     chained: bool
+
+
+#: Programs of a step's stages, and the jobs of its passes.
+WrittenPasses = tuple[list[Program], Sequence[Job]]
 
 
 class Chain(NamedTuple):
@@ -214,43 +219,36 @@ class StepPrograms:
         """Positions that a decoding sequence computes."""
         return 1 + (self.speculation.tokens if self.speculation else 0)
 
-    def written_of(self, job: Job) -> list[Program]:
-        """The programs of a job's stages."""
+    def written_of(self, job: Job) -> WrittenPasses:
+        """The programs of a job's stages, and the jobs of the last one's passes."""
         self.written += 1
-        return [write_program(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
+        stages = [written_passes(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
+        return [program for program, _ in stages], stages[-1][1]
 
     def laid_out(self, job: Job) -> LaidOut:
         """The different kernel calls of a job's programs, and their positions."""
-        return self._forms.laid_out(job)
+        return self._variants.laid_out(job)[0]
 
     @once
-    def _forms(self) -> ProgramTemplates:
-        model = self.question.model
-        models = [model, *([self.speculation.model] if self.speculation and self.speculation.model else [])]
-        kinds = [(architecture, block) for architecture in models for block in architecture.distinct]
-        breakpoints = {
-            length
-            for architecture, block in kinds
-            for length in architecture.attention_of(block).bends(architecture, block)
-        }
-        return ProgramTemplates(self._written_out, sorted(breakpoints))
+    def _variants(self) -> RowVariants:
+        return RowVariants(self.written_out)
 
-    def _written_out(self, job: Job) -> LaidOut:
-        """The same from programs written for this job."""
-        shorter = self._shorter(job)
+    def written_out(self, job: Job) -> tuple[LaidOut, Sequence[Job]]:
+        """The same from programs written for this job, and the jobs of their passes."""
+        shorter, passes = self._shorter(job)
         form, every = flattened(shorter)
         key = job.capture, form
         if key not in self._layouts:
-            self._layouts[key] = InstructionLayout.of(self.written_of(job), shorter)
+            self._layouts[key] = InstructionLayout.of(self.written_of(job)[0], shorter)
         layout = self._layouts[key]
         if layout is None:
             # Some of its instructions are not in the shorter program.
-            whole = self.written_of(job)
+            whole, passes = self.written_of(job)
             layout, (_, every) = InstructionLayout.of(whole, whole), flattened(whole)
             assert layout is not None
-        return layout.different(every), layout
+        return LaidOut(layout.different(every), layout), passes
 
-    def _shorter(self, job: Job) -> list[Program]:
+    def _shorter(self, job: Job) -> WrittenPasses:
         """The programs with the fewest layers that contain all kinds. With a pipeline, all layers."""
         if job.plan.pp > 1:
             return self.written_of(job)
@@ -264,7 +262,7 @@ class StepPrograms:
         blocks = self.question.model.blocks
         return 1 + max(blocks.index(block) for block in dict.fromkeys(blocks))
 
-    def taken_s(self, things: Iterable[Thing], captured: Captured) -> list[float] | None:
+    def taken_s(self, things: Iterable[Thing], captured: Captured) -> Times:
         """Seconds of kernel calls under a capture; None where only the engine can price some: transfers whose groups
         share links unevenly."""
         cost, exchanges = self._known(captured), self._exchanges
@@ -328,8 +326,14 @@ class StepPrograms:
         """A step whose programs form a chain; None for any other."""
         if set(axes_of(job)) != {"pp"}:
             return None
-        things, layout = self.laid_out(job)
-        taken_s = self.taken_s(things, job.capture) if layout.chained else None
+        (things, layout), written = self._variants.laid_out(job)
+        if not layout.chained:
+            return None
+
+        def price(some: Iterable[Thing]) -> Times:
+            return self.taken_s(some, job.capture)
+
+        taken_s = price(things) if written is None else written.taken_s(things, price)
         if taken_s is None:
             return None
         makespan_s = layout.makespan_s(taken_s)

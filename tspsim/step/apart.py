@@ -1,19 +1,21 @@
-"""Steps of unequal sequences that are too long to run whole: every micro-batch alone, put together in order.
+"""Long steps of unequal sequences: each micro-batch is simulated alone, and their times are joined in order.
 
-Rings of hundreds of ranks, every one with micro-batches of its own, are tens of millions of instructions. But between
-the first weights and the last gradients a group of ranks meets nobody else: it begins a micro-batch together, for all
-of its ranks had the one before (or a wider one) together, works on it, and ends it together. So
+With hundreds of ranks, each with micro-batches of its own, such a step has tens of millions of instructions. But
+between the first weights and the last gradients a group of ranks meets no other rank: its ranks ran the micro-batch
+before in one group (or a wider one), so they begin, run and end each micro-batch together. Hence
 
-    step = max over replicas (first + Σ c) + last,
+    step = max over replicas (first + Σ c) + last
 
-c what a micro-batch takes where all groups of the cluster work on one like it, simulated with two and with three
-layers: a layer more takes what the third took. ``last`` is what sums of gradients and the update add to the last
-micro-batch of the replica that is ready last. ``first``: where replicas divide the optimizer's state, each layer's
-weights are gathered ahead of its first forward, by all; so that forward takes everybody as long as the longest of them,
-f, and what gathers add to that one; a replica whose own takes f₁ waits for f − f₁. All are simulated. Every group runs
-the program of its rank with most kernels. What this leaves out: ranks that end a micro-batch a hop before
-others, and groups at different work that share links of a fabric. Held against whole runs in
-``tests/step/test_apart.py``.
+- c: time of a micro-batch if all groups of the cluster work on an equal one, simulated with two and with three layers;
+  each further layer takes as long as the third.
+- last: time that gradient sums and the optimizer add to the last micro-batch of the replica that is ready last.
+- first: if replicas shard the optimizer's state, each layer's weights are gathered by all replicas before its first
+  forward. That forward takes all replicas as long as the longest of them (f) plus what the gathers add to it; a
+  replica whose own forward takes f₁ waits f − f₁. All are simulated.
+
+Every group runs the program of its rank with the longest kernels. Left out: ranks that end a micro-batch one hop
+before others, and contention between groups at different work on a fabric. ``tests/step/test_apart.py`` compares with
+whole runs.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ from ..base.memo import knowing
 from ..base.quick import replace
 from ..engine.core import Interference, Submission
 from ..engine.instances import Assignment, Cost
+from ..engine.lowered import InstructionCosts, IssuedItems, LoweredProgram
 from ..engine.ranks import Rank, SimulatedDevice
-from ..engine.ready import IssuedItems, KnownInstructions, ReadyProgram
 from ..engine.steady import execute
 from ..engine.system import SimulatedRank, System
 from ..engine.timeline import ON_HOST, Label, Labels
@@ -41,20 +43,20 @@ from ..parallel import Job, scheme_of, write_program
 from ..parallel.lengths import Pack
 from ..parallel.step import Writer
 from ..program import Compute, Program
-from ..program.excerpts import parted_behind_layers
+from ..program.excerpts import split_after_layers
 from ..program.instructions import Mesh, length_of
 from ..steps import FORWARD
 from . import metrics
 
-#: Instructions of all ranks of a step beyond which its micro-batches are run apart.
+#: Instructions of all ranks of a step beyond which micro-batches are simulated alone.
 MOST_INSTRUCTIONS = 1_000_000
-#: Layers that are simulated of a model of equal ones: further ones take what the last took.
+#: Layers simulated of a model with equal layers; each further layer takes as long as the last.
 LAYERS = (2, 3)
-#: Said of an answer that was put together so.
-TOLD = (
-    "each micro-batch was simulated alone and they were put together in order, for the whole step is more than "
-    f"{MOST_INSTRUCTIONS / 1e6:.0f} million instructions: ranks of a group begin each one together, and groups at "
-    "different work do not slow each other (`tspsim docs engine.md`)"
+#: Note on an answer that was joined from micro-batches.
+NOTE = (
+    "each micro-batch was simulated alone, and the step was joined from them in order, since it has more than "
+    f"{MOST_INSTRUCTIONS / 1e6:.0f} million instructions: ranks of a group begin each micro-batch together, and groups "
+    "at different work do not slow each other (`tspsim docs engine.md`)"
 )
 
 Numbers = dict[tuple[str, ...], float]
@@ -62,15 +64,15 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-def pays(job: Job) -> bool:
-    """Whether a step is one of unequal sequences, too long to run whole, whose ranks meet only to share them."""
+def too_long_to_run_whole(job: Job) -> bool:
+    """Whether a step has unequal sequences, is too long to run whole, and its ranks meet only within a group."""
     plan = job.plan
     if not job.unequal or plan.pp > 1 or plan.ep > 1 or plan.zero > 1 or plan.checkpoint is not None or job.held_s:
         return False
-    packs, replicas = job.dealt.packs, len(job.dealt.packs)
+    packs, replicas = job.assignment.packs, len(job.assignment.packs)
     widest = max(range(replicas), key=lambda replica: sum(pack.ranks for pack in packs[replica]))
     shards = plan.token_shards
-    # A pack's program is at least an instruction a layer and hop.
+    # A pack's program has at least one instruction per layer and hop.
     if job.model.layers * replicas * shards * sum(pack.ranks for pack in packs[widest]) * 8 < MOST_INSTRUCTIONS:
         return False
     program = write_program(scheme_of(plan), job, {"dp": widest})
@@ -79,12 +81,12 @@ def pays(job: Job) -> bool:
 
 @dataclass(frozen=True)
 class MicroBatchPart:
-    """What a micro-batch takes a rank: seconds by name, and bytes by what moved them; and what links carried of it."""
+    """Means over the ranks that run a micro-batch: seconds, FLOPs and bytes by key, and bytes carried by each link."""
 
-    #: ``("s",)`` all of it; ``("compute", family)``, ``("exposed", kind)`` seconds; ``("bytes", part, kind, axis,
-    #: layered)`` received; ``("flops",)``, ``("hbm",)``.
+    #: ``("s",)`` total seconds; ``("compute", family)``, ``("exposed", kind)`` seconds; ``("bytes", part, kind, axis,
+    #: layered)`` bytes received; ``("flops",)``; ``("hbm",)`` bytes.
     numbers: Numbers
-    #: Link → bytes, of all ranks together.
+    #: Link → bytes of all ranks.
     links: Mapping[int, float]
     system: System
 
@@ -95,7 +97,7 @@ class MicroBatchPart:
         return self.plus(other, -1.0)
 
     def plus(self, other: MicroBatchPart, times: float) -> MicroBatchPart:
-        """This, and the other so many times."""
+        """The sum of this part and ``times`` times the other."""
         numbers, links = dict(self.numbers), dict(self.links)
         for key, value in other.numbers.items():
             numbers[key] = numbers.get(key, 0.0) + times * value
@@ -110,7 +112,7 @@ class MicroBatchPart:
 
 @dataclass(frozen=True)
 class JoinedSystem(System):
-    """Stands for the systems of all parts: their bytes over links, and the transfers of the widest."""
+    """The systems of all parts as one: their bytes over links, and the transfers of the widest."""
 
     widest: System | None = None
     bytes_over: Mapping[int, float] = field(default_factory=dict)
@@ -125,7 +127,7 @@ class JoinedSystem(System):
 
 
 class Apart:
-    """The micro-batches of one step, each run when it is first asked for."""
+    """The micro-batches of one step, each simulated when first needed."""
 
     def __init__(self, cluster: Cluster, cost: Cost, mesh: Mesh, job: Job, interference: Interference) -> None:
         self.cluster, self.cost, self.mesh, self.job, self.interference = cluster, cost, mesh, job, interference
@@ -134,8 +136,8 @@ class Apart:
         self._known: dict[object, MicroBatchPart] = {}
 
     def submission(self) -> Submission:
-        """The step put together: a row for each replica's kernels of each micro-batch, and for what it waits for."""
-        replicas = self.job.dealt.packs
+        """The joined step, with rows for each replica's kernels and waits of each micro-batch."""
+        replicas = self.job.assignment.packs
         every = [[self.part(pack) for pack in packs] for packs in replicas]
         gathers, waits_s = self._gathers([packs[0] for packs in replicas])
         ready_s = [wait_s + sum(part.seconds for part in parts) for wait_s, parts in zip(waits_s, every, strict=True)]
@@ -151,7 +153,7 @@ class Apart:
         return self._written(rows, links, widest.system)
 
     def _gathers(self, firsts: Sequence[Pack]) -> tuple[MicroBatchPart, list[float]]:
-        """What gathers of weights add to the longest first forward, and how long each replica waits for that one."""
+        """Time that weight gathers add to the longest first forward, and each replica's wait for that forward."""
         if not (self.job.training and self.job.plan.zero):
             return MicroBatchPart({("s",): 0.0}, {}, NOTHING), [0.0] * len(firsts)
         alone_s = [self.part(pack, ALONE).seconds for pack in firsts]
@@ -160,7 +162,7 @@ class Apart:
         return added, [max(alone_s) - seconds for seconds in alone_s]
 
     def part(self, pack: Pack, end: str = "") -> MicroBatchPart:
-        """What a micro-batch takes, or what of it :data:`ENDS` name."""
+        """A micro-batch, or the part of it that a key of :data:`ENDS` names."""
         key = pack.tokens, pack.ranks, end
         if key not in self._known:
             model = self.job.model
@@ -183,7 +185,7 @@ class Apart:
         program = max(programs, key=self._kernels_s)
         if all(isinstance(instruction, Compute) for instruction, _ in program.counted()):
             return self._of_kernels(program)
-        before, behind = parted_behind_layers(program) if end == LAST else (program, None)
+        before, behind = split_after_layers(program) if end == LAST else (program, None)
         part = self._of_ranks(before)
         return part if behind is None else part + self._of_ranks(behind)
 
@@ -193,7 +195,7 @@ class Apart:
         return part_of(execute(self.cluster, self.cost, assignment, interference=self.interference))
 
     def _program(self, job: Job, pack: Pack, end: str) -> Program:
-        """The micro-batch alone: one of three alike, so that it is the first, the last or neither."""
+        """The program of one micro-batch, taken from three equal ones: the first, the middle or the last."""
         shards = job.plan.token_shards
         place = {job.plan.token_axis: pack.position} if pack.ranks == shards > 1 else {}
         whole = replace(job, beside=(pack,) * 3)
@@ -216,7 +218,7 @@ class Apart:
         return sum(times * seconds for kernel, times in kernels for _, seconds in self._seconds(kernel))
 
     def _of_kernels(self, program: Program) -> MicroBatchPart:
-        """Kernels that wait for nobody, one after the other."""
+        """Kernels that wait for no other rank, one after the other."""
         numbers: Numbers = {("s",): 0.0, ("flops",): 0.0, ("hbm",): 0.0}
         for kernel, times in program.counted():
             assert isinstance(kernel, Compute)
@@ -233,7 +235,7 @@ class Apart:
         every: Sequence[Sequence[MicroBatchPart]],
         ends: Sequence[MicroBatchPart],
     ) -> dict[int, float]:
-        """Bytes over links: where all groups worked alike, the share of those that had a micro-batch."""
+        """Bytes over links: a part counts with the share of replicas that had such a micro-batch."""
         often: Counter[int] = Counter()
         parts: dict[int, MicroBatchPart] = {}
         for part in (part for listed in every for part in listed):
@@ -258,39 +260,39 @@ class Apart:
             first = int(gpus[np.flatnonzero(groups[gpus] == replica)[0]])
             labels, start_s, end_s = columns(listed, until_s)
             program = Program(f"replica {replica}")
-            unnamed = ReadyProgram(program, IssuedItems((), (), ()), labels, (), KnownInstructions())
+            unnamed = LoweredProgram(program, IssuedItems((), (), ()), labels, (), InstructionCosts())
             every = np.arange(len(labels), dtype=np.int32)
             layers = np.array([label.layer for label in labels], dtype=np.int32)
             role = knowing(unnamed, labels=Labels(labels, every, layers))
             ranks.append(SimulatedRank(Rank(SimulatedDevice(first, size)), role, size))
             times.append((start_s, end_s))
         submission = Submission(
-            simpy.Environment(), JoinedSystem(ranks, [], told=TOLD, widest=widest, bytes_over=links), 0
+            simpy.Environment(), JoinedSystem(ranks, [], note=NOTE, widest=widest, bytes_over=links), 0
         )
-        submission.replaced(ranks, times)
+        submission.replace_result(ranks, times)
         return submission
 
 
-#: A forward that is the first of a step, one that is not, and a micro-batch that is a step's last: which of three.
+#: The first forward of a step, a later forward, and the last micro-batch: index among three equal micro-batches.
 FIRST, ALONE, LAST = "first", "alone", "last"
 ENDS = {FIRST: 0, ALONE: 1, LAST: 2}
 NOTHING = System([], [])
 
 
 def run_apart(cluster: Cluster, cost: Cost, mesh: Mesh, job: Job, interference: Interference) -> Submission:
-    """Run the micro-batches of a step alone and put them together (:func:`pays`).
+    """Simulate the micro-batches of a step alone and join them (:func:`too_long_to_run_whole`).
 
     Returns
     -------
     Submission
-        With a row for the kernels of each micro-batch of each replica, one for what it waits for by kind, and one
-        without length for each kind of bytes that it receives.
+        Has a row for the kernels of each micro-batch of each replica, one per kind of communication waited for, and
+        one of zero length per kind of bytes received.
     """
     return Apart(cluster, cost, mesh, job, interference).submission()
 
 
 def part_of(submission: Submission) -> MicroBatchPart:
-    """What a run took its ranks, mean over all."""
+    """The result of a run, mean over its ranks."""
     parts = metrics.breakdown(submission)
     numbers: Numbers = {("s",): submission.makespan_s, ("flops",): 0.0, ("hbm",): 0.0}
     numbers |= {("compute", kind): seconds for kind, seconds in parts.compute_s.items()}
@@ -320,8 +322,7 @@ def part_of(submission: Submission) -> MicroBatchPart:
 
 
 def columns(listed: Sequence[tuple[str, MicroBatchPart]], until_s: float) -> tuple[list[Label], Floats, Floats]:
-    """Rows of one replica: labels, starts and ends. The last part begins at ``until_s``, when the last replica is
-    ready."""
+    """Labels, starts and ends of one replica's rows; its last part begins at ``until_s``, when all are ready."""
     rows: list[tuple[Label, float, float]] = []
     now_s = 0.0
     for index, (name, part) in enumerate(listed):
@@ -349,7 +350,7 @@ def columns(listed: Sequence[tuple[str, MicroBatchPart]], until_s: float) -> tup
 
 
 def title(pack: Pack) -> str:
-    """What a timeline calls a micro-batch."""
+    """Name of a micro-batch in a timeline."""
     count = len(pack.tokens)
     what = f"{count:,} sequences of {sum(pack.tokens):,} tokens" if count > 1 else f"{pack.tokens[0]:,} tokens"
     return f"{what} over {pack.ranks} ranks" if pack.ranks > 1 else what

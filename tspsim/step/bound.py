@@ -1,15 +1,15 @@
-"""Physical ceilings on tokens/s: what no schedule, kernel or library can pass on this hardware.
+"""Physical ceilings on tokens/s: no schedule, kernel or library exceeds them on this hardware.
 
-A step lasts at least as long as each of three things alone, and the longest of them bounds its rate:
+A step lasts at least as long as each of three resources alone; the longest bounds its rate:
 
-- *compute*: the model's FLOPs at the dense peak of every GPU (causal attention halved, tokens that experts drop
-  not counted; training three times the forward: Narayanan et al. 2021, Megatron-LM, §3.1 without recomputation);
-- *HBM*: the bytes a rank cannot avoid: every weight it multiplies with read once, every block's input read
-  and output written once (training: at least twice, forward and back);
-- *links*: the bytes a rank must receive because it does not hold them, over all links that lead into it, and
-  the bytes that must enter a node over the node's NICs; weights that lie in the host's memory, over the link to it.
+- *compute*: the model's FLOPs at the dense peak of every GPU (causal attention halved, tokens dropped by experts not
+  counted; training three times the forward: Narayanan et al. 2021, Megatron-LM, §3.1 without recomputation);
+- *HBM*: bytes that a rank cannot avoid: every weight that it multiplies read once, every block's input read and output
+  written once (training: at least twice, forward and backward);
+- *links*: bytes that a rank must receive because it does not hold them, over all links into it; bytes that must enter
+  a node, over the node's NICs; weights in host memory, over the link to the host.
 
-Nothing here runs the simulator or knows an efficiency; whatever is simulated must lie below.
+No simulation and no measured efficiency enters; every simulated rate must lie below.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from .simulation import Question, look_up, scheduled
 if TYPE_CHECKING:
     import pandas
 
-#: Best share of the dense peak that a bf16 GEMM reaches on any GPU measured (H100: 794.5 of 989.5 TFLOP/s,
-#: stas00/ml-engineering, maximum achievable matmul FLOPS). A claim above it is possible, but not plausible.
+#: Highest share of the dense peak that a bf16 GEMM reaches on any measured GPU (H100: 794.5 of 989.5 TFLOP/s,
+#: stas00/ml-engineering, maximum achievable matmul FLOPS). A claim above it is possible but not plausible.
 BEST_MEASURED_SHARE = 0.8
 
 
 @dataclass(frozen=True)
 class Floor:
-    """Seconds that a step (or one block's forward) lasts at least, by what it waits for."""
+    """Lower bounds on the seconds of a step (or of one block's forward), one per resource."""
 
     compute_s: float
     hbm_s: float
@@ -56,12 +56,12 @@ class Floor:
 
     @property
     def limit(self) -> str:
-        """What the floor comes from: ``compute``, ``hbm`` or ``links``."""
+        """The resource with the longest bound: ``compute``, ``hbm`` or ``links``."""
         named = {"compute": self.compute_s, "hbm": self.hbm_s, "links": self.links_s}
         return max(named, key=lambda name: named[name])
 
     def to_json(self, tokens: float) -> dict[str, Any]:
-        """Ceilings in tokens/s; ``links`` is None where nothing has to move."""
+        """Ceilings in tokens/s; ``links`` is None if nothing has to move."""
         return {
             "ceiling_tokens_per_s": tokens / self.longest_s,
             "limited_by": self.limit,
@@ -73,14 +73,14 @@ class Floor:
 
 @dataclass(frozen=True)
 class PlanBound:
-    """Ceilings of one plan: of the whole model's pass, and of one block's forward repeated for ever."""
+    """Ceilings of one plan: for the whole model's pass, and for one block's forward repeated without end."""
 
     name: str
     memory: Memory
     tokens_per_step: float
     model: Floor
     block: Floor
-    #: Tokens that go through a block, where not all of them are counted or more than one.
+    #: Tokens through a block, if they differ from ``tokens_per_step``.
     block_tokens: int | None = None
 
     @property
@@ -106,18 +106,18 @@ class PlanBound:
 
 @dataclass(frozen=True)
 class CeilingVerdict:
-    """A claim against one ceiling."""
+    """A claimed rate compared with one ceiling."""
 
-    #: The claim is not above the ceiling.
+    #: The claim does not exceed the ceiling.
     possible: bool
-    #: Nor does it need more of the dense peak than the best kernels measured reach.
+    #: The claim is possible, and needs no higher share of the dense peak than the best measured kernel reaches.
     plausible: bool
     #: Claim over ceiling.
     share: float
     ceiling_tokens_per_s: float
-    #: What the claim asks of each GPU.
+    #: FLOP/s of each GPU that the claim needs.
     flops_per_s_per_gpu: float
-    #: The comparison in words.
+    #: The comparison, as a sentence.
     reason: str
 
     @property
@@ -139,7 +139,7 @@ class Bounds(Pictured):
     device: str
     precision: str
     gpus: int
-    #: Of the pass through the whole model, and of one block's forward.
+    #: FLOPs of a token through the whole model, and through one block's forward.
     flops_per_token: float
     block_flops_per_token: float
     #: Of one GPU, dense, in the workload's precision.
@@ -162,7 +162,7 @@ class Bounds(Pictured):
         return html_table(f"{self.scenario}: ceilings", ("plan", "tokens/s at most", "limited by", "fits"), rows)
 
     def to_frame(self) -> pandas.DataFrame:
-        """One row a plan: its ceilings in tokens/s, of the whole model and of one block's forward, and its memory."""
+        """One row per plan: ceilings in tokens/s for the whole model and for one block's forward, and memory."""
         import pandas
 
         rows = [
@@ -184,16 +184,16 @@ class Bounds(Pictured):
 
     @property
     def best(self) -> PlanBound:
-        """The plan with the highest ceiling for the whole model; of those that fit, if any does."""
+        """The plan with the highest ceiling for the whole model, among those that fit if any does."""
         return max(self.fitting or self.plans, key=lambda plan: plan.tokens_per_s)
 
     @property
     def best_block(self) -> PlanBound:
-        """The same for one block."""
+        """The plan with the highest ceiling for one block, among those that fit if any does."""
         return max(self.fitting or self.plans, key=lambda plan: plan.block_tokens_per_s)
 
     def judge(self, claim_tokens_per_s: float) -> tuple[CeilingVerdict, CeilingVerdict]:
-        """What to think of a claimed rate: as a pass through the whole model, and as one block's forward."""
+        """Compare a claimed rate with the ceilings for the whole model and for one block's forward."""
         best, block = self.best, self.best_block
         whole = (self.flops_per_token, best.tokens_per_s, best.model.limit)
         alone = (self.block_flops_per_token, block.block_tokens_per_s, block.block.limit)
@@ -203,7 +203,7 @@ class Bounds(Pictured):
         needed = claim * flops_per_token / self.gpus
         of_peak = needed / self.peak_flops_per_s
         share = claim / ceiling
-        # A ceiling quoted back at us has been through a division: it is not above itself.
+        # A ceiling that is quoted back has been rounded in a division: it does not exceed itself.
         possible = share <= 1.0 + 1e-9
         reason = (
             f"needs {flops(needed)} per GPU ({flops(flops_per_token).removesuffix('/s')} a token), "
@@ -216,7 +216,7 @@ class Bounds(Pictured):
         return CeilingVerdict(possible, possible and of_peak <= BEST_MEASURED_SHARE, share, ceiling, needed, reason)
 
     def to_json(self, claim_tokens_per_s: float | None = None) -> dict[str, Any]:
-        """Plain data; with a claim, what to think of it."""
+        """Plain data; with a claim, its comparison too."""
         entry = {**vars(self), "plans": [plan.to_json() for plan in self.plans]}
         if claim_tokens_per_s is not None:
             model, block = self.judge(claim_tokens_per_s)
@@ -234,12 +234,12 @@ LIMITS = {"compute": "FLOPs at peak", "hbm": "what must cross HBM", "links": "wh
 
 
 def bounds(question: Question | Scenario) -> Bounds:
-    """The ceilings of every plan of a scenario.
+    """Ceilings of every plan of a scenario.
 
     Raises
     ------
     InputError
-        The scenario is wrong: a degree that divides nothing, an unknown name, ….
+        The scenario is wrong, such as a degree that divides nothing or an unknown name.
     """
     question = question if isinstance(question, Question) else look_up(question)
     if question.scenario.traffic is not None:
@@ -263,7 +263,7 @@ def bounds(question: Question | Scenario) -> Bounds:
 
 
 def batch_in_words(question: Question) -> str:
-    """How much a step is."""
+    """The size of a step, in words."""
     batch, work = question.scenario.workload.global_batch, question.work
     if work.step.serves:
         return f"{work.load.in_words} a replica"
@@ -275,16 +275,16 @@ def batch_in_words(question: Question) -> str:
 
 
 def plan_bound(question: Question, job: Job) -> PlanBound:
-    """The floors of one plan."""
+    """Ceilings of one plan."""
     work, model, device = job.work, question.model, question.device
     if work.step.serves:
         return served_bound(question, job)
     times_over = work.step.bytes_over_forward
-    # The cluster's FLOP/s serve dp replicas at once, so a replica has its own GPUs' share.
+    # The cluster's FLOP/s serve dp replicas at once: a replica has the share of its own GPUs.
     replica_flops_per_s = device.peak_of(work.precision) * question.cluster.gpus / job.plan.dp
     tokens = work.tokens_per_replica
     block_flops = tokens * work.block_flops_per_token(model)
-    # Stages of a pipeline work at once, each on its own layers.
+    # Stages of a pipeline work at the same time, each on its own layers.
     stages = job.plan.degree("pp")
     block_hbm_s, head_hbm_s, block_links_s = (
         max(seconds) for seconds in zip(*(replica_floors(question, packs) for packs in of_replicas(job)), strict=True)
@@ -301,14 +301,14 @@ def plan_bound(question: Question, job: Job) -> PlanBound:
 
 
 def of_replicas(job: Job) -> Sequence[Sequence[tuple[Job, int]]]:
-    """Jobs of the micro-batches of every replica, and how many are alike; of replicas that do the same one."""
+    """For every replica, the jobs of its micro-batches and how many are equal; equal replicas appear once."""
     if not job.unequal:
         return (((job, job.micro_batches),),)
-    return tuple([(job.taking(pack), 1) for pack in packs] for packs in job.dealt.packs)
+    return tuple([(job.taking(pack), 1) for pack in packs] for packs in job.assignment.packs)
 
 
 def replica_floors(question: Question, micro_batches: Sequence[tuple[Job, int]]) -> tuple[float, float, float]:
-    """Seconds of a block's HBM, of the head's, and of a block's links, over a replica's micro-batches."""
+    """Seconds of a block's HBM traffic, of the head's, and of a block's links, over a replica's micro-batches."""
     device, seconds = question.device, [0.0, 0.0, 0.0]
     for part, times in micro_batches:
         seconds[0] += times * block_hbm_bytes(part) / device.hbm_bytes_per_s
@@ -318,8 +318,7 @@ def replica_floors(question: Question, micro_batches: Sequence[tuple[Job, int]])
 
 
 def served_bound(question: Question, job: Job) -> PlanBound:
-    """The floors of a plan in a serving step: its rows' FLOPs, the weights and caches that its programs read, and what
-    has to move."""
+    """Ceilings of a plan in a serving step: FLOPs of its rows, weights and caches read, and bytes that must move."""
     work, device, plan = job.work, question.device, job.plan
     flops_per_s = device.peak_of(work.precision) * question.cluster.gpus / plan.dp
     links_s = block_links_time_s(question, job)
@@ -340,7 +339,7 @@ def served_bound(question: Question, job: Job) -> PlanBound:
 
 
 def arriving_s(question: Question, job: Job) -> float:
-    """Seconds that one forward's weights from the host's memory, or from neighbours, take on their links at least."""
+    """Least seconds of one forward's weights on the links from the host's memory, or from neighbours."""
     node = question.cluster.node
     if not job.plan.offload_weights:
         return 0.0
@@ -351,14 +350,14 @@ def arriving_s(question: Question, job: Job) -> float:
 
 
 def caches_s(question: Question, job: Job) -> float:
-    """The same of a serving step's caches."""
+    """Least seconds of a serving step's caches on the link from the host's memory."""
     return host_caches.arriving_bytes(job) / host_link_bytes_per_s(question.cluster.node)
 
 
 def cold_bytes(job: Job) -> float:
-    """Bytes of weights and caches that a step's passes cannot but read, of the rank of every stage that reads least.
+    """Bytes of weights and caches that the passes of a step must read, of each stage's rank that reads least.
 
-    A pass goes through the stages one after the other, and a stage takes its passes one after the other.
+    A pass goes through the stages in order, and a stage runs its passes in order.
     """
     positions: dict[int, list[float]] = {}
     axes = axes_of(job)
@@ -375,7 +374,7 @@ def cold_bytes(job: Job) -> float:
 def block_hbm_bytes(job: Job) -> float:
     """Bytes of one block's forward that must cross a rank's HBM: its matrices, its input and its output.
 
-    Of experts only those that every token meets; where layers differ, the smallest counts for all.
+    Of experts only the shared ones count; if blocks differ, the smallest counts for all.
     """
     model = job.model
     matrices = min(model.common_matrix_parameters(block) for block in set(model.blocks))
@@ -384,16 +383,16 @@ def block_hbm_bytes(job: Job) -> float:
 
 
 def head_hbm_bytes(job: Job) -> float:
-    """Bytes of the language-model head, which every rank reads for its tokens."""
+    """Bytes of the LM head, which every rank reads for its tokens."""
     shards = scheme_of(job.plan).residency.compute_shards(job)
     return job.model.hidden * job.model.vocab * job.weight_bytes / shards
 
 
 def block_links_time_s(question: Question, job: Job) -> float:
-    """Seconds that one block's transfers take at least: into the GPU, and into its node.
+    """Least seconds of one block's transfers: into the GPU, and into its node.
 
-    With q of a group's n ranks in one node, (n−q)/(n−1) of what a rank receives comes from other nodes, and
-    is needed by q ranks at once unless it is distinct.
+    If q of a group's n ranks share a node, (n−q)/(n−1) of what a rank receives comes from other nodes; all q ranks
+    need the same bytes unless they are distinct.
     """
     cluster = question.cluster
     node = cluster.node
@@ -401,11 +400,11 @@ def block_links_time_s(question: Question, job: Job) -> float:
     nic = cluster.fabric.nic.bandwidth.value * node.nics / node.gpus if cluster.fabric is not None else 0.0
     mesh = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node)
     received = entering = 0.0
-    adds_up = node.collectives.in_switch_latency is not None or node.memory_pool is not None
-    for exchange in scheme_of(job.plan).received(job, adds_up):
+    accumulates_gradients = node.collectives.in_switch_latency is not None or node.memory_pool is not None
+    for exchange in scheme_of(job.plan).received(job, accumulates_gradients):
         groups = mesh.groups(exchange.axis)
         ranks = groups.shape[1]
-        together = most_together(groups // cluster.gpus_per_node)
+        together = most_ranks_of_a_node(groups // cluster.gpus_per_node)
         away = exchange.bytes * (ranks - together) / (ranks - 1)
         received += exchange.bytes
         entering += away if exchange.distinct else away / together
@@ -414,8 +413,8 @@ def block_links_time_s(question: Question, job: Job) -> float:
     return max(received / (inside + nic), entering / nic)
 
 
-def most_together(nodes: np.ndarray[Any, np.dtype[np.int64]]) -> int:
-    """Ranks of a group that share a node, at most; ``nodes`` has a row a group."""
+def most_ranks_of_a_node(nodes: np.ndarray[Any, np.dtype[np.int64]]) -> int:
+    """Most ranks of a group that share a node; ``nodes`` has one row per group."""
     ordered = np.sort(nodes, axis=1)
     for size in range(ordered.shape[1], 1, -1):
         if (ordered[:, size - 1 :] == ordered[:, : ordered.shape[1] - size + 1]).any():

@@ -1,4 +1,4 @@
-"""A plan's entry of the contract's JSON as cells of a table, under the flat names that frames and sweeps use."""
+"""A plan's entry of the JSON answer as cells of a table, under the flat names of frames and sweeps."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas
 
-#: What a cell of a table holds: a number, a truth, text, or nothing.
+#: A cell of a table; None: empty.
 Cell = int | float | bool | str | None
 
-#: Rates and times of a plan's entry that are columns under their own names.
+#: Rates and times of a plan's entry that keep their names as columns.
 _RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "block_forward_tokens_per_s", "step_time_s", "mfu", "dropped_share")
-#: Columns that stand first in frames: what was asked for.
+#: Columns that come first in frames.
 FIRST = (
     "tokens_per_s", "tokens_per_s_low", "tokens_per_s_high", "tokens_per_s_per_gpu", "step_time_s", "mfu",
     "ttft_s_mean", "tpot_s_mean", "requests_per_s", "goodput_requests_per_s", "time_to_first_token_s",
@@ -22,7 +22,7 @@ FIRST = (
 
 
 def flat(plan: Mapping[str, Any]) -> dict[str, Cell]:
-    """A plan's entry of the contract as cells of a table: what is nested has its keys joined with ``_``."""
+    """A plan's entry of the JSON answer as cells; nested keys are joined with ``_``."""
     cells: dict[str, Cell] = {f"degree_{axis}": degree for axis, degree in plan.get("degrees", {}).items()}
     if "memory" in plan:
         memory = plan["memory"]
@@ -50,7 +50,7 @@ def flat(plan: Mapping[str, Any]) -> dict[str, Cell]:
         "communication_bytes_per_layer": float(plan["communication_bytes_per_layer"]["total"]),
         "bottleneck": plan["bottleneck"],
     }
-    moved = plan.get("communication_bytes_per_step")  # stores of before it was told have none
+    moved = plan.get("communication_bytes_per_step")  # absent from older stored answers
     cells |= {"communication_bytes_per_step": float(moved["total"])} if moved else {}
     cells |= {"host_s": parts["host"]} if "host" in parts else {}
     cells |= {f"compute_{family}_s": seconds for family, seconds in plan["compute_by_kind_s"].items()}
@@ -61,12 +61,12 @@ def flat(plan: Mapping[str, Any]) -> dict[str, Cell]:
 
 
 def frame(plans: Iterable[tuple[str, Any]]) -> pandas.DataFrame:
-    """One row a plan, under the names that they are shown by; rates first, whichever plan is refused.
+    """One row per plan, with rates first.
 
     Parameters
     ----------
     plans
-        (name, what has the ``to_json`` of a plan's entry).
+        (name, object whose ``to_json`` is a plan's entry).
     """
     import pandas
 
@@ -80,7 +80,7 @@ def frame(plans: Iterable[tuple[str, Any]]) -> pandas.DataFrame:
 
 
 def _costs(cost: Mapping[str, Any]) -> dict[str, Cell]:
-    """Money and energy; dollars a column a basis."""
+    """Money and energy; dollars have a column per price basis."""
     cells: dict[str, Cell] = {}
     for name, value in cost.items():
         if isinstance(value, Mapping):
@@ -91,7 +91,7 @@ def _costs(cost: Mapping[str, Any]) -> dict[str, Cell]:
 
 
 def _nested(name: str, value: Mapping[str, Any]) -> dict[str, Cell]:
-    """A mapping's cells, names joined with ``_``, however deep they lie."""
+    """Cells of a nested mapping, keys joined with ``_``."""
     cells: dict[str, Cell] = {}
     for key, cell in value.items():
         cells |= _nested(f"{name}_{key}", cell) if isinstance(cell, Mapping) else {f"{name}_{key}": cell}
@@ -99,7 +99,7 @@ def _nested(name: str, value: Mapping[str, Any]) -> dict[str, Cell]:
 
 
 def _of_requests(plan: Mapping[str, Any]) -> dict[str, Cell]:
-    """An entry of requests served: means and percentiles a column each, ranges as ``_low`` and ``_high``."""
+    """Cells of an answer to requests: means and percentiles as columns, ranges as ``_low`` and ``_high``."""
     cells: dict[str, Cell] = {name: float(plan[name]) for name in ("tokens_per_s", "tokens_per_s_per_gpu")}
     spread = plan["range"]
     cells |= {"tokens_per_s_low": spread["low"], "tokens_per_s_high": spread["high"]}
@@ -114,7 +114,7 @@ def _of_requests(plan: Mapping[str, Any]) -> dict[str, Cell]:
 
 
 def _served(inference: Mapping[str, Any]) -> dict[str, Cell]:
-    """What users of a serving step see, and what its caches hold."""
+    """Cells of a serving step: what users see, and the capacity of its caches."""
     cells: dict[str, Cell] = {name: float(value) for name, value in inference.items() if isinstance(value, int | float)}
     room = inference.get("capacity", {})
     if room:

@@ -1,6 +1,6 @@
-"""What a checkpoint makes of the steps that write it: the same step without it, what it waits for, what it costs.
+"""Effect of a checkpoint on the steps that write it: the step without it, its wait, its cost.
 
-How its copies are written into a step: :mod:`tspsim.parallel.state.state_copies`.
+:mod:`tspsim.parallel.state.state_copies` writes the copies into a step's program.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from .run import StepRun
 
 
 def without_checkpoint(job: Job) -> Job:
-    """The job in a step that writes none."""
+    """The job of a step that writes no checkpoint."""
     return replace(job, plan=replace(job.plan, checkpoint=None, checkpoint_rate=None, checkpoint_every=1))
 
 
 def held_s(question: Question, job: Job, plain: StepRun) -> float:
-    """Seconds from a step's begin in which its checkpoint's copies wait for the file of the one before, once every
-    checkpoint does as the one before did: between two lie a copy and a file at least, for a host has room for one."""
+    """Seconds from a step's start in which its checkpoint's copies wait for the file of the previous checkpoint.
+
+    In the steady state: a host has room for one checkpoint, so a copy and a file lie between two checkpoints at least.
+    """
     way, file_s = CHECKPOINTS.get(job.plan.checkpoint or ""), state_copies.file_s(job)
     copy_s = state_copies.copied_bytes(job) / host_bandwidth(question.cluster.node)
     others_s = (job.plan.checkpoint_every - 1) * plain.makespan_s
@@ -39,8 +41,8 @@ def held_s(question: Question, job: Job, plain: StepRun) -> float:
 
 
 def checkpoint_of(question: Question, job: Job, plain: StepRun, step: StepRun) -> dict[str, float]:
-    """What a checkpoint is and what it costs: seconds that it holds a step up, beside that step without it; bytes of a
-    GPU and a host; seconds of the copies alone, of the file system, and what of the stall is for the file before."""
+    """Size and cost of a checkpoint: stall and step time without it (s), bytes per GPU and host, seconds of the copies
+    alone and of the file system, and the part of the stall that waits for the previous file (s)."""
     copied, stall_s = state_copies.copied_bytes(job), max(0.0, step.makespan_s - plain.makespan_s)
     copy_s = copied / host_bandwidth(question.cluster.node)
     waited_s = job.held_s
@@ -58,7 +60,7 @@ def checkpoint_of(question: Question, job: Job, plain: StepRun, step: StepRun) -
 
 
 def spread_over(plain: StepRun, stall_s: float, steps: int) -> StepRun:
-    """The mean of some steps, one of which is held up."""
+    """The mean of ``steps`` steps, one of which stalls."""
     more_s = stall_s / steps
     exposed = dict(plain.parts.exposed_s)
     exposed["copy_out"] = exposed.get("copy_out", 0.0) + more_s

@@ -1,5 +1,4 @@
-"""What an answer says beside its times: the use of links, cost, a likely range, the settings of a plan, where numbers
-are from."""
+"""Parts of an answer beside its times: use of links, cost, likely range, settings of a plan, provenance of numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from .result import LinkUse, Memory, Range
 
 
 def too_large(memory: Memory) -> str:
-    """Which part is too large, and by how much."""
+    """A sentence on how much memory is lacking, and the largest part."""
     over = memory.peak_bytes - memory.capacity_bytes
     largest = max(memory.parts, key=lambda part: memory.parts[part])
     return (
@@ -31,7 +30,7 @@ def too_large(memory: Memory) -> str:
 def link_use(
     cluster: Cluster, submission: Submission, makespan_s: float
 ) -> tuple[tuple[LinkUse, ...], tuple[tuple[str, str, float], ...]]:
-    """Use of the fabric by kind of link, and of every link of the first node and its way to the leaf switches."""
+    """Use by kind of link, and of every link of the first node and from it to the leaf switches."""
     kinds, bandwidth = cluster.links.kind, cluster.links.bandwidth_bytes_per_s
     carried: dict[str, float] = {}
     peak: dict[str, float] = {}
@@ -74,7 +73,7 @@ def dead_links(cluster: Cluster) -> tuple[tuple[str, str], ...]:
 
 
 def cost_of(question: Question, makespan_s: float, tokens: float) -> dict[str, Any]:
-    """Money and energy a million tokens, at the scenario's price or the device's three."""
+    """Money and energy per million tokens, at the scenario's price or at each of the device's."""
     device, prices = question.device, question.scenario.prices
     per_hour = {"stated": prices.gpu_hour} if prices.gpu_hour is not None else dict(device.prices_usd_per_hour)
     gpu_hours = question.cluster.gpus * makespan_s / 3600.0
@@ -91,14 +90,16 @@ def cost_of(question: Question, makespan_s: float, tokens: float) -> dict[str, A
     return cost
 
 
-#: The factor of all exposed transfers, beside those of kernel families.
+#: Key of the factor of all exposed transfers, beside those of kernel families.
 TRANSFERS = "transfers"
 
 
 def range_of(costs: Costs, tokens: float, makespan_s: float, parts: Breakdown, stack: Stack) -> Range:
-    """The likely rate of a step: one common factor a kernel family, one for transfers, one for software; independent,
-    to first order. Of a device whose whole runs gave the stack's spread, that spread alone: it has the other errors in
-    it."""
+    """The likely rate of a step: one independent factor per kernel family, one for transfers, one for software.
+
+    To first order. On devices whose whole runs gave the stack's spread, that spread alone, since it includes the other
+    errors.
+    """
     errors = costs.errors()
     factors = {family: errors[family] for family in parts.compute_s} | {TRANSFERS: costs.transfers}
     if costs.device.name in stack.spread_on:
@@ -119,8 +120,7 @@ def range_of(costs: Costs, tokens: float, makespan_s: float, parts: Breakdown, s
 
 
 def settings_of(plan: Plan) -> dict[str, Any]:
-    """The switches of a plan, defaults filled in; what was chosen for the machine is in it, where the plan has it to
-    choose."""
+    """The switches of a plan, with defaults and with what was chosen for the machine."""
     stated: dict[str, Any] = {name: getattr(plan, name) for name in SWITCHES}
     stated |= {
         "overlap": scheme_of(plan).overlaps(plan) if plan.overlap is None else plan.overlap,
@@ -172,7 +172,7 @@ def describe_cluster(cluster: Cluster, device: Device) -> dict[str, Any]:
 
 
 def provenance(question: Question) -> Sequence[dict[str, str]]:
-    """Every number the answer rests on, with its source."""
+    """Every number that the answer depends on, with its source."""
     stated = [*question.device.provenance(), *question.cluster.provenance(), *question.stack_sources]
     rows = [
         {"what": what, "value": str(value), "source": source, "basis": basis} for what, value, source, basis in stated

@@ -1,4 +1,4 @@
-"""Many draws of the same step, such as those of a fabric that hashes flows to paths: one answer of them."""
+"""Many draws of one step (such as hashed paths of flows) as one answer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..base.units import duration
 from ..network import Routing
 from .result import PlanResult
 
-#: Shares of the draws whose step an answer tells.
+#: Percentiles of the draws' step times in an answer.
 SHARES = (5, 50, 95)
 
 
 def median_draw(results: Sequence[PlanResult], routing: Routing) -> PlanResult:
-    """The result of the median step, with how long a step takes in others.
+    """The result of the median step, with percentiles of the step time.
 
-    Shares are those of draws that take no longer (the inverse of the distribution of those that ran), so that each is
-    the step of some draw, and the one at 50 % that of the answer itself.
+    Percentiles are step times of actual draws (the inverse of their distribution), so that the 50 % one is the
+    answer's own.
     """
     steps_s = [result.step_time_s for result in results]
     low_s, middle_s, high_s = np.percentile(steps_s, SHARES, method="inverted_cdf").tolist()

@@ -1,10 +1,10 @@
-"""The same step with replicas' gathers and sums behind the exchanges of a layer, or ahead of them, and not beside them.
+"""Alternative orders of a step: replicas' gathers and reductions after the exchanges of a layer, or before them.
 
-Transfers that meet on a link share it, and the one on the critical path may lose: a better link then makes the step
-longer (Graham 1969, *Bounds on multiprocessing timing anomalies*; docs/network.md). What a plan could not choose shows
-where the step is shorter when one of the two gives way. Weights of the next layer that replicas gather, and sums of
-gradients, are wanted a layer later than K and V or a layer's own weights; but where they take longer than the rest of a
-step it is they that are waited for.
+Transfers that meet on a link share it, which may delay the one on the critical path: a better link can then make the
+step longer (Graham 1969, *Bounds on multiprocessing timing anomalies*; docs/network.md). Such a step is shorter if one
+of the two kinds waits for the other. Gathers of the next layer's weights and reductions of gradients are needed one
+layer later than K and V or a layer's own weights; but if they take longer than the rest of the step, they are the
+critical path.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ..parallel import Job
 from ..program import Collective, Instruction, Program, SendReceive
 from ..program.excerpts import waiting
 
-#: Streams of what replicas say to each other.
+#: Streams of the exchanges between replicas.
 OF_REPLICAS = frozenset({"parameters", "gradients"})
-#: Of a step, how long both must be under way at once before other orders are tried, and how much one must save before a
-#: reader is told.
+#: Share of a step in which both kinds overlap before other orders are tried, and share of a step that an order must
+#: save to be reported.
 TOGETHER, SAVED = 0.02, 0.01
 
 
 def may_give_way(job: Job) -> bool:
-    """Whether replicas have something to say beside exchanges of a step that is the same for all micro-batches."""
+    """Whether replicas exchange data beside a layer's exchanges, in a step with equal micro-batches."""
     return job.training and not job.unequal and job.plan.zero > 0 and job.copies > 1
 
 
 def together_s(timeline: Timeline) -> float:
-    """Seconds in which the first rank of a timeline has a transfer of replicas under way and another one."""
+    """Seconds in which the first rank has both a transfer between replicas and another transfer under way."""
     columns = timeline.columns()
     if not len(timeline):
         return 0.0
@@ -43,7 +43,7 @@ def together_s(timeline: Timeline) -> float:
 
 
 def _kind(label: object) -> int:
-    """1 of a transfer of replicas, 2 of another between ranks, else 0."""
+    """1: a transfer between replicas; 2: another transfer between ranks; 0: neither."""
     stream, axis, computes = (getattr(label, name) for name in ("stream", "axis", "is_compute"))
     if computes or not axis:
         return 0
@@ -51,7 +51,7 @@ def _kind(label: object) -> int:
 
 
 def _joined(start_s: np.ndarray, end_s: np.ndarray) -> list[tuple[float, float]]:
-    """Spans of time, those that overlap as one, in order."""
+    """Intervals in order, overlapping ones joined."""
     spans: list[tuple[float, float]] = []
     for start, end in sorted(zip(start_s.tolist(), end_s.tolist(), strict=True)):
         if spans and start <= spans[-1][1]:
@@ -62,7 +62,7 @@ def _joined(start_s: np.ndarray, end_s: np.ndarray) -> list[tuple[float, float]]
 
 
 def _common_s(some: list[tuple[float, float]], others: list[tuple[float, float]]) -> float:
-    """How long spans of both lists run at once."""
+    """Seconds in which intervals of both lists overlap."""
     total = 0.0
     place = 0
     for start, end in some:
@@ -76,16 +76,16 @@ def _common_s(some: list[tuple[float, float]], others: list[tuple[float, float]]
 
 
 def replicas_give_way(program: Program) -> Program:
-    """The program in which what replicas say waits for the exchange that was issued last before it."""
+    """The program in which exchanges between replicas wait for the last exchange issued before them."""
     return waiting(program, _of_replicas, _exchanges)
 
 
 def exchanges_give_way(program: Program) -> Program:
-    """The program in which a layer's own exchanges wait for what replicas said last before them."""
+    """The program in which a layer's own exchanges wait for the last exchange between replicas before them."""
     return waiting(program, _exchanges, _of_replicas)
 
 
-#: Orders that are tried in the place of none, and in words who goes first.
+#: Orders that are tried, by the words that reports use.
 ORDERS: Mapping[str, Callable[[Program], Program]] = {
     "those exchanges first": replicas_give_way,
     "replicas first": exchanges_give_way,

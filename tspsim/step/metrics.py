@@ -1,14 +1,12 @@
-"""Where the time went: a timeline boiled down to the parts of a step.
+"""The parts of a step's time, from its timeline.
 
-A rank's step is its compute, plus what of its communication no compute covers (*exposed*), plus waiting. In a gap of
-the compute stream the transfer that ends last is what the rank waited for and claims the time it moved; what is left
-of the gap after the others have claimed theirs is ``idle``: nobody moved data for this rank, it waited for others.
-What the host's launches claim likewise is no communication and has a part of its own.
+A rank's step is its compute, plus communication that no compute covers (*exposed*), plus waiting. In a gap of the
+compute stream, the transfer that ends last is what the rank waited for and claims the time it moved; the others claim
+theirs in turn. What is left of the gap is ``idle``: no data moved for this rank, it waited for other ranks. The host's
+launches claim time likewise, as a part of their own.
 
-Steps of an inference engine also have numbers for who waits for them (time to the first token, time a token, rates a
-user) and seconds of their host.
-
-Seconds of a serving step's host: what its engine does beside launching kernels, of a job.
+Also the metrics of a serving step for its users (time to first token, time per output token, rates per user), and its
+host time: what the engine does beside launching kernels.
 """
 
 from __future__ import annotations
@@ -38,8 +36,8 @@ FORWARD_PARTS = ("attention", "mlp")
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Mean over ranks; ``compute_s`` by operator family, ``exposed_s`` by kind of communication, ``host_s`` what ranks
-    waited for launches alone."""
+    """Seconds of a step, mean over ranks: ``compute_s`` by operator family, ``exposed_s`` by kind of communication,
+    ``host_s`` of waiting for launches alone."""
 
     compute_s: Mapping[str, float]
     exposed_s: Mapping[str, float]
@@ -52,9 +50,9 @@ class Breakdown:
 
 
 def breakdown(submission: Submission) -> Breakdown:
-    """Break the makespan down, weighting every simulated rank by the ranks it stands for.
+    """The parts of the makespan; every simulated rank counts for the ranks of its class.
 
-    Ranks whose columns are the same to the bit (replicas in step) are looked at once.
+    Ranks with equal columns (replicas in step) are evaluated once.
     """
     timeline = submission.timeline
     columns = timeline.columns()
@@ -90,7 +88,7 @@ def breakdown(submission: Submission) -> Breakdown:
 
 @dataclass(frozen=True)
 class Kinds:
-    """The labels of a timeline that differ in more than their layer, and which of them each row has (``number``)."""
+    """Labels of a timeline that differ in more than their layer, and the index of each row's label (``number``)."""
 
     labels: Sequence[Label]
     number: NDArray[np.int32]
@@ -103,7 +101,7 @@ class Kinds:
 def of_rank(
     kinds: Kinds, which: NDArray[np.int32], start_s: Floats, end_s: Floats, makespan_s: float
 ) -> tuple[dict[str, float], dict[str, float], float]:
-    """Compute by family, exposed communication and launches by kind, and idle time of one rank."""
+    """Compute by family, exposed communication and launches by kind, and idle time of one rank, in seconds."""
     computing = np.array([label.is_compute for label in kinds.labels], dtype=bool)[which]
     compute: dict[str, float] = {}
     taken = shared(start_s[computing], end_s[computing])
@@ -121,7 +119,7 @@ def of_rank(
 
 
 def shared(start_s: Floats, end_s: Floats) -> Floats:
-    """Seconds of spans; while several run (on streams beside each other), each has its part of the time.
+    """Seconds of intervals; the time in which n of them overlap (on parallel streams) counts 1/n for each.
 
     >>> shared(np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0]))
     array([1.5, 1.5, 1. ])
@@ -139,30 +137,30 @@ def shared(start_s: Floats, end_s: Floats) -> Floats:
 def claimed(
     gaps: tuple[Floats, Floats], transfers: tuple[Floats, Floats, NDArray[np.int64]], kinds: int
 ) -> tuple[list[float | None], float]:
-    """Seconds of gaps that transfers of each of some kinds claim (None: no transfer was in a gap), and what is left.
+    """Seconds of gaps that transfers of each kind claim (None: none lay in a gap), and seconds that are left.
 
     Parameters
     ----------
     gaps
-        Left and right ends, shape (gaps,), in order and apart from each other.
+        Left and right ends, shape (gaps,), sorted and disjoint.
     transfers
-        Starts, ends, and numbers of their kinds, shape (transfers,).
+        Starts, ends, and indices of their kinds, shape (transfers,).
 
     Notes
     -----
-    In each gap those that end last come first. So what is claimed already and lies below an end is one stretch, from
-    ``lowest`` to ``top``, with ``above`` it what was claimed before it: the next, [b, f], takes [b, lowest], or begins
-    a stretch of its own if f < lowest.
+    In each gap the transfer that ends last comes first. The time claimed so far below an end is then one interval,
+    ``lowest`` to ``top``, with earlier claims from ``above`` on: the next transfer, [b, f], claims [b, lowest], or
+    starts an interval of its own if f < lowest.
     """
     left, right = gaps
     start, end, kind = transfers
-    # Gap by gap, the transfers that lie in it; some lie in several.
+    # For each gap, the transfers in it; a transfer may lie in several gaps.
     first, following = np.searchsorted(right, start, side="right"), np.searchsorted(left, end, side="left")
     times = np.maximum(following - first, 0)
     which = np.repeat(np.arange(len(start)), times)
     gap = np.arange(len(which)) - np.repeat(np.cumsum(times) - times - first, times)
     begin, finish = np.maximum(start[which], left[gap]), np.minimum(end[which], right[gap])
-    # What ends together ends together, though a folded run and a whole one may round by a tick.
+    # Rounded, since a folded run and a whole one may differ by rounding in equal ends.
     order = np.lexsort((-kind[which], -np.round(begin, 9), -np.round(finish, 9), gap))
     gap, begin, finish, kind = gap[order], begin[order], finish[order], kind[which][order]
     counts = np.bincount(gap, minlength=len(left))
@@ -186,7 +184,7 @@ def claimed(
 
 
 def gaps(start_s: Floats, end_s: Floats, until_s: float) -> tuple[Floats, Floats]:
-    """Left and right ends of the parts of [0, until] that spans leave open.
+    """Left and right ends of the parts of [0, ``until_s``] that no interval covers.
 
     >>> gaps(np.array([3.0, 1.0]), np.array([4.0, 2.0]), 4.0)
     (array([0., 2.]), array([1., 3.]))
@@ -199,7 +197,7 @@ def gaps(start_s: Floats, end_s: Floats, until_s: float) -> tuple[Floats, Floats
 
 
 def transfer_range(submission: Submission) -> tuple[float, float] | None:
-    """Low and high factor of a run's transfers, nine times of ten: the ranges of all, by the time each takes; None
+    """Low and high factor of a run's transfers (90 % interval): their ranges, weighted by the time of each; None
     where there are none."""
     uses, instances = submission.system.uses(), submission.system.instances
     used = [(instance.traffic, uses[channel] * instance.traffic.alone_s) for instance, channel in instances]
@@ -215,14 +213,13 @@ BLOCKS = 4
 
 
 def one_forward(job: Job) -> Job:
-    """The forward of a few layers and one micro-batch or pass, with a pipeline's stages as replicas beside each
-    other."""
-    if job.unequal and job.plan.pp > 1:  # dealt as they are: stages stay, with as many layers each
+    """The forward of a few layers and one micro-batch or pass, with a pipeline's stages as parallel replicas."""
+    if job.unequal and job.plan.pp > 1:  # the assignment is kept: stages stay, each with as many layers
         return _on_every_stage(job)
     alone = job.plan.in_one_stage(job.plan.dp * job.plan.pp)
     gone = -(-BLOCKS * job.plan.offload_weights // max(job.chunk_sizes))
     alone = replace(alone, offload_weights=gone) if gone else alone
-    return Job(job.model.steady(BLOCKS), alone, job.work.one_forward(job.sequences))
+    return Job(job.model.repeating_layers(BLOCKS), alone, job.work.one_forward(job.sequences))
 
 
 def _on_every_stage(job: Job) -> Job:
@@ -230,11 +227,11 @@ def _on_every_stage(job: Job) -> Job:
     plan = replace(job.plan, stage_layers=(), zero=0, recomputed=None, activation_store=None, offload_layers=0)
     options = {name: value for name, value in plan.options.items() if name != OFFLOAD_FROM}
     plan = replace(plan, offload_weights=0, options=options)
-    return Job(job.model.steady(BLOCKS * plan.pp), plan, job.work.one_forward(job.sequences))
+    return Job(job.model.repeating_layers(BLOCKS * plan.pp), plan, job.work.one_forward(job.sequences))
 
 
 def layer_period_s(submission: Submission) -> float:
-    """Steady seconds a layer of the forward: from the end of the first layer's compute to that of the last."""
+    """Steady seconds per layer of the forward: from the end of the first layer's compute to that of the last."""
     timeline = submission.timeline
     columns = timeline.columns()
     layer = np.where(timeline.labelled(of_forward, bool), timeline.layers(), -1)
@@ -245,8 +242,7 @@ def layer_period_s(submission: Submission) -> float:
 
 
 def steady_layer_s(submission: Submission) -> float:
-    """Steady seconds a layer, forward and back: between the ends of the first and the last layer's kernels, both
-    ways."""
+    """Steady seconds per layer, forward plus backward: between the ends of the first and the last layer's kernels."""
     timeline = submission.timeline
     end_s, layers = timeline.columns()["end_s"], timeline.layers()
     forward = timeline.labelled(of_forward, bool)
@@ -255,12 +251,12 @@ def steady_layer_s(submission: Submission) -> float:
 
 
 def of_forward(entry: Label) -> bool:
-    """Whether a label is of a kernel of a layer's forward."""
+    """Whether a label belongs to a kernel of a layer's forward."""
     return entry.is_compute and entry.part in FORWARD_PARTS
 
 
 def between_layers_s(layer: NDArray[np.int64], end_s: Floats) -> float:
-    """Seconds from layer to layer between the ends of the lowest and the highest; −1 is no layer, of one it is 0."""
+    """Seconds per layer between the ends of the lowest and the highest layer; −1 marks no layer; 0 for one layer."""
     first, last = int(layer[layer >= 0].min(initial=0)), int(layer.max(initial=-1))
     if last <= first:
         return 0.0
@@ -269,7 +265,7 @@ def between_layers_s(layer: NDArray[np.int64], end_s: Floats) -> float:
 
 
 def received_bytes_per_layer(submission: Submission, layers: int) -> dict[str, float]:
-    """Payload a rank received and did not hold, a layer's forward, by part: mean over ranks, from the transfers run."""
+    """Payload bytes that a rank receives and did not hold, per layer's forward, by part; mean over ranks."""
     timeline = submission.timeline
     columns = timeline.columns()
     size = np.zeros(int(columns["rank"].max(initial=0)) + 1)
@@ -285,8 +281,10 @@ def received_bytes_per_layer(submission: Submission, layers: int) -> dict[str, f
 
 
 def moved_bytes_per_step(submission: Submission) -> dict[str, float]:
-    """Payload a rank receives in a step and did not hold, and what it copies from and to its host, by what it is for:
-    mean over ranks, from the transfers run; forward and backward of a part together."""
+    """Payload bytes per step, by purpose: received and not held, or copied from and to the host; mean over ranks.
+
+    Forward and backward of a part count together.
+    """
     timeline = submission.timeline
     columns = timeline.columns()
     size = np.zeros(int(columns["rank"].max(initial=0)) + 1)
@@ -304,19 +302,19 @@ def moved_bytes_per_step(submission: Submission) -> dict[str, float]:
 
 
 def as_whole(value: float) -> float:
-    """An int where the value is one, so that exact volumes print exactly."""
+    """The value as an int if it is whole, so that exact volumes print exactly."""
     return int(value) if value == int(value) else value
 
 
-# --- what a step of an inference engine means to who waits for it ---------------------------------------------
+# --- metrics of a serving step for its users --------------------------------------------------------------------
 
 
 def period_s(job: Job, submission: Submission) -> float:
     """Seconds from one step of a batch to its next.
 
-    With a pipeline as many parts of the batch are under way as it has stages. They follow each other through the stages
-    in turn (a closed tandem of equal jobs): each comes back after its own way through all of them, or after as many
-    turns of the slowest stage, whichever is longer.
+    A pipeline works on as many parts of the batch as it has stages, which follow one another through the stages (a
+    closed tandem queue of equal jobs). A part returns after its own passage through all stages, or after a turn of the
+    slowest stage for each part, whichever is longer.
     """
     parts = parts_of(job)
     return turn_s(job, submission.makespan_s, slowest_stage_s(submission) if parts > 1 else 0.0)
@@ -330,19 +328,19 @@ def parts_of(job: Job) -> int:
 
 
 def turn_s(job: Job, makespan_s: float, slowest_s: float) -> float:
-    """The same from how long one part takes, and the slowest stage for it."""
+    """:func:`period_s` from the time of one part, and of the slowest stage for it."""
     parts = parts_of(job)
     return makespan_s if parts == 1 else max(makespan_s, parts * slowest_s)
 
 
 def host_s(job: Job, run_s: float, makespan_s: float) -> float:
-    """Seconds between the end of a step's programs and the next step: the host's, and a pipeline's wait for its slowest
-    stage (``run_s`` is :func:`period_s`, of a step that does not serve its makespan)."""
+    """Seconds between the end of a step's programs and the next step: host time, and a pipeline's wait for its slowest
+    stage (``run_s``: :func:`period_s`, or the makespan of a step that does not serve)."""
     return job.work.stack.step_s + host_of_passes_s(job) + max(run_s, hidden_host_s(job)) - makespan_s
 
 
 def slowest_stage_s(submission: Submission) -> float:
-    """Longest time that a rank is at work: from its first kernel to its last."""
+    """Longest seconds from the start of a rank's first kernel to the end of its last."""
     timeline = submission.timeline
     columns = timeline.columns()
     computing = timeline.labelled(lambda entry: entry.is_compute, bool)
@@ -357,8 +355,8 @@ def slowest_stage_s(submission: Submission) -> float:
 def answer(job: Job, step_s: float, room: Capacity) -> dict[str, Any]:
     """The entry ``inference`` of a plan.
 
-    ``time_to_first_token_s`` of prompts whose end is in the step, ``time_per_output_token_s`` of sequences that decode
-    (of drafts accepted on average), and what a user sees of that a second; absent where nobody waits for it.
+    ``time_to_first_token_s`` of prompts that end in the step, ``time_per_output_token_s`` of decoding sequences (with
+    the mean number of accepted drafts), and the rates that users see; absent if the step has no such sequences.
     """
     load = job.work.load
     said: dict[str, Any] = {}
@@ -378,26 +376,26 @@ def answer(job: Job, step_s: float, room: Capacity) -> dict[str, Any]:
 
 
 def host_of_passes_s(job: Job) -> float:
-    """Seconds of a serving step's host, beside launches, that its device waits for: once a pass."""
+    """Seconds of host time beside launches that the device waits for, over the step's passes."""
     return sum(job.work.stack.engine.host_s(sequences) + host_of_a_pass_s(job) for sequences in _sequences(job))
 
 
 def host_of_a_pass_s(job: Job) -> float:
-    """Of them those of a pass whatever is in it: small kernels and waits of the stage's layers, and what the host does
-    between verifying drafts and making the next."""
-    engine, routed = job.work.stack.engine, sum(block.experts for block in job.model.blocks)
-    stages, ranks = job.plan.pp, max(job.whole_ranks, job.plan.ep)
+    """The part of a pass that does not depend on its batch: small kernels and waits of the stage's layers, and the
+    host's work between verifying drafts and making the next."""
+    engine, routed = job.work.stack.engine, job.model.routed_layers
+    stages, ranks = job.plan.pp, max(job.tensor_ranks, job.plan.ep)
     drafted = engine.drafted.value if job.drafts is not None and job.drafts.tokens else 0.0
     layers = -(-job.model.layers // stages), -(-routed // stages)
     return engine.between_s(*layers, ranks, job.model.experts) + drafted
 
 
 def hidden_host_s(job: Job) -> float:
-    """Seconds of it that run beside the device: the step takes them at least."""
+    """Seconds of host time beside the device: a lower bound of the step."""
     return sum(map(job.work.stack.engine.hidden_s, _sequences(job)))
 
 
 def _sequences(job: Job) -> list[int]:
-    """Sequences of every pass that the host of a replica sees: where others draft, it verifies theirs too."""
+    """Sequences of every pass that a replica's host sees; if other replicas draft, it verifies theirs too."""
     plan, drafting = job.plan, int(job.plan.options.get(DRAFT_REPLICAS, 0))
     return [-(-batch.sequences * plan.dp // max(1, plan.dp - drafting)) for batch in job.forwards]

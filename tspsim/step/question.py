@@ -1,4 +1,4 @@
-"""A scenario with everything it names looked up and checked: what the simulator is asked."""
+"""A scenario with every name resolved and every plan checked: the input of the simulator."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from ..scenario.cluster import Island, MeasuredBandwidths
 from ..scenario.workload import PrecisionSpec, Workload
 from ..steps import STEPS
 
-#: Switches of a plan that are read as they are stated.
+#: Switches of a plan that are taken as stated.
 AS_STATED = tuple(field.name for field in fields(Switches) if field.name != "recomputation")
 
 
 @dataclass(frozen=True)
 class OtherNodes:
-    """GPUs from ``first`` on, ``gpus`` of them, that are another device than the cluster's."""
+    """``gpus`` GPUs from ``first`` on that are another device than the cluster's."""
 
     first: int
     gpus: int
@@ -59,11 +59,10 @@ class OtherNodes:
 
 @dataclass(frozen=True)
 class Question:
-    """A scenario with everything it names looked up.
+    """A scenario with every name resolved.
 
-    Where the scenario states a global ``batch``, ``work`` is that of the first plan, and others have other numbers of
-    sequences. ``stack_sources`` say where the numbers of its software are from. ``others`` are GPUs of another kind
-    than ``device``.
+    ``work`` is that of the first plan; with a global ``batch``, other plans have other numbers of sequences.
+    ``stack_sources`` is the provenance of the software's numbers, ``others`` are GPUs of another kind than ``device``.
     """
 
     scenario: Scenario
@@ -82,12 +81,12 @@ class Question:
         return self.cluster.gpus * own - sum(other.gpus * (own - other.device.peak_of(dtype)) for other in self.others)
 
     def on(self, plan: Plan) -> Question:
-        """The same on a cluster whose switches route a plan's flows as it says.
+        """The question on a cluster whose switches route as the plan states.
 
         Raises
         ------
         InputError
-            Links between switches are slow or dead, and the plan's routing numbers links otherwise.
+            Links between switches are slow or dead, and the plan's routing numbers links differently.
         """
         if plan.routing is None or plan.routing == self.cluster.routing:
             return self
@@ -106,14 +105,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Lookups:
-    """How names become things; who asks often brings ones that remember (:mod:`tspsim.studies.worker`)."""
+    """Functions that resolve names; frequent callers bring caching ones (:mod:`tspsim.studies.worker`)."""
 
     build_cluster: Callable[..., Cluster] = build_cluster
     load_cluster: Callable[[str], Cluster] = load_cluster
     load_device: Callable[[str], Device] = load_device
     load_model: Callable[[str], Architecture] = load_model
     load_stack: Callable[[str], StackSpec] = load_stack
-    #: In the place of the cluster that a scenario names.
+    #: Replaces the cluster that a scenario names.
     cluster: Cluster | None = None
 
 
@@ -121,7 +120,7 @@ FRESH = Lookups()
 
 
 def optimizer_of(workload: Workload, software: Stack) -> Optimizer:
-    """What an optimizer keeps: as stated, else what the software's own keeps."""
+    """Training bytes per parameter: the stated ones, otherwise the software's own."""
     spec = workload.optimizer
     if "optimizer" not in workload.model_fields_set and software.optimizer_state is not None:
         spec = spec.model_copy(update={"name": f"{spec.name} of {software.name}", "state": software.optimizer_state})
@@ -129,12 +128,12 @@ def optimizer_of(workload: Workload, software: Stack) -> Optimizer:
 
 
 def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
-    """Find the cluster, device and model a scenario names, and check every plan against them.
+    """Resolve the cluster, device and model that a scenario names, and check every plan against them.
 
     Raises
     ------
     InputError
-        A name is unknown, a plan does not go with the rest, or is one that has to be searched for first.
+        A name is unknown, a plan does not fit the rest, or a plan has to be searched for first.
     """
     searched = scenario.searched
     if searched is not None:
@@ -160,10 +159,10 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     stack.check(device.name, device.vendor, STEPS.get(workload.pass_))
     if STEPS.get(workload.pass_).serves:
         engine = stack.stack().engine
-        device = device.preferring(engine.kernels, engine.libraries)
+        device = device.with_engine(engine.kernels, engine.libraries)
     else:
         software = stack.stack()
-        device = device.preferring("", dict(software.libraries)).clocked(software.clocks)
+        device = device.with_engine("", dict(software.libraries)).with_clocks(software.clocks)
     precision, formats = types_of(workload, model, device)
     others = other_nodes(scenario, cluster, lookups)
     for other in others:
@@ -222,13 +221,13 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         scenario, cluster, device, model, work, tuple(plans), workload.global_batch, stack.provenance(), others
     )
     for plan, entry in zip(plans, scenario.plans, strict=True):
-        if entry.pools is None and scenario.loop is None:  # how much a loop's steps are is known by its parts
+        if entry.pools is None and scenario.loop is None:  # a loop checks its own steps, whose size it knows
             check(question.job(plan))
     return question
 
 
 def own_gpus(entry: PlanSpec, cluster: Cluster) -> int:
-    """GPUs that generate alone, of a plan of a loop; raises InputError where none are left to train."""
+    """GPUs of a loop's plan that only generate; raises InputError if none are left to train."""
     nodes = entry.rollout.nodes if entry.rollout is not None else None
     if nodes is not None and nodes >= cluster.nodes:
         problem = f"{nodes} of {cluster.nodes} nodes leave none to train; use fewer, or leave nodes out"
@@ -237,7 +236,7 @@ def own_gpus(entry: PlanSpec, cluster: Cluster) -> int:
 
 
 def first_of_pools(scenario: Scenario, entry: PlanSpec, cluster: Cluster, lookups: Lookups) -> Plan:
-    """What stands for a plan with pools among a question's plans: one replica of those that write answers."""
+    """The plan that represents a plan with pools among a question's plans: one replica of its decode pool."""
     assert entry.pools is not None
     if scenario.traffic is None:
         raise InputError("pools serve requests, and the scenario has no `traffic`", key=f"plans.{entry.name}.pools")
@@ -247,7 +246,7 @@ def first_of_pools(scenario: Scenario, entry: PlanSpec, cluster: Cluster, lookup
 
 
 def look_up_pool(scenario: Scenario, entry: PlanSpec, name: str, lookups: Lookups = FRESH) -> Question:
-    """One replica of a pool, on as many GPUs as it takes of its cluster, as a question of its own.
+    """One replica of a pool as a question of its own, on as many GPUs of its cluster as it takes.
 
     Raises
     ------
@@ -279,12 +278,12 @@ def look_up_pool(scenario: Scenario, entry: PlanSpec, name: str, lookups: Lookup
 
 
 def limited(device: Device, scenario: Scenario) -> Device:
-    """The cluster's device at the power that the scenario lets it draw; raises InputError where that is none of its."""
+    """The cluster's device at the scenario's power limit; raises InputError if the device has no such limit."""
     watts = scenario.cluster.power_limit if isinstance(scenario.cluster, ClusterInline) else None
     if watts is None:
         return device
     try:
-        return device.limited_to(watts)
+        return device.power_limited(watts)
     except InputError as error:
         raise error.at(key="cluster.power_limit") from None
 
@@ -308,12 +307,12 @@ def cluster_of(scenario: Scenario, lookups: Lookups = FRESH) -> Cluster:
         if inline.routing is not None:
             cluster = cluster.with_routing(inline.routing.routing())
         return with_faults(cluster, scenario.faults)
-    except UnknownNameError as error:  # the catalog's names are known by now
+    except UnknownNameError as error:  # loading has checked the other names
         raise error.at(key="cluster.library") from None
 
 
 def other_nodes(scenario: Scenario, cluster: Cluster, lookups: Lookups) -> tuple[OtherNodes, ...]:
-    """GPUs of islands with a device of their own; raises InputError beside traffic."""
+    """GPUs of islands whose device differs from the cluster's; raises InputError beside traffic."""
     islands = scenario.cluster.islands if isinstance(scenario.cluster, ClusterInline) else ()
     others, first = [], 0
     for index, island in enumerate(islands):
@@ -328,7 +327,7 @@ def other_nodes(scenario: Scenario, cluster: Cluster, lookups: Lookups) -> tuple
 
 
 def in_islands(cluster: Cluster, islands: Sequence[Island]) -> Cluster:
-    """A cluster whose islands have fabrics, and nodes, of their own."""
+    """The cluster with its islands' own fabrics and nodes."""
     try:
         cluster = with_fabrics(cluster, [(island.nodes, island.fabric) for island in islands])
         return with_nodes(cluster, [(island.nodes, island.device) for island in islands])
@@ -346,7 +345,7 @@ def measured_between(cluster: Cluster, measured: MeasuredBandwidths) -> Cluster:
 
 
 def replica_of(cluster: Cluster, ranks: int) -> Cluster:
-    """As many GPUs of a cluster as one replica takes: of one node, or whole nodes; raises InputError."""
+    """The GPUs of one replica as a cluster: a part of a node, or whole nodes; raises InputError otherwise."""
 
     def part() -> Cluster:
         nodes, more = divmod(ranks, cluster.gpus_per_node)
@@ -361,7 +360,7 @@ def replica_of(cluster: Cluster, ranks: int) -> Cluster:
 
 
 def states_library(scenario: Scenario) -> bool:
-    """Whether the scenario says whose collectives its cluster has."""
+    """Whether the scenario states its cluster's collective library."""
     return isinstance(scenario.cluster, ClusterInline) and scenario.cluster.library is not None
 
 
@@ -371,7 +370,7 @@ def types_of(workload: Workload, model: Architecture, device: Device) -> tuple[s
     Raises
     ------
     InputError
-        The device does not multiply a stated type, or an attention kind of the model keeps no cache in it.
+        The device does not multiply a stated type, or an attention kind of the model has no cache of the stated type.
     """
     stated = workload.precision
     try:
@@ -402,10 +401,10 @@ def types_of(workload: Workload, model: Architecture, device: Device) -> tuple[s
 
 
 def kept_types(stated: str | Mapping[WeightClass, str] | None, model: Architecture) -> dict[WeightClass, str]:
-    """What every class of weights is kept in: as stated, otherwise as in the model's checkpoint.
+    """The stored type of every class of weights: as stated, otherwise as in the model's checkpoint.
 
-    One type is that of all classes but the tables; of fewer than eight bits it is that of the routed experts
-    alone where there are any, as such checkpoints are made.
+    A single type applies to all classes but the embedding tables; below eight bits, to the routed experts alone if
+    there are any, as in published checkpoints.
     """
     kept = {part: model.checkpoint.kept(part) for part in WeightClass}
     if isinstance(stated, Mapping):
@@ -418,7 +417,7 @@ def kept_types(stated: str | Mapping[WeightClass, str] | None, model: Architectu
 
 
 def multiplies(device: Device, dtype: str) -> bool:
-    """Whether the device has products of two operands of a type; four-bit integers are weights alone."""
+    """Whether the device multiplies two operands of a type; four-bit integers are for weights alone."""
     try:
         device.peak_of(dtype)
     except InputError:
@@ -427,8 +426,7 @@ def multiplies(device: Device, dtype: str) -> bool:
 
 
 def with_choices(plan: Plan, keys: PlanSpec) -> Plan:
-    """The plan with the switches that its keys state; those it leaves to :mod:`tspsim.step.tuning` are named as
-    open."""
+    """The plan with the switches that its keys state; the others are ``open`` for :mod:`tspsim.step.tuning`."""
     switches = switches_of(plan)
     stated = {name: value for name in switches if (value := getattr(keys, name, None)) is not None}
     published = scheme_of(plan).published or {}
@@ -438,7 +436,7 @@ def with_choices(plan: Plan, keys: PlanSpec) -> Plan:
 
 
 def with_faults(cluster: Cluster, faults: Faults) -> Cluster:
-    """The cluster with slow and dead links, in both directions; raises InputError where it lacks such a part."""
+    """The cluster with slow and dead links, in both directions; raises InputError if it lacks a named part."""
     for index, slow in enumerate(faults.slow_gpus):
         try:
             cluster.check_gpu(slow.gpu)

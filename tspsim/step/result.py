@@ -1,7 +1,7 @@
-"""What a simulation answers: one entry a plan, as data; the JSON of the contract is made here and nowhere else.
+"""The answer of a simulation: one entry per plan, as data, and its JSON.
 
-Every time is in seconds, every size in bytes, every rate a second and for the whole cluster unless its name says
-otherwise. An entry of a plan that was refused has ``error`` and its memory, and no rates.
+Times are in seconds, sizes in bytes, rates per second of the whole cluster unless the name says otherwise. The entry
+of a refused plan has ``error`` and its memory, and no rates.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from ..engine.timeline import Timeline
     from ..scenario import Scenario
 
-#: Version of the JSON layout; it changes when a key changes its meaning or leaves.
+#: Version of the JSON layout; changes if a key changes its meaning or is removed.
 SCHEMA_VERSION = 1
 
-#: Plans that a result's own text lists; a notebook's table has them all.
+#: Plans listed in the repr of a result; a notebook's table has all.
 PLANS_SHOWN = 8
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Peak memory of the fullest rank, by part, against what the device shows to a program."""
+    """Peak memory of the fullest rank in bytes, by part, and the memory that the device offers to a program."""
 
     parts: Mapping[str, float]
     capacity_bytes: float
@@ -55,14 +55,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class Range:
-    """A rate in tokens/s that the truth should lie in nine times of ten, and what the claim rests on."""
+    """90 % interval of a rate in tokens/s, and what it is based on."""
 
     low: float
     high: float
     basis: str
-    #: Of other measures, by their names in ``serving``: (low, high).
+    #: Intervals of other measures, by their names in ``serving``: (low, high).
     others: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    #: Low and high factor of the time of each kernel family, and of exposed ``transfers``: what plans have in common.
+    #: Low and high factor on the time of each kernel family and of exposed ``transfers``, which plans have in common.
     factors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Range:
 
 @dataclass(frozen=True)
 class LinkUse:
-    """How busy the links of one kind were over the step: ``mean`` and ``peak`` are shares of capacity in [0, 1]."""
+    """Use of the links of one kind over the step: ``mean`` and ``peak`` are shares of capacity in [0, 1]."""
 
     kind: str
     links: int
@@ -85,7 +85,7 @@ class LinkUse:
 
 @dataclass(frozen=True)
 class RankClass:
-    """Ranks that do the same at the same time: one ran, ``size`` are meant."""
+    """A class of ``size`` ranks that do the same at the same time, and the one that was simulated."""
 
     representative: int
     size: int
@@ -101,56 +101,56 @@ class PlanResult:
     memory: Memory
     settings: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
-    #: Of a plan that is refused because requests come faster than it serves them: requests/s that it serves at most.
+    #: Highest rate in requests/s, of a plan that is refused because requests arrive faster.
     served_at_most: float | None = None
     #: Makespan of one step (forward pass, or training step).
     step_time_s: float = 0.0
     tokens_per_step: float = 0
     gpus: int = 0
-    #: The cluster's tokens/s if the model were one steady block (no embedding, head or loss).
+    #: Tokens/s of the cluster if the model were one steady block (no embedding, head or loss).
     block_forward_tokens_per_s: float = 0.0
     #: Model FLOPs over dense peak; causal attention halved, dropped tokens not counted.
     mfu: float = 0.0
-    #: Share of the assignments of tokens to experts that is over capacity and dropped.
+    #: Share of the assignments of tokens to experts that exceed the capacity and are dropped.
     dropped_share: float = 0.0
-    #: ``compute``, ``exposed_communication`` by kind, ``bubble`` and ``idle``: means over ranks; they add up to
-    #: ``step_time_s``. Where there is one, ``host`` is what of ``idle`` the host took.
+    #: Seconds, means over ranks: ``compute``, ``exposed_communication`` by kind, ``bubble`` and ``idle`` add up to
+    #: ``step_time_s``; ``host`` is the host's part of ``idle``.
     breakdown_s: Mapping[str, Any] = field(default_factory=dict)
-    #: The compute part by operator family (``gemm``, ``attention``, ``memory_bound``).
+    #: Compute seconds by operator family (``gemm``, ``attention``, ``memory_bound``).
     compute_by_kind_s: Mapping[str, float] = field(default_factory=dict)
-    #: Payload a rank receives and did not hold, in one layer's forward, averaged over ranks.
+    #: Payload bytes that a rank receives and did not hold, per layer's forward, by part; mean over ranks.
     communication_bytes_per_layer: Mapping[str, float] = field(default_factory=dict)
-    #: Payload a rank receives in the whole step and did not hold, and what it copies from and to its host, by what it
-    #: is for (``attention``, ``weights``, ``gradients``, …) with their ``total``; averaged over ranks.
+    #: Payload bytes of the whole step by purpose (``attention``, ``weights``, ``gradients``, …) and their ``total``:
+    #: received and not held, or copied from and to the host; mean over ranks.
     communication_bytes_per_step: Mapping[str, float] = field(default_factory=dict)
-    #: Use of the fabric by kind of link.
+    #: Use of links by kind.
     links: tuple[LinkUse, ...] = ()
-    #: ``(source, target, share of capacity)`` for every link of the first representative's node and its rails.
+    #: ``(source, target, share of capacity)`` of every link of the first node and of its rails.
     link_shares: tuple[tuple[str, str, float], ...] = ()
-    #: ``(source, target)`` of every link of the cluster that carries nothing because it is dead.
+    #: ``(source, target)`` of every dead link.
     dead_links: tuple[tuple[str, str], ...] = ()
     classes: tuple[RankClass, ...] = ()
     cost: Mapping[str, Any] = field(default_factory=dict)
     range: Range | None = None
     bottleneck: str = ""
     notes: tuple[str, ...] = ()
-    #: Of a plan that writes checkpoints what one is and costs (:func:`tspsim.step.checkpointing.checkpoint_of`).
+    #: Size and cost of a checkpoint, if the plan writes any (:func:`tspsim.step.checkpointing.checkpoint_of`).
     checkpoint: Mapping[str, float] = field(default_factory=dict)
-    #: Of a serving step what its users see (:mod:`tspsim.step.metrics`).
+    #: What users of a serving step see (:mod:`tspsim.step.metrics`).
     inference: Mapping[str, Any] = field(default_factory=dict)
-    #: Of a plan whose paths are drawn: policy, seeds, and ``step_time_s`` at 5, 50 and 95 % of them; the plan's own
-    #: numbers are those of the draw at 50 % (:mod:`tspsim.step.draws`).
+    #: If paths are drawn: policy, seeds, and ``step_time_s`` at 5, 50 and 95 % of the draws; the plan's other numbers
+    #: are those of the median draw (:mod:`tspsim.step.draws`).
     draws: Mapping[str, Any] = field(default_factory=dict)
-    #: Of an iteration of reinforcement learning its parts (:mod:`tspsim.loop`). Then a *step* is the whole iteration,
-    #: and ``tokens_per_step`` are those of all prompts and answers; links and timeline are those of one update.
+    #: Parts of an iteration of reinforcement learning (:mod:`tspsim.loop`). The *step* is then the whole iteration, and
+    #: ``tokens_per_step`` counts all prompts and answers; links and timeline are those of one update.
     loop: Mapping[str, Any] = field(default_factory=dict)
-    #: Of requests served: waits, rates, caches, money (:mod:`tspsim.serving.metrics`). Then a *step* is the whole run:
-    #: ``step_time_s`` is its wall, ``tokens_per_step`` are the outputs, and ``tokens_per_s`` is outputs a second.
+    #: Latencies, rates, caches and money of served requests (:mod:`tspsim.serving.metrics`). The *step* is then the
+    #: whole run: ``step_time_s`` its wall-clock time, ``tokens_per_step`` the output tokens.
     serving: Mapping[str, Any] = field(default_factory=dict)
-    #: One entry a point of a curve over concurrency or rate, each as ``serving`` with its own ``range``; empty where
-    #: there is one point.
+    #: One entry per point of a curve over concurrency or rate, as ``serving`` with its own ``range``; empty for one
+    #: point.
     curve: tuple[Mapping[str, Any], ...] = ()
-    #: What the points were made of (:class:`tspsim.serving.runs.ServingRun`): requests and logs, for pages.
+    #: Runs behind the points (:class:`tspsim.serving.runs.ServingRun`): requests and logs, for pages.
     runs: tuple[Any, ...] = field(default=(), repr=False, compare=False)
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
 
@@ -168,19 +168,19 @@ class PlanResult:
 
     @property
     def merit(self) -> tuple[bool, float]:
-        """What plans are ranked by: of requests served as :func:`merit_of` says, else tokens/s."""
+        """Key that ranks plans: :func:`merit_of` for served requests, otherwise tokens/s."""
         return merit_of(self.serving) if self.serving else (True, self.tokens_per_s)
 
     @property
     def lasting_tokens_per_s(self) -> float:
-        """The rate that lasts: of requests served outputs/s of the steady part, where the run has one."""
+        """Tokens/s in the steady state: for served requests, output tokens/s of the steady part if the run has one."""
         return float((self.serving.get("steady") or {}).get("output_tokens_per_s", self.tokens_per_s))
 
     def __repr__(self) -> str:
         return f"<PlanResult {self.name}: {self.in_a_line()}>"
 
     def in_a_line(self) -> str:
-        """Rate, step and memory, or why there are none."""
+        """Rate, step and memory in one line, or the reason of a refusal."""
         if self.error is not None:
             return f"refused: {self.error}"
         rate, step = compact(self.tokens_per_s, "tokens/s"), duration(self.step_time_s)
@@ -197,7 +197,7 @@ class PlanResult:
         return f"{rate}, step {step}, MFU {percent(self.mfu)}, {gib(self.memory.peak_bytes)}"
 
     def to_json(self) -> dict[str, Any]:
-        """The plan's entry of the contract."""
+        """The plan's entry in the JSON answer."""
         entry: dict[str, Any] = {"name": self.name, "degrees": dict(self.degrees), "settings": dict(self.settings)}
         if self.error is not None:
             return entry | {"error": self.error, "memory": self.memory.to_json(), "notes": list(self.notes)}
@@ -241,8 +241,10 @@ class PlanResult:
 
 
 def merit_of(serving: Mapping[str, Any]) -> tuple[bool, float]:
-    """What points and plans that serve requests are ranked by, in their steady part where there is one: first that the
-    bounds are kept, then requests/s within them; without bounds outputs/s."""
+    """Key that ranks points and plans that serve requests, from their steady part if there is one.
+
+    Plans that keep the bounds come first, then requests/s within the bounds; without bounds, output tokens/s.
+    """
     lasting = serving.get("steady") or serving
     good = lasting["goodput_requests_per_s"]
     kept = (serving.get("bounds") or {}).get("kept", True)
@@ -250,18 +252,17 @@ def merit_of(serving: Mapping[str, Any]) -> tuple[bool, float]:
 
 
 def waits_of(plan: PlanResult) -> list[str]:
-    """Mean waits of requests, for the first token and for each further one."""
+    """Mean time to the first token and per further token, as text."""
     waits = (plan.serving.get(key) for key in ("ttft_s", "tpot_s"))
     return [duration(wait["mean"]) if wait else "–" for wait in waits]
 
 
 @dataclass(frozen=True, repr=False)
 class Result(Pictured):
-    """Every plan of one scenario, in the scenario's order; a notebook shows it as a table.
+    """The answers to every plan of a scenario, in its order; a notebook shows a table.
 
-    ``provenance`` lists what the numbers rest on: ``{"what", "value", "source", "basis"}`` each.
-    ``defaults`` lists the assumptions that decide answers, as sentences. ``asked`` is the question where it is at hand,
-    so that a page can ask further.
+    ``provenance`` lists the numbers behind the answer, each ``{"what", "value", "source", "basis"}``, and ``defaults``
+    the assumptions that decide answers, as sentences. ``asked`` is the scenario, if available, for further questions.
     """
 
     scenario: Mapping[str, Any]
@@ -271,11 +272,11 @@ class Result(Pictured):
     defaults: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
     asked: Scenario | None = field(default=None, repr=False, compare=False)
-    #: Somebody stopped it: what was finished is here.
+    #: The run was interrupted; finished plans are here.
     interrupted: bool = False
 
     def plan(self, name: str) -> PlanResult:
-        """The entry of one plan; raises UnknownNameError."""
+        """The entry of a plan; raises UnknownNameError."""
         for entry in self.plans:
             if entry.name == name:
                 return entry
@@ -283,8 +284,7 @@ class Result(Pictured):
 
     @property
     def best(self) -> PlanResult | None:
-        """The plan with most tokens/s, or most requests/s within bounds (the first of equals); None where no plan
-        ran."""
+        """The plan with the highest :attr:`PlanResult.merit` (the first of equals); None if no plan ran."""
         return max((plan for plan in self.plans if plan.ran), key=lambda plan: plan.merit, default=None)
 
     def __repr__(self) -> str:
@@ -325,7 +325,7 @@ class Result(Pictured):
         return html_table(self._title(), columns, rows, notes)
 
     def to_frame(self) -> pandas.DataFrame:
-        """One row a plan, named by it: the numbers of its entry under the flat names that sweeps use.
+        """One row per plan, indexed by name, under the flat names of sweeps.
 
         Times in seconds, sizes in bytes; a refused plan has its memory and ``error``.
 
@@ -337,10 +337,10 @@ class Result(Pictured):
         return frame((plan.name, plan) for plan in self.plans)
 
     def timeline(self, name: str) -> pandas.DataFrame:
-        """What every simulated rank of a plan did, one row an instruction.
+        """What every simulated rank of a plan did, one row per instruction.
 
-        Columns: rank, stream, name, kind, part, layer, start_s, end_s, bytes, flops, shape. Folded runs hold one rank a
-        class (see ``plan(name).classes``); ``every_rank=True`` in :func:`tspsim.simulate` holds them all.
+        Columns: rank, stream, name, kind, part, layer, start_s, end_s, bytes, flops, shape. A folded run has one rank
+        per class (``plan(name).classes``); ``every_rank=True`` in :func:`tspsim.simulate` gives all.
         """
         entry = self.plan(name)
         if entry.timeline is None:
@@ -348,7 +348,7 @@ class Result(Pictured):
         return entry.timeline.frame()
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's JSON (``docs/json.md``), as plain data."""
+        """The JSON answer (``docs/json.md``) as plain data."""
         return {
             "schema": SCHEMA_VERSION,
             "scenario": dict(self.scenario),
@@ -360,5 +360,5 @@ class Result(Pictured):
         }
 
     def dumps(self) -> str:
-        """:meth:`to_json` as text: the same bits for the same input in any process."""
+        """:meth:`to_json` as text; equal bytes for equal input in any process."""
         return json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)

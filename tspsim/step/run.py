@@ -1,4 +1,4 @@
-"""A step that ran: what of it an answer is made of."""
+"""A step that was simulated, as answers use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .metrics import Breakdown
 
 @dataclass(frozen=True)
 class StepRun:
-    """A plan's step that ran: ``makespan_s`` is all of it, ``between_s`` of that passes between two steps."""
+    """A simulated step of a plan: ``makespan_s`` in all, of which ``between_s`` passes between two steps."""
 
     submission: Submission
     makespan_s: float

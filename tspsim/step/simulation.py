@@ -1,4 +1,4 @@
-"""From a question to its answer: the one call that joins the rooms."""
+"""Answers questions: the one call that joins the rooms."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from .paths import LowerBound
 from .question import FRESH, Lookups, Question, look_up
 from .result import Memory, PlanResult, RankClass, Result
 from .run import StepRun
-from .statements import bottleneck, defaults_in_words, for_nothing, notes_of, of_experts_types, unexplained
+from .statements import bottleneck, defaults_in_words, keys_without_effect, notes_of, of_experts_types, unexplained
 from .tuning import kernels_s, short, tuned
 from .variation import DRAWS, drawn, pace
 
@@ -58,23 +58,23 @@ def simulate(
     progress: Progress | None = None,
     lookups: Lookups = FRESH,
 ) -> Result:
-    """Answer a scenario: every plan in its order.
+    """Answer a scenario: every plan, in order.
 
     Parameters
     ----------
     scenario
-        What :func:`tspsim.load` returns, or what it takes.
+        A scenario, or anything that :func:`tspsim.load` accepts.
     every_rank
-        Run every rank instead of one a class of equal ranks; same answer, more timeline.
+        Simulate every rank instead of one per class of equal ranks; same answer, longer timeline.
     progress
         Called with a plan's name and the share of plans done before it.
     lookups
-        How names become things.
+        Functions that resolve names.
 
     Raises
     ------
     InputError
-        The scenario is wrong: a degree that divides nothing, an unknown name, ….
+        The scenario is wrong, such as a degree that divides nothing or an unknown name.
     """
     question = look_up(scenario if isinstance(scenario, Scenario) else load(scenario), lookups)
     results = []
@@ -82,7 +82,7 @@ def simulate(
         if progress is not None:
             progress(plan.name, index / len(question.plans))
         result = run_plan(question, plan, every_rank=every_rank)
-        results.append(replace(result, notes=(*result.notes, *order_that_loses(question, plan, result))))
+        results.append(replace(result, notes=(*result.notes, *note_on_exchange_order(question, plan, result))))
     return Result(
         scenario=question.scenario.to_dict() | {"model": describe_model(question.model)},
         cluster=describe_cluster(question.cluster, question.device),
@@ -96,7 +96,7 @@ def simulate(
 
 @dataclass(frozen=True)
 class Admission:
-    """Whether a job may run: its memory, what room an engine leaves for caches, and why not."""
+    """Whether a job may run: its memory, the room that an engine leaves for caches, and the reason of a refusal."""
 
     memory: Memory
     room: capacity.Capacity | None
@@ -104,7 +104,7 @@ class Admission:
 
 
 def admitted(question: Question, job: Job) -> Admission:
-    """What of its device a job takes, and whether that is there."""
+    """Compare a job's memory with its device's."""
     visible = question.device.visible_memory_bytes
     memory = Memory(peak_memory(job, scheme_of(job.plan).residency), visible)
     room = capacity.capacity_of(job, visible) if job.step.serves else None
@@ -122,14 +122,14 @@ def admitted(question: Question, job: Job) -> Admission:
 
 @no_collection()
 def step_of(question: Question, job: Job, costs: Costs, *, every_rank: bool = False) -> StepRun:
-    """The step of a job at ``costs``, which remember what it met; raises UnreachableError over dead links."""
+    """Simulate a job's step with ``costs``, which records the kernels; raises UnreachableError over dead links."""
     question = question.on(job.plan)
     mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
     submission, expected_s = run(question, mesh, job, costs, every_rank=every_rank), 0.0
     if question.scenario.variation is not None and every_rank:
         draws = (submission, *(run(question, mesh, job, costs, every_rank=True, draw=n) for n in range(1, DRAWS)))
         expected_s = sum(drawn_run.makespan_s for drawn_run in draws) / DRAWS
-        # Shown is the draw that is most like it.
+        # The timeline shown is that of the draw closest to the mean.
         submission = min(draws, key=lambda drawn_run: abs(drawn_run.makespan_s - expected_s))
     costs.transfers = metrics.transfer_range(submission) or costs.transfers
     serves = job.step.serves
@@ -141,15 +141,15 @@ def step_of(question: Question, job: Job, costs: Costs, *, every_rank: bool = Fa
 
 
 def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs: Costs | None = None) -> PlanResult:
-    """One plan: refused with its memory where it does not fit, else simulated at ``costs`` (the device's own).
+    """Answer one plan: refused with its memory if it does not fit, otherwise simulated with ``costs``.
 
-    Where switches draw paths (:mod:`tspsim.network.routing`), every draw runs, at the schedule chosen for the first;
-    the answer is the draw of the median step, and says between which the others lie.
+    If switches draw paths (:mod:`tspsim.network.routing`), every draw is simulated with the schedule chosen for the
+    first; the answer is the draw of the median step, with the range of the others.
 
     Raises
     ------
     InputError
-        The scenario asks for iterations of a loop, which no single step answers.
+        The scenario asks for iterations of a loop.
     """
     if question.scenario.loop is not None:
         raise InputError("is of whole iterations; leave it out of a single step", key="loop")
@@ -170,7 +170,7 @@ def run_plan(question: Question, plan: Plan, *, every_rank: bool = False, costs:
 
 @no_collection()
 def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | None) -> PlanResult:
-    """A scheduled job on the question's own cluster."""
+    """Answer a scheduled job on the question's own cluster."""
     cluster, device, plan = question.cluster, question.device, job.plan
     admission = admitted(question, job)
     memory, room = admission.memory, admission.room
@@ -190,7 +190,7 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
     written: dict[str, float] = {}
     if plain is not None:
         written = checkpoint_of(question, job, plain, step)
-        # Of many steps one writes: the others are shown, and it is spread over all.
+        # One of several steps writes: the answer shows the others, with the stall spread over all.
         step = step if plan.checkpoint_every == 1 else spread_over(plain, written["stall_s"], plan.checkpoint_every)
     submission, makespan_s, between_s, parts = step.submission, step.makespan_s, step.between_s, step.parts
     tokens = job.work.counted_over(plan.dp)
@@ -199,7 +199,7 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
     block = submission if steady_blocks(job) else run_block(question, job, costs)
     alone = metrics.one_forward(job)
     block_tokens = tokens if job.unequal else alone.group_tokens * plan.dp * plan.pp
-    # Micro-batches that differ show no steady layer: the forward of all of them counts.
+    # Micro-batches that differ have no steady layer: the forward of all counts.
     block_s = block.makespan_s / alone.model.layers if job.unequal else metrics.layer_period_s(block)
     links, link_shares = link_use(cluster, submission, makespan_s)
     return PlanResult(
@@ -218,7 +218,7 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
             "exposed_communication": dict(sorted(parts.exposed_s.items())),
             "bubble": parts.idle_s if plan.pp > 1 else 0.0,
             "idle": between_s + parts.host_s + (0.0 if plan.pp > 1 else parts.idle_s),
-            # Of ``idle``.
+            # Part of ``idle``.
             **({"host": between_s + parts.host_s} if between_s + parts.host_s > 0.0 else {}),
         },
         compute_by_kind_s=dict(sorted(parts.compute_s.items())),
@@ -234,12 +234,12 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
         notes=(
             *notes_of(job),
             *of_experts_types(question, job),
-            *for_nothing(question, job),
+            *keys_without_effect(question, job),
             *(checkpoint_notes(written) if written else ()),
             *([AT_WORST] if submission.system.at_worst else []),
-            *([submission.system.told] if submission.system.told else []),
+            *([submission.system.note] if submission.system.note else []),
             *varied(question, job, every_rank=every_rank),
-            *overlap_that_loses(question, job),
+            *note_on_slices(question, job),
         ),
         checkpoint=written,
         inference=metrics.answer(job, makespan_s, room) if room is not None else {},
@@ -248,8 +248,8 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
 
 
 def scheduled(question: Question, plan: Plan) -> Job:
-    """A plan's job with what its schedule leaves open chosen for the machine (:mod:`tspsim.step.tuning`), and short
-    prompts for the kernels that take less."""
+    """A plan's job with its open switches chosen for the machine (:mod:`tspsim.step.tuning`), and with short prompts
+    padded if that is faster."""
     job = question.job(plan)
     if job.plan.open:
         job = replace(job, plan=tuned(job, question.on(plan).cluster, question.device))
@@ -259,7 +259,7 @@ def scheduled(question: Question, plan: Plan) -> Job:
         return min(
             (job, job.padding_prompts()), key=lambda way: step_of(question, way, Costs(question.device)).makespan_s
         )
-    except UnreachableError:  # dead links cut ranks off; the run itself will say so
+    except UnreachableError:  # the run itself reports ranks cut off by dead links
         return job
 
 
@@ -274,8 +274,10 @@ def run(
     draw: int = 0,
     ordered: Callable[[Program], Program] | None = None,
 ) -> Submission:
-    """Write the plan's programs, place them, and let the engine run them; ``draw``: which one of those of every rank,
-    where GPUs differ; ``ordered`` puts each program in another order."""
+    """Write the plan's programs, assign them to ranks, and let the engine run them.
+
+    ``draw``: index of the draw of every rank's pace, if GPUs vary; ``ordered`` changes the order of each program.
+    """
     scheme = scheme_of(job.plan)
     if job.training and not job.unequal:
         check_tasks(job.order, job.plan.pp, job.micro_batches, job.plan.vpp)
@@ -284,7 +286,7 @@ def run(
     variation, slowed, gpus = question.scenario.variation, 1.0, question.cluster.gpus
     interference = Interference(stack.slowdown(device), device.communication_slowdown)
     whole = every_rank or every_iteration or variation or question.others or question.scenario.faults.slow_gpus
-    if not whole and job.unequal and apart.pays(job):
+    if not whole and job.unequal and apart.too_long_to_run_whole(job):
         return apart.run_apart(question.cluster, stack.cost(costs, device, job.capture), mesh, job, interference)
     with no_collection():
         programs = tuple([write_program(scheme, job, role) for role in roles])
@@ -309,9 +311,9 @@ def run(
 def slowness_of(
     question: Question, job: Job, programs: Sequence[Program], role_of: NDArray[np.int64]
 ) -> dict[int, float]:
-    """By rank, how many times longer kernels take than on the cluster's device: slow GPUs, and other ones.
+    """Rank → factor on its kernels' time, for slow GPUs and for other devices than the cluster's.
 
-    On another device every kernel of a program takes as much longer as all of its kernels together do.
+    On another device, every kernel of a program is scaled by the ratio of the program's kernel time there and here.
     """
     slowness: dict[int, float] = {}
     stack, device = job.work.stack, question.device
@@ -325,14 +327,14 @@ def slowness_of(
 
 
 def steady_blocks(job: Job) -> bool:
-    """Whether the pass itself is one forward through all layers, so that its own layers show the steady block."""
+    """Whether the pass is one forward through all layers, so that its own layers show the steady block."""
     return not (job.step.trains or job.unequal) and job.micro_batches == 1 and job.plan.pp == 1
 
 
 def run_block(question: Question, job: Job, costs: Costs) -> Submission:
-    """The forward of a few layers and one micro-batch, with a pipeline's stages as replicas beside each other.
+    """The forward of a few layers and one micro-batch, with a pipeline's stages as parallel replicas.
 
-    Kernels cost what they do in ``costs``, whose own record of errors stays that of the step.
+    Kernels cost what they do in ``costs``, whose record of errors stays that of the step.
     """
     job, question = metrics.one_forward(job), question.on(job.plan)
     mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
@@ -340,21 +342,20 @@ def run_block(question: Question, job: Job, costs: Costs) -> Submission:
 
 
 def varied(question: Question, job: Job, *, every_rank: bool) -> Iterator[str]:
-    """What GPUs that differ make of a plan's kernels."""
+    """A note on the effect of varying GPUs on a plan's kernels."""
     variation = question.scenario.variation
     if variation is None:
         return
     if every_rank:
-        yield f"the step is the mean of {DRAWS} draws of every GPU; the timeline shows the one that is most like it"
+        yield f"the step is the mean of {DRAWS} draws of every GPU; the timeline shows the draw closest to it"
         return
     slowed = percent(pace(variation, job, question.cluster.gpus) - 1.0)
     yield f"kernels take {slowed} longer: the expected pace of the slowest of {question.cluster.gpus:,} GPUs"
 
 
-def order_that_loses(question: Question, plan: Plan, result: PlanResult) -> Iterator[str]:
-    """That a step would be shorter if what replicas gather and sum gave way to its exchanges, with which it shares
-    links, or went before them: the step is then one that a better link may make longer. Told by running it in both
-    orders."""
+def note_on_exchange_order(question: Question, plan: Plan, result: PlanResult) -> Iterator[str]:
+    """A note if the step would be shorter with replicas' gathers and reductions before or after a layer's exchanges,
+    with which they share links: a better link may then make the step longer. Both orders are simulated."""
     if not plan.zero:
         return
     here = question.on(plan)
@@ -374,15 +375,17 @@ def order_that_loses(question: Question, plan: Plan, result: PlanResult) -> Iter
     order = min(took_s, key=took_s.__getitem__)
     if (saved := 1.0 - took_s[order] / before_s) > SAVED:
         yield (
-            "what replicas gather and sum shares links with a layer's own exchanges, and the one that is waited for "
-            f"loses: in another order of the two, {order}, the step would take {duration(took_s[order])}, "
+            "gathers and sums between replicas share links with a layer's own exchanges, and delay those that the step "
+            f"waits for: in another order of the two, {order}, the step would take {duration(took_s[order])}, "
             f"{percent(saved)} less; a better link can make such a step longer (`tspsim docs network.md`)"
         )
 
 
-def overlap_that_loses(question: Question, job: Job) -> Iterator[str]:
-    """That a plan's layers would be quicker if nothing were cut: products in pieces are slower than whole, and that may
-    be more than what they hide. Told by the longest path through one layer, forward and back."""
+def note_on_slices(question: Question, job: Job) -> Iterator[str]:
+    """A note if layers would be faster without slices: the slices' slower products may cost more than they hide.
+
+    Decided by the longest path through one layer, forward and backward.
+    """
     plan, device, cluster = job.plan, question.device, question.cluster
     if plan.overlap is not True or job.step.serves or plan.tp * plan.sp == 1:
         return
@@ -393,18 +396,18 @@ def overlap_that_loses(question: Question, job: Job) -> Iterator[str]:
     mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
     try:
         cut, whole = (bound.layer_s(replace(job, plan=replace(plan, overlap=how)), mesh) for how in (True, False))
-    except UnreachableError:  # said by the run itself
+    except UnreachableError:  # the run itself reports it
         return
     if cut > NOTEWORTHY * whole:
         more, slices = percent(cut / whole - 1.0), plan.overlap_chunks
         yield f"overlap: true loses: a layer in {slices} slices takes {more} longer than whole; leave it out"
 
 
-#: A layer in pieces that is slower by less may still be the quicker one in its step: where it ends and the next begins
-#: is not on the path through one.
+#: A sliced layer that is slower by less may still be faster within a step: the path through one layer leaves out the
+#: overlap with its neighbours.
 NOTEWORTHY = 1.05
-#: Said of a plan whose groups use a fabric unevenly.
+#: Note on a plan whose groups use a fabric unevenly.
 AT_WORST = (
-    "groups use the links between switches unevenly: ranks that differ in that alone are taken at their worst link "
+    "groups use the links between switches unevenly: ranks that differ in nothing else get the worst link of them all "
     "(`tspsim docs engine.md`)"
 )

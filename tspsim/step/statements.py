@@ -1,4 +1,4 @@
-"""The sentences of an answer: what limits it, what was assumed, what it does not explain."""
+"""Sentences of an answer: its bottleneck, its assumptions, what it leaves out."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .metrics import Breakdown
 from .question import Question
 
 COMPUTE_WORDS = {"gemm": "matrix products", "attention": "attention", "memory_bound": "memory-bound kernels"}
-#: Those of them that take a verb in the plural.
+#: The plural ones among them.
 SEVERAL = frozenset({"matrix products", "memory-bound kernels"})
 
 
 def bottleneck(parts: Breakdown, step_s: float) -> str:
-    """What a step waits for most, in a sentence."""
+    """A sentence on what takes most of a step."""
     shares = {COMPUTE_WORDS.get(family, family): seconds for family, seconds in parts.compute_s.items()}
     shares |= {f"exposed {kind.replace('_', '-')}": seconds for kind, seconds in parts.exposed_s.items()}
     shares["waiting for other ranks"] = parts.idle_s
@@ -44,7 +44,7 @@ def bottleneck(parts: Breakdown, step_s: float) -> str:
     return f"{first} {takes} {most} of the step; {compute} is compute, {exposed} exposed communication"
 
 
-#: What classes of weights are to a reader.
+#: Names of the classes of weights for readers.
 CLASS_WORDS = {
     WeightClass.ATTENTION: "attention",
     WeightClass.DENSE: "dense layers",
@@ -55,7 +55,7 @@ CLASS_WORDS = {
 
 
 def defaults_in_words(question: Question, plans: Sequence[Plan]) -> tuple[str, ...]:
-    """The assumptions that decide answers about these plans; each can be switched a plan, or in the workload."""
+    """The assumptions that decide these plans' answers; each can be changed in the plan or the workload."""
     work, announced = question.work, announced_in_words(question)
     if work.step.serves:
         return (*announced, *served_in_words(question, plans))
@@ -76,16 +76,16 @@ def defaults_in_words(question: Question, plans: Sequence[Plan]) -> tuple[str, .
 
 
 def sharding_in_words(plan: Plan) -> Iterator[str]:
-    """What is assumed of a plan's shards: where their tokens lie, how they exchange keys and values, how they sum."""
+    """Assumptions on a plan's shards: where their tokens lie, how they exchange keys and values, how they sum."""
     scheme, method = scheme_of(plan), method_of(plan)
     if plan.token_shards > 1 and plan.partition == Plan.partition:
         yield "Tokens lie in zigzag order, so every sequence shard has the same causal work (`partition`)."
     yield from filter(None, (method.assumption, scheme.assumption, *scheme.assumptions(plan)))
 
 
-#: How sentences about hardware that nobody has measured begin, behind its name.
+#: Start of sentences on hardware that nobody has measured, after its name.
 ANNOUNCED = " is announced: "
-#: And of hardware that is sold, of which nothing measured is fitted here.
+#: And on hardware that is sold but of which no measurement is fitted.
 ON_PAPER = " is known by its data sheet: "
 
 
@@ -95,7 +95,7 @@ def is_announced(sentence: str) -> bool:
 
 
 def announced_in_words(question: Question) -> Iterator[str]:
-    """What nobody has measured of the hardware, and what stands in its place."""
+    """Sentences on hardware without measurements, and what is assumed instead."""
     spec, node = question.device.spec, question.cluster.node
     if spec.announced:
         begins = f"{ON_PAPER}no measurement of its kernels is fitted here"
@@ -115,7 +115,7 @@ def announced_in_words(question: Question) -> Iterator[str]:
 
 
 def served_in_words(question: Question, plans: Sequence[Plan]) -> Iterator[str]:
-    """The assumptions of a serving step: types, routing, the engine, acceptance, what a step is."""
+    """The assumptions of a serving step: types, routing, engine, acceptance, size of a step."""
     work, model, stated = question.work, question.model, question.scenario.workload.precision
     there = {part for block in set(model.blocks) for part, count in model.class_parameters(block).items() if count}
     there |= {WeightClass.EMBEDDING} if model.vocab else set()
@@ -148,12 +148,12 @@ def served_in_words(question: Question, plans: Sequence[Plan]) -> Iterator[str]:
 
 
 def routing_in_words(work: Work) -> str:
-    """How tokens spread over experts."""
+    """How tokens are distributed over experts."""
     return "evenly, each as likely as the others" if work.routing.load == "balanced" else f"as {work.routing.load}"
 
 
 def types_in_words(question: Question, parts: Sequence[WeightClass]) -> str:
-    """In which types weights are kept and multiplied, and whether the checkpoint or the scenario says so."""
+    """The types in which weights are stored and multiplied, and whether the checkpoint or the scenario states them."""
     formats, checkpoint = question.work.formats, question.model.checkpoint
     said: dict[str, list[str]] = {}
     for part in parts:
@@ -166,7 +166,7 @@ def types_in_words(question: Question, parts: Sequence[WeightClass]) -> str:
 
 
 def engine_in_words(work: Work) -> str:
-    """What the engine's software adds."""
+    """What the engine's software adds to a step."""
     engine = work.stack.engine
     captured = engine.graphs.tokens(1, engine.slots)
     if not captured and not engine.step.value:
@@ -183,7 +183,7 @@ def engine_in_words(work: Work) -> str:
 
 
 def acceptance_in_words(drafts: SpeculationSpec) -> str:
-    """How far a verify step takes a sequence, and whether somebody said so."""
+    """The tokens by which a verify step advances a sequence, and whether they were stated."""
     advanced = drafts.speculation().accepted
     stated = {"accepted", "rate"} & drafts.model_fields_set
     source = "stated" if stated else "assumed"
@@ -192,7 +192,7 @@ def acceptance_in_words(drafts: SpeculationSpec) -> str:
 
 
 def notes_of(job: Job) -> tuple[str, ...]:
-    """What a reader of this plan should know."""
+    """Notes on a plan for its reader."""
     features = (note for feature in features_of(job) for note in feature.notes(job))
     notes = [*scheme_of(job.plan).notes(job), *features, *(cache_notes(job) if job.step.serves else ())]
     if job.head_shards > job.model.kv_heads and not job.step.serves:
@@ -227,8 +227,8 @@ def notes_of(job: Job) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def for_nothing(question: Question, job: Job) -> Iterator[str]:
-    """Keys that a plan states, or routing that its workload does, and its step does not ask for."""
+def keys_without_effect(question: Question, job: Job) -> Iterator[str]:
+    """A note on stated keys that have no effect in this step."""
     entry = next((spec for spec in question.scenario.plans if spec.name == job.plan.name), None)
     usual = {name: field.default for name, field in type(entry).model_fields.items()} if entry is not None else {}
     usual["recomputation"] = job.step.recomputation
@@ -244,20 +244,20 @@ def for_nothing(question: Question, job: Job) -> Iterator[str]:
         yield f"{', '.join(idle)} {does} here: no part of the step asks for it"
 
 
-#: Of the time of experts in bf16, what those of a narrower type may take before a reader is told.
+#: Reported if experts in a narrower type take more than this multiple of their time in bf16.
 SLOWER = 1.05
 
 
 def of_experts_types(question: Question, job: Job) -> Iterator[str]:
-    """Of a serving step's routed experts: that another library's kernels stand for the engine's, which were measured
-    untuned, and that experts in their type are slower than in bf16."""
+    """Notes on a serving step's routed experts: whether kernels of another library are used because the engine's were
+    measured untuned, and whether their type is slower than bf16."""
     device = question.device
     fused = next(_fused_experts(job), None) if job.step.serves and job.model.experts is not None else None
     if fused is None:
         return
     kept = fused.weight_dtype or fused.dtype
     types = kept if kept == fused.dtype else f"{kept}, multiplied in {fused.dtype}"
-    aside = device.set_aside("fused_moe", fused.dtype, kept)
+    aside = device.untuned_fit("fused_moe", fused.dtype, kept)
     if aside is not None and aside.untuned is not None:
         runs = device.kernel("fused_moe", fused.dtype, None, kept).library
         yield f"routed experts in {types} take the time of {runs}, not of {aside.library}: {aside.untuned}"
@@ -271,8 +271,8 @@ def of_experts_types(question: Question, job: Job) -> Iterator[str]:
 
 
 def _fused_experts(job: Job) -> Iterator[FusedMoE]:
-    """The experts' kernels in the programs of a job's last ranks: where a pool keeps experts, those have them. Of a
-    group of experts the busiest stands for all."""
+    """The fused expert kernels in the programs of a job's last ranks, where a pool of experts has them; the busiest
+    rank of an expert group represents all."""
     last = {axis: job.plan.degree(axis) - 1 for axis in axes_of(job) if axis != "ep"}
     for stage in range(job.plan.pp):
         for instruction, _ in write_program(scheme_of(job.plan), job, last | {"pp": stage}).counted():
@@ -281,24 +281,24 @@ def _fused_experts(job: Job) -> Iterator[FusedMoE]:
 
 
 def arriving_note(job: Job) -> str:
-    """What weights from the host's memory cost at least."""
+    """The least cost of weights that arrive from the host's memory, or from neighbours."""
     size, times = arriving_bytes(job), f" {job.micro_batches} times" if job.micro_batches > 1 else ""
     ranks = weight_peers.peers(job.plan)
     if ranks:
         theirs = gib(size * (1.0 - 1.0 / ranks))
         return (
-            f"{theirs} of weights per GPU come from {ranks - 1} of its neighbours each forward{times}; a layer's hide "
-            "behind enough tokens (`weight_peers`)"
+            f"{theirs} of weights per GPU come from {ranks - 1} of its neighbours each forward{times}; enough tokens "
+            "per layer hide these copies (`weight_peers`)"
         )
     seconds = size / job.work.host_bytes_per_s
     return (
         f"{gib(size)} of weights per GPU come from the host's memory each forward, in {seconds * 1e3:,.3g} ms at best"
-        f"{times}; a layer's hide behind enough tokens (`offload_weights`)"
+        f"{times}; enough tokens per layer hide these copies (`offload_weights`)"
     )
 
 
 def cache_notes(job: Job) -> Iterator[str]:
-    """How the ranks of a serving step share caches, and what its engine computes beside."""
+    """Notes on how ranks of a serving step share caches, and on padding."""
     share, uses = job.scheme.context(job.plan), set(job.model.cache_uses(job.work.formats.cache))
     if share.ranks > 1:
         yield f"every rank keeps 1/{share.ranks} of the tokens of a context (`{share.axis}`)"

@@ -1,12 +1,12 @@
-"""The schedule that a plan leaves open, chosen for its machine: a collective library's tuner, for schedules.
+"""Choice of the schedule that a plan leaves open, for its machine: like the tuner of a collective library.
 
-The options (:mod:`tspsim.parallel.choices`) are ordered by what their longest path takes at least. A few steady layers
-are simulated, first of the best option of every value of what matters most (how attention is cut), then of the others
-where attention is cut as in one of the fastest, then of all cuts with what was best of the rest, until nothing changes;
-those whose path alone is longer are left out. A few layers are not all of a step: transfers that fall behind do so
-slowly, every visit of a micro-batch to a stage fills its exchanges anew, sums of gradients hide behind the backward. So
-the best few and the schedule as published are then run as whole steps, unless those are long. The choice is a function
-of the question alone: no clock, no randomness.
+Options (:mod:`tspsim.parallel.choices`) are sorted by the lower bound of a layer. A few steady layers are simulated:
+first the best option for every cut of attention (the switch that matters most), then all options of the cuts that are
+near the fastest, then all cuts with the best of the other switches, until the choice is stable; options whose bound
+already exceeds the fastest are skipped. A few layers are not a step: transfers fall behind slowly, every visit of a
+micro-batch to a stage fills its exchanges anew, gradient sums hide behind the backward. So the best few and the
+published schedule are then simulated as whole steps, unless those are long. The choice is a function of the question
+alone, without clock or randomness.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ from ..program import Compute, Program
 from .metrics import steady_layer_s
 from .paths import LowerBound
 
-#: Layers that are simulated: the first fills the pipeline of exchanges, the others show the steady state.
+#: Layers simulated: the first fills the pipeline of exchanges, the others show the steady state.
 LAYERS = 4
-#: An option is left out where its path takes this much longer than the fastest found: a path of one rank is known to
-#: two per cent, for neighbouring layers overlap.
+#: An option is skipped if its bound exceeds the fastest by this factor. The bound of one rank is exact to 2 %, since
+#: neighbouring layers overlap.
 SURE = 1.02
-#: Cuts of attention whose best option is this much slower than the fastest are not looked at further.
+#: A cut of attention is dropped if its best option is slower than the fastest by this factor.
 NEAR = 1.06
-#: Of options whose visit to a stage takes at most this much longer than the fastest, so many are run as whole steps.
+#: Options whose visit to a stage is at most CLOSE times the fastest are simulated as whole steps, FINALISTS at most.
 CLOSE, FINALISTS = 1.03, 3
-#: Whole steps this close are alike; what steady layers choose stands, if it is not slower than the published schedule.
+#: Whole steps within this factor are equal; the choice of steady layers stands unless the published schedule is faster.
 ALIKE = 1.001
-#: A whole step is run for it up to so many exchanges between two shards: visits of micro-batches to layers, times all
-#: pairs of shards; on up to so many GPUs. Of longer steps steady layers are the most, and larger ones take seconds.
+#: Largest step that is simulated whole: exchanges between two shards (visits of micro-batches to layers × pairs of
+#: shards), and GPUs. In longer steps steady layers dominate, and larger ones take seconds to simulate.
 WHOLE, WHOLE_GPUS = 10_000, 2_048
 
 
 def tuned(job: Job, cluster: Cluster, device: Device) -> Plan:
-    """The job's plan with its open switches chosen: the fastest option that fits the device's memory, or the one of
-    least memory where none does.
+    """The job's plan with its open switches chosen: the fastest option that fits the device's memory, or the smallest
+    if none fits.
 
     Raises
     ------
     InputError
-        No option is legal; says why of the schedule as published.
+        No option is legal; the message is that of the published schedule.
     """
     if not job.plan.open:
         return job.plan
-    if job.unequal:  # no layer is like another: switches stand as their schemes were published
+    if job.unequal:  # no two layers are equal: switches keep their published values
         return replace(job.plan, open=())
     key = ("tuned", _key(job), device.parts)
     choice: _Choice | None = cluster.memo.get(key)
@@ -83,8 +83,8 @@ def tuned(job: Job, cluster: Cluster, device: Device) -> Plan:
 
 
 class _Choice(NamedTuple):
-    """What was chosen, on which device, and the operators whose times decided; the device is kept so that no other's
-    parts can come to have the numbers of its own."""
+    """A chosen plan, the device, and the operators whose times decided. The device is kept so that its parts' ids are
+    not reused."""
 
     plan: Plan
     device: Device
@@ -98,7 +98,7 @@ def _key(job: Job) -> tuple[Any, ...]:
 
 
 def _fastest(job: Job, cluster: Cluster, device: Device, times: dict[Operator, float]) -> Plan:
-    """The fastest option; ``times`` receives the device's seconds of every operator in the options."""
+    """The fastest option; ``times`` receives the seconds of every operator in the options."""
     options = options_of(job, cluster.layout.mesh)
     if not options:
         for plan in candidates_of(job, cluster.layout.mesh):
@@ -129,13 +129,12 @@ def _fastest(job: Job, cluster: Cluster, device: Device, times: dict[Operator, f
         if not short(job, cluster.gpus):
             return fitting[min(sampled, key=lambda index: (*sampled[index], index))]
         return _by_whole_steps(job, cluster, device, cost, fitting, sampled, least_s)
-    except UnreachableError:  # dead links cut ranks off; the run itself will say so
+    except UnreachableError:  # the run itself reports ranks cut off by dead links
         return fitting[0]
 
 
 def short(job: Job, gpus: int) -> bool:
-    """Whether a whole step is short enough to run for its schedule; steps of an engine, of which there are many, are
-    not."""
+    """Whether a whole step is short enough to simulate for its schedule; an engine's steps are too many."""
     exchanges = job.micro_batches * job.model.layers * job.plan.token_shards**2
     return not job.step.serves and exchanges <= WHOLE and gpus <= WHOLE_GPUS
 
@@ -149,9 +148,12 @@ def _by_whole_steps(
     samples: dict[int, Sampled],
     least_s: list[float],
 ) -> Plan:
-    """The fastest as a whole step: of those closest by a visit to a stage, and the schedule as published; what steady
-    layers choose where it is alike. ``least_s``: what a layer of each takes at least; the published schedule is not run
-    where the paths of a stage's layers alone take longer than the others' whole steps."""
+    """The option whose whole step is fastest, among the closest by a visit to a stage and the published schedule; the
+    choice of steady layers if that is equal.
+
+    ``least_s``: lower bound of a layer of each option. The published schedule is skipped if the bounds of a stage's
+    layers exceed the others' whole steps.
+    """
     steady = min(samples, key=lambda index: (*samples[index], index))
     layers = job.model.layers / (job.plan.pp * job.plan.vpp)
     visit_s = {index: layer.fill_s + layers * layer.layer_s for index, layer in samples.items()}
@@ -173,8 +175,8 @@ def _by_whole_steps(
 def _by_simulation(
     samples: list[tuple[Job, Cluster]], plans: list[Plan], device: Device, cost: Callable[[Operator], float]
 ) -> tuple[list[float], dict[int, Sampled]]:
-    """What a layer of every option takes at least; and what steady layers of those took that were simulated, the
-    fastest among them, by index."""
+    """The lower bound of a layer of every option; and index → steady layers of the simulated options, among them the
+    fastest."""
     cluster = samples[0][1]
     bound = LowerBound(cluster, cost, max(device.peak_flops_per_s.values()), samples[0][0].work.stack.slowdown(device))
     meshes = [build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node) for job, _ in samples]
@@ -200,8 +202,8 @@ def _by_simulation(
     for indices in cuts.values():
         if indices[0] in layers and layers[indices[0]].layer_s <= near_s:
             look_at(indices)
-    # Paths alone do not tell which way of the rest is best: where it is another than was looked at first, a cut that
-    # seemed slow may be the fastest with it. Where attention hides all of the rest, ways of it are alike in that cut.
+    # Bounds do not tell which of the other switches are best. If that is not what was simulated first, a cut that
+    # seemed slow may be the fastest with it. If attention hides the rest, the other switches are equal in that cut.
     best = fastest()
     while True:
         alike_s = ALIKE * layers[best].layer_s
@@ -215,34 +217,34 @@ def _by_simulation(
 
 
 def _switched(plan: Plan) -> dict[str, Any]:
-    """All switches of a plan as they stand."""
+    """The values of all switches of a plan."""
     return {name: value for choice in choices_of(plan) for name, value in choice.settings_of(plan).items()}
 
 
 def _cut(plan: Plan) -> Hashable:
-    """What matters most of a plan's choices."""
+    """The values of the switches that matter most (how attention is cut)."""
     return tuple(plan.value(name) for choice in choices_of(plan) for name in choice.first)
 
 
 def _rest(plan: Plan) -> Hashable:
-    """A plan's other choices."""
+    """The values of a plan's other switches."""
     open_ = ((choice, name) for choice in choices_of(plan) for name in choice.switches)
     return tuple(plan.value(name) for choice, name in open_ if name not in choice.first)
 
 
 def sample(job: Job, cluster: Cluster) -> tuple[Job, Cluster]:
-    """A few layers of one micro-batch, on as few whole nodes as hold a group of its token axis and its experts; with
-    ZeRO 3 on twice as many, for what replicas gather is in every layer.
+    """A few layers of one micro-batch, on the fewest whole nodes that hold a group of its token axis and its experts.
 
-    Where links differ nothing is left out of the cluster.
+    With ZeRO 3 on twice as many, since replicas gather weights in every layer. A cluster with unequal links is kept
+    whole.
     """
     plan = job.plan
     work = replace(job.work, sequences=job.sequences)
-    model = job.model.steady(LAYERS)
+    model = job.model.repeating_layers(LAYERS)
     here = max(1, plan.node_ranks(plan.token_axis))
     nodes = min(cluster.nodes, plan.token_shards // here) if cluster.divisible else cluster.nodes
     if job.training and plan.zero == 3 and cluster.nodes % (2 * nodes) == 0:
-        nodes *= 2  # replicas gather weights beside every layer, and over the links between nodes
+        nodes *= 2  # gathers between replicas run beside every layer, over the links between nodes
     while True:
         small = part_of(cluster, nodes)
         inside = math.prod(plan.degree(axis) for axis in scheme_of(plan).axes)
@@ -262,31 +264,31 @@ def sample(job: Job, cluster: Cluster) -> tuple[Job, Cluster]:
 
 
 def part_of(cluster: Cluster, nodes: int) -> Cluster:
-    """So many nodes of a cluster, alike; the same object every time, which knows the collectives that it was asked."""
+    """``nodes`` equal nodes of a cluster; one object per count, since it remembers its collectives."""
     if nodes == cluster.nodes:
         return cluster
     return cluster.memo.once(("part", nodes), lambda: replace(cluster, nodes=nodes))
 
 
 class Sampled(NamedTuple):
-    """Seconds of a steady layer, forward and back, and of what is in a visit to a stage beside its layers."""
+    """Seconds of a steady layer, forward plus backward, and of the rest of a visit to a stage."""
 
     layer_s: float
     fill_s: float
 
     def at_least(self, least_s: float, job: Job) -> Sampled:
-        """The same where a layer takes at least so long: transfers that fall behind do so after the few layers of a
-        sample, whose kernels run on what came before."""
+        """The sample with its layer raised to a lower bound: transfers fall behind after a sample's few layers, whose
+        kernels run on data that arrived before."""
         layer_s = max(self.layer_s, least_s)
         return Sampled(layer_s, self.fill_s - (layer_s - self.layer_s) * job.model.layers)
 
 
 def simulated(job: Job, cluster: Cluster, device: Device, cost: Callable[[Operator], float]) -> Sampled:
-    """What a sample takes."""
+    """Simulate a sample."""
     plan, scheme = job.plan, scheme_of(job.plan)
     mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
     with no_collection():
-        # All wait for the shard whose kernels take longest: its program for every rank folds to few.
+        # All ranks wait for the shard with the longest kernels: one program for all ranks folds to few.
         ends = sorted({0, plan.token_shards - 1})
         programs = [write_program(scheme, job, {plan.token_axis: position}) for position in ends]
         slowest = max(programs, key=lambda program: kernels_s(program, cost))
@@ -296,7 +298,7 @@ def simulated(job: Job, cluster: Cluster, device: Device, cost: Callable[[Operat
 
 
 def whole_step_s(job: Job, cluster: Cluster, device: Device, cost: Callable[[Operator], float]) -> float:
-    """Seconds of a step of alike GPUs."""
+    """Seconds of a step with equal GPUs."""
     mesh, scheme = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node), scheme_of(job.plan)
     roles, role_of = mesh.coordinates(axes_of(job))
     with no_collection():

@@ -1,19 +1,18 @@
-"""What a step takes where GPUs are not alike: the expected pace of the slowest, or single draws of every rank.
+"""A step on GPUs that vary: the expected pace of the slowest, or single draws of every rank.
 
-A GPU's kernels take 1 + σ·z times as long all step, σ² = gpu² + step², z normal and independent. Who waits for each
-other goes at the pace of the slowest: in a step that ends with a sum over all, however often ranks meet before. Of n
-that is
+A GPU's kernels take 1 + σ·z times as long in a whole step, with σ² = gpu² + step² and z independent standard normal.
+Ranks that wait for each other run at the pace of the slowest; a step that ends with a sum over all n ranks has pace
 
     μ(n) = 1 + σ·E[max of n normals],    E = ∫ z·n·φ(z)·Φ(z)ⁿ⁻¹ dz   (David and Nagaraja 2003, Order Statistics, §3.1).
 
-A pipeline of p stages, v chunks each, works m micro-batches at the pace of its slowest stage and fills and drains
-through all of them once, (p − 1)/v micro-batches that go at each stage's own: with N GPUs in all and g a stage of a
+A pipeline of p stages with v chunks each runs m micro-batches at the pace of its slowest stage, and fills and drains
+through all stages once: (p − 1)/v micro-batches at each stage's own pace. With N GPUs in all and g per stage of a
 replica
 
     pace = (m·μ(N) + b·μ(g)) / (m + b),    b = (p − 1)/v.
 
-Exact where a step has no pipeline and hides nothing behind kernels. With every rank run, each has a factor of its own
-in each of :data:`DRAWS` draws.
+Exact for a step without pipeline that hides nothing behind kernels. If every rank is simulated, each has its own
+factor in each of :data:`DRAWS` draws.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from ..base.memo import remembered
 from ..parallel import Job
 from ..scenario.variation import Variation
 
-#: Steps that are drawn where every rank is run.
+#: Draws of a step if every rank is simulated.
 DRAWS = 16
-#: No GPU is drawn faster than this, nor slower than its inverse.
+#: Drawn factors lie between this and its inverse.
 FASTEST = 0.5
 
 
 @remembered(4096)
 def slowest_of(count: int) -> float:
-    """E[max] of so many standard normals.
+    """E[max] of ``count`` independent standard normals.
 
     >>> [round(slowest_of(count), 3) for count in (1, 2, 8, 16384)]
     [0.0, 0.564, 1.424, 3.971]
@@ -51,7 +50,7 @@ def slowest_of(count: int) -> float:
 
 
 def pace(variation: Variation, job: Job, gpus: int) -> float:
-    """Factor on kernels' time in the expected step, at least 1."""
+    """Factor on the kernels' time in the expected step, at least 1."""
     sigma, plan = math.hypot(variation.gpu, variation.step), job.plan
     all_of = 1.0 + sigma * slowest_of(gpus)
     if plan.pp == 1:
@@ -62,7 +61,7 @@ def pace(variation: Variation, job: Job, gpus: int) -> float:
 
 
 def drawn(variation: Variation, gpus: int, draw: int) -> dict[int, float]:
-    """Factor on every GPU's kernels in one draw."""
+    """GPU → factor on its kernels' time in one draw."""
     both = np.random.default_rng([variation.seed, draw]).standard_normal((2, gpus))
     factors = 1.0 + variation.gpu * both[0] + variation.step * both[1]
     return dict(enumerate(np.clip(factors, FASTEST, 1.0 / FASTEST).tolist()))

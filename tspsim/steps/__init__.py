@@ -1,7 +1,7 @@
-"""Steps: what one pass of a model over a batch is made of, one file and one registered object each.
+"""Steps: the kinds of pass of a model over a batch, one file and one registered object each.
 
-A step says how its tasks follow each other on a stage, how much arithmetic they are, and what comes at the end. Schemes
-write the tasks (:mod:`tspsim.parallel`); nobody compares the names of steps.
+A step defines the order of a stage's tasks, its FLOPs, and what follows the last task. Schemes write the tasks
+(:mod:`tspsim.parallel`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every sequence of a batch puts out one token."""
+"""A decode step: every sequence of a batch outputs one token."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from .step import STEPS, ServingStep
 
 
 class DecodeStep(ServingStep):
-    """One query a sequence over its cache, or one a stream where several work for it. A pipeline's stages each work on
-    a part of the batch: as many parts as stages are under way, one pass is one part, the one with most."""
+    """One query per sequence over its cache, or one per stream if a sequence has several.
+
+    In a pipeline the batch is cut into as many parts as there are stages; a pass is the largest part.
+    """
 
     name = "decode"
     title = "decode step"
@@ -20,7 +22,7 @@ class DecodeStep(ServingStep):
 
     def passes(self, load: Load, stages: int) -> tuple[Batch, ...]:
         rows = load.decoding(self.in_flight(load, stages))
-        # What streams put out together is one hidden state before the head (ParScale, §2).
+        # The streams' outputs are summed to one hidden state before the head (ParScale, §2).
         outputs = -(-sum(row.tokens for row in rows) * load.streams.outputs // load.streams.count)
         return (Batch(rows, outputs=outputs),)
 

@@ -1,4 +1,4 @@
-"""A forward pass over whole sequences, every token's logits made: no backward, nothing kept."""
+"""A forward pass over whole sequences: logits of every token, no backward, no activations kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ForwardStep(Forwards):
     title = "forward pass"
 
     def model_of(self, model: Architecture) -> Architecture:
-        return model.whole_pass
+        return model.for_full_sequences
 
 
 FORWARD_STEP = STEPS.register(ForwardStep())

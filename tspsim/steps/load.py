@@ -1,12 +1,8 @@
-"""What a step has to do: rows of tokens in batches, and the load of a serving step.
-
-What a step has to do, whatever it is for: rows of queries over a context.
-
-How much a serving step is, as a workload states it.
-"""
+"""The work of a step: rows of query tokens over contexts, in batches; and the load of a serving step as stated."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
@@ -19,8 +15,8 @@ from ..model.attention import MOST_DECODED
 
 
 class Row(NamedTuple):
-    """``sequences`` alike: ``query_tokens`` that pass through the model, behind ``context_tokens`` whose keys and
-    values are there already."""
+    """``sequences`` equal sequences: each passes ``query_tokens`` through the model, over ``context_tokens`` whose keys
+    and values are cached."""
 
     query_tokens: int
     context_tokens: int = 0
@@ -32,20 +28,23 @@ class Row(NamedTuple):
         return self.query_tokens * self.sequences
 
     def pairs_per_token(self, causal: bool) -> float:
-        """Tokens that a query attends, mean over the row: all of the context, and of the queries half when causal; none
-        where they pad a pass."""
+        """Keys that a query attends, mean over the row: the whole context, and the query tokens (half when causal).
+
+        0 for rows that pad a pass (negative context).
+        """
         if self.context_tokens < 0:
             return 0.0
         return self.context_tokens + (self.query_tokens / 2 if causal else self.query_tokens)
 
 
-def dealt(rows: Iterable[tuple[int, int, int]], parts: int, part: int = 0) -> tuple[Row, ...]:
-    """Of rows ``(queries, context, sequences)`` what a part has, where sequences are dealt in turn, longest first: the
-    first part has most.
+def round_robin(rows: Iterable[tuple[int, int, int]], parts: int, part: int = 0) -> tuple[Row, ...]:
+    """The rows of one part when sequences ``(queries, context, sequences)`` are dealt round-robin, longest first.
 
-    >>> [tuple(row) for row in dealt(((1, 4096, 3), (1, 8192, 2)), 2)]
+    Part 0 has most.
+
+    >>> [tuple(row) for row in round_robin(((1, 4096, 3), (1, 8192, 2)), 2)]
     [(1, 8192, 1), (1, 4096, 2)]
-    >>> [tuple(row) for row in dealt(((1, 4096, 3), (1, 8192, 2)), 2, 1)]
+    >>> [tuple(row) for row in round_robin(((1, 4096, 3), (1, 8192, 2)), 2, 1)]
     [(1, 8192, 1), (1, 4096, 1)]
     """
     mine, before = [], 0
@@ -60,12 +59,11 @@ def dealt(rows: Iterable[tuple[int, int, int]], parts: int, part: int = 0) -> tu
 
 @dataclass(frozen=True)
 class Batch:
-    """The work of a step; rows may be given as plain tuples. ``outputs``: tokens that go through the language-model
-    head; None: all.
+    """The work of a pass; rows may be plain tuples. ``outputs``: tokens that go through the LM head; None: all.
 
     Examples
     --------
-    Two prompts of 1,024 tokens, and eight sequences that decode one token each behind 4,096:
+    Two prompts of 1,024 tokens, and eight sequences that each decode one token over a context of 4,096:
 
     >>> batch = Batch(((1024, 0, 2), (1, 4096, 8)))
     >>> batch.tokens, batch.pairs
@@ -97,7 +95,7 @@ class Batch:
 
     @property
     def halves(self) -> tuple[Batch, Batch]:
-        """Half of the sequences each, of a row with an odd number one more in turn."""
+        """Two batches of half the sequences each; rows with an odd number give the extra one to either in turn."""
         rows: tuple[list[Row], list[Row]] = ([], [])
         more = 0
         for row in self._rows:
@@ -111,51 +109,53 @@ class Batch:
 
     @property
     def pairs(self) -> float:
-        """Pairs of a query and a key, without windows."""
+        """Query–key pairs, without attention windows."""
         return sum(row.tokens * row.pairs_per_token(self.causal) for row in self._rows)
 
     def layer_flops_per_token(self, model: Architecture, kept: float = 1.0) -> float:
-        """FLOPs of a token's forward through one block, mean over blocks and tokens; ``kept`` of its visits to
-        experts."""
+        """FLOPs of a token's forward through one block, mean over blocks and tokens.
+
+        ``kept``: share of its visits to experts that are not dropped.
+        """
         return self._mean(
             lambda row: model.layer_forward_flops_per_token(row.pairs_per_token(self.causal), causal=False, kept=kept)
         )
 
     def forward_flops_per_token(self, model: Architecture, outputs: int, kept: float = 1.0) -> float:
-        """FLOPs of a token's forward, where ``outputs`` of the tokens go through the language-model head."""
+        """FLOPs of a token's forward if ``outputs`` of the batch's tokens go through the LM head."""
         head = 2.0 * model.hidden * model.vocab * (outputs / self.tokens)
         return model.layers * self.layer_flops_per_token(model, kept) + head
 
     def _mean(self, of: Callable[[Row], float]) -> float:
-        """Over tokens; rows that are all alike to the last digit."""
+        """Mean over tokens; exact for a batch of one row."""
         first, *others = self._rows
         if not others:
             return of(first)
         return sum(row.tokens * of(row) for row in self._rows) / self.tokens
 
 
-# --- how much a serving step is, as a workload states it ------------------------------------------------------
+# --- the load of a serving step ---------------------------------------------------------------------------------
 
 Row3 = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Speculation:
-    """Drafts that a step verifies.
+    """Speculative decoding: drafts that a step verifies.
 
     Attributes
     ----------
     tokens
-        k: drafted tokens a sequence; a step verifies k + 1 positions.
+        k: drafted tokens per sequence; a step verifies k + 1 positions.
     accepted
-        Tokens that a sequence advances in a step, mean: one of its own and the drafts accepted before the first that is
-        not. 1 + Σ_{i ≤ k} a^i with a constant rate a (Leviathan et al. 2023, arXiv:2211.17192, §3.1).
+        Mean tokens that a sequence advances in a step: its own and the drafts accepted before the first rejection,
+        1 + Σ_{i ≤ k} a^i for a constant acceptance rate a (Leviathan et al. 2023, arXiv:2211.17192, §3.1).
     draft
-        Who drafts: a registered name of :mod:`tspsim.parallel.draft`.
+        A registered name of :mod:`tspsim.parallel.draft`.
     tree
-        Drafts at every depth, which add up to k; empty: one at each.
+        Drafts at every depth, which add up to k; empty: one per depth.
     model
-        The model that drafts, where it is one of its own.
+        The draft model; None: no model of its own drafts.
     """
 
     tokens: int
@@ -167,23 +167,22 @@ class Speculation:
 
 @dataclass(frozen=True)
 class Streams:
-    """Streams that decode together for one user, over one copy of the weights.
+    """Streams that decode together for one sequence, over one copy of the weights.
 
     Attributes
     ----------
     count
-        P of every sequence.
+        P, streams per sequence.
     shared_cache
-        False: each has a cache of its own, and all together put out one token (ParScale, Chen et al. 2025,
-        arXiv:2505.10475, §2: P learned prefixes, last hidden states summed with learned weights). True: all write in
-        one cache and read it, and each puts out a token (Hogwild! Inference, Rodionov et al. 2025, arXiv:2504.06261,
-        §3).
+        False: each stream has its own cache, and all streams together output one token (ParScale, Chen et al. 2025,
+        arXiv:2505.10475, §2: P learned prefixes; last hidden states are summed with learned weights). True: all write
+        and read one cache, and each outputs a token (Hogwild! Inference, Rodionov et al. 2025, arXiv:2504.06261, §3).
     branch
-        Of caches of their own the last so many tokens are each one's: what lies before is one context of all, which a
-        step reads once, and each puts out a token (ParaThinker, Wen et al. 2025, arXiv:2509.04475: paths behind one
-        prompt). None: nothing is shared.
+        The last ``branch`` tokens of each cache belong to one stream; the context before them is shared by all and
+        read once per step, and each stream outputs a token (ParaThinker, Wen et al. 2025, arXiv:2509.04475: paths
+        behind one prompt). None: nothing is shared.
 
-    While bytes decide, with W bytes of weights and k of a token's keys and values, over a context of C tokens
+    If memory traffic decides, with W bytes of weights and k bytes of keys and values per token, over C context tokens:
 
         time(P) / time(1) = (W + k·read(P)) / (W + k·C),    read = P·C (ParScale), C (Hogwild!), C − b + P·b (branches)
     """
@@ -206,30 +205,30 @@ class Streams:
 
     @property
     def caches(self) -> int:
-        """Of a sequence."""
+        """Caches per sequence."""
         return 1 if self.shared_cache else self.count
 
     @property
     def queries(self) -> int:
-        """Tokens that pass over each cache in a step."""
+        """Query tokens over each cache in a step."""
         return self.count if self.shared_cache else 1
 
     @property
     def branches(self) -> bool:
-        """Whether several streams share a context before what is their own."""
+        """Whether several streams share a context and continue it with tokens of their own."""
         return self.branch is not None and self.count > 1
 
     @property
     def outputs(self) -> int:
-        """Tokens that a step puts out for a sequence: joined ones are one."""
+        """Tokens that a step outputs per sequence."""
         return self.count if self.shared_cache or self.branches else 1
 
     def read(self, context: int) -> int:
-        """Tokens of caches that a step reads for a sequence of so long a context."""
+        """Cached tokens that a step reads for a sequence of ``context`` tokens."""
         return sum(tokens * count for tokens, count in self.kept(context))
 
     def kept(self, context: int) -> tuple[tuple[int, int], ...]:
-        """``(tokens, how many)`` that a sequence of so long a context keeps.
+        """``(tokens, count)`` of the caches of a sequence of ``context`` tokens.
 
         >>> Streams(8, branch=512).kept(4096), Streams(8, branch=512).read(4096)
         (((3584, 1), (512, 8)), 7680)
@@ -239,8 +238,9 @@ class Streams:
         return ((context - self.branch, 1), (self.branch, self.count))
 
     def apart(self, rows: tuple[tuple[int, int, int], ...]) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
-        """Rows of branches as what each attends of its own, and as what those of a sequence attend together, as many as
-        a decode kernel takes at once.
+        """Split rows of branches into rows over each stream's own tokens and rows over the shared contexts.
+
+        A row over a shared context joins the queries of as many streams as a decode kernel takes at once.
 
         >>> Streams(8, branch=512).apart(((1, 4095, 16),))[1]
         (Row(query_tokens=8, context_tokens=3576, sequences=2),)
@@ -260,7 +260,7 @@ ONE_STREAM = Streams(1)
 
 
 class Piece(NamedTuple):
-    """``query_tokens`` of a prompt behind ``context_tokens`` of it; whether they ``end`` it."""
+    """``query_tokens`` of a prompt over its ``context_tokens`` before them; ``ends``: they are the prompt's last."""
 
     query_tokens: int
     context_tokens: int
@@ -269,12 +269,23 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Load:
-    """Of one replica: ``prompts`` of ``prompt`` tokens behind ``cached`` ones each, in pieces of ``chunk`` tokens, and
-    a ``batch`` of sequences that decode, spread evenly over ``contexts``: tokens that each has in the cache, of the
-    longer ones one more where that does not come out even. ``pieces`` are those of prompts instead, where they are of
-    several lengths, as a scheduler puts them together. ``expert_share``: tokens that a replica has in the mean of those
-    that share experts with this one, over its own. ``pads_prompts``: pieces that decode kernels would take are padded
-    to one token more than those do, because prefill kernels take less.
+    """The load of one replica.
+
+    Attributes
+    ----------
+    prompts, prompt, cached, chunk
+        ``prompts`` prompts of ``prompt`` tokens each, over ``cached`` tokens, in chunks of ``chunk``.
+    batch, contexts
+        ``batch`` decoding sequences, spread evenly over ``contexts`` (cached tokens of each); if that is uneven, the
+        longer contexts have one more.
+    speculation, streams
+        Drafts to verify; streams per decoding sequence.
+    pieces
+        Pieces of prompts as a scheduler combines them, in place of equal ``prompts``.
+    expert_share
+        Mean tokens of the replicas that share experts with this one, over its own tokens.
+    pads_prompts
+        Pieces that are short enough for decode kernels are padded to one token more, since prefill kernels take less.
     """
 
     prompts: int = 0
@@ -291,7 +302,7 @@ class Load:
 
     @property
     def in_words(self) -> str:
-        """How much, for people."""
+        """The load, for people."""
         said = []
         if self.pieces:
             said.append(
@@ -312,26 +323,27 @@ class Load:
 
     @property
     def queries(self) -> int:
-        """Of a cache that decodes: as many positions as it verifies, or streams that share it."""
+        """Query tokens per decoding cache: verified positions, or streams that share it."""
         return self.streams.queries + (self.speculation.tokens if self.speculation else 0)
 
     @property
     def advance(self) -> float:
-        """Tokens that a sequence which decodes gets of a step, mean."""
+        """Mean tokens that a decoding sequence gains in a step."""
         return self.speculation.accepted if self.speculation else float(self.streams.outputs)
 
     def decoding(self, parts: int = 1) -> tuple[Row, ...]:
-        """Rows of its decoding sequences, longest first; where they are dealt to ``parts`` in turn, those of the part
-        with most."""
+        """Rows of the decoding sequences, longest first; of ``parts`` round-robin parts, the one with most."""
         whole, more = divmod(self.batch, max(1, len(self.contexts)))
-        kinds: dict[int, int] = {}
-        for index, context in enumerate(sorted(self.contexts, reverse=True)):
-            kinds[context] = kinds.get(context, 0) + whole + (index < more)
+        contexts = sorted(self.contexts, reverse=True)
+        kinds = Counter(contexts)
+        if (whole, more) != (1, 0):
+            kinds = Counter({context: whole * count for context, count in kinds.items()})
+            kinds.update(contexts[:more])
         caches, queries = self.streams.caches, self.queries
-        return dealt([(queries, context, caches * count) for context, count in kinds.items()], parts)
+        return round_robin([(queries, context, caches * count) for context, count in kinds.items()], parts)
 
     def chunks(self) -> list[tuple[Row, bool]]:
-        """Pieces of the prompts, first to last, and whether their last tokens are in one."""
+        """Rows of the prompts' pieces in order, each with whether it ends its prompts."""
         if self.pieces:
             return [(Row(queries, context), ends) for queries, context, ends in self.pieces]
         rows, start = [], 0
@@ -342,7 +354,7 @@ class Load:
         return rows
 
     def caches(self) -> tuple[Row, ...]:
-        """Of decoding sequences, as they are at the end of the step: a context that branches share is one."""
+        """Caches of decoding sequences at the end of the step; a context that branches share counts once."""
         rows = self.decoding()
         if not self.streams.branches:
             return rows
@@ -352,11 +364,11 @@ class Load:
 
     @property
     def short_prompts(self) -> bool:
-        """Whether decode kernels take some piece of a prompt."""
+        """Whether some piece of a prompt is short enough for decode kernels."""
         return any(row.query_tokens <= MOST_DECODED for row, _ in self.chunks())
 
     def padded(self, rows: Sequence[Row3]) -> tuple[Row3, ...]:
-        """Rows of a pass, those of prompts first, as :attr:`pads_prompts` has them."""
+        """Rows of a pass, prompts first, with short pieces of prompts padded if :attr:`pads_prompts`."""
         if not self.pads_prompts:
             return tuple(rows)
         prompts = len(rows) - len(self.decoding())
@@ -365,14 +377,16 @@ class Load:
 
     @property
     def kept(self) -> tuple[Row, ...]:
-        """Prompts as they are at the end of the step: tokens read, tokens before them, how many."""
+        """Rows of the prompts at the end of the step: tokens read, tokens before them, number of prompts."""
         if self.pieces:
             return tuple(Row(queries, context) for queries, context, _ in self.pieces)
         return (Row(self.prompt, self.cached, self.prompts),) if self.prompts else ()
 
     def drafting(self, number: int, queries: int = 1) -> Load:
-        """The same in pass ``number`` of a drafter, which takes so many queries of every sequence; the first takes
-        pieces of prompts too, and later ones the last token of those that have ended."""
+        """The load of pass ``number`` of a drafter with ``queries`` query tokens per sequence.
+
+        The first pass takes all pieces of prompts, later ones the last token of those that have ended.
+        """
         speculation = replace(self.speculation, tokens=queries - 1, model=None) if self.speculation else None
         if not number:
             return replace(self, speculation=speculation)

@@ -1,4 +1,4 @@
-"""A chunk of prompts and a batch that decodes, in one pass (Agrawal et al. 2024, Sarathi-Serve, §4)."""
+"""A mixed step: chunks of prompts and decoding sequences in one pass (Agrawal et al. 2024, Sarathi-Serve, §4)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from .step import STEPS, ServingStep
 
 
 class MixedStep(ServingStep):
-    """The last chunk of every prompt, or pieces as a scheduler put them together, behind what is cached of them, beside
-    the decoding sequences."""
+    """The last chunk of every prompt, or pieces as a scheduler combines them, beside the decoding sequences."""
 
     name = "mixed"
     title = "mixed step"

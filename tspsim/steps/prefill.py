@@ -1,4 +1,4 @@
-"""Prompts are read: whole, or chunk after chunk over what is cached already."""
+"""A prefill step: prompts are read whole, or in chunks over the tokens cached so far."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .step import STEPS, ServingStep
 
 
 class PrefillStep(ServingStep):
-    """All prompts of a replica at once; in chunks every pass reads one of each, so that the step's time is the time
-    to the first token."""
+    """All prompts of a replica at once. Chunked, each pass reads one chunk of every prompt, so that the step's time is
+    the time to the first token."""
 
     name = "prefill"
     title = "prefill"

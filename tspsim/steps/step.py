@@ -1,11 +1,4 @@
-"""What a kind of step is, and what steps of forward passes and of engines have in common.
-
-What a step is, and the tasks that a pipeline stage does in one.
-
-What steps without a backward have in common.
-
-What steps of an inference engine have in common: forwards over rows of queries behind a cache.
-"""
+"""Kinds of step: the base class, and what forward passes and the steps of inference engines share."""
 
 from __future__ import annotations
 
@@ -21,8 +14,10 @@ FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
 
 
 class Task(NamedTuple):
-    """One visit of a stage to a micro-batch: ``kind``, which micro-batch, which of its chunks; ``beside``: interleaved
-    with the task that follows."""
+    """One visit of a stage to a micro-batch: ``kind`` of task, index of the micro-batch, model chunk of the stage.
+
+    ``beside``: the task is interleaved with the next one.
+    """
 
     kind: str
     micro_batch: int
@@ -31,25 +26,25 @@ class Task(NamedTuple):
 
 
 class Order(Protocol):
-    """In which order stages that have backwards do their tasks."""
+    """A pipeline schedule: the order of the tasks of a stage that has backwards."""
 
     @property
     def splits_backward(self) -> bool:
-        """Whether the gradients of weights are tasks of their own."""
+        """Whether the gradients of weights are tasks apart from those of activations."""
 
     @property
     def tasks(self) -> Callable[[int, int, int, int], list[Task]]:
-        """``(stages, stage, micro-batches, chunks a stage) → tasks``."""
+        """``(stages, stage, micro_batches, chunks per stage) → tasks``."""
 
 
 class StageWriter(Protocol):
-    """Who writes the program of one stage's ranks."""
+    """Writes the program of one stage's ranks."""
 
     def do(self, tasks: Sequence[Task]) -> None:
-        """Write tasks, one after the other."""
+        """Write tasks in order."""
 
     def update(self) -> None:
-        """Write what follows the last gradient: sums that waited, and the optimizer."""
+        """Write what follows the last gradient: outstanding reductions and the optimizer."""
 
 
 class Step(ABC):
@@ -58,21 +53,21 @@ class Step(ABC):
     Attributes
     ----------
     title
-        What it is called in a report.
+        Name in reports.
     trains
-        A backward follows the forward, and the optimizer that: activations are kept, gradients made and summed.
+        Whether a backward and the optimizer follow the forward: activations are kept, gradients computed and reduced.
     bytes_over_forward
-        Bytes of a step over its forward's, at least.
+        Lower bound of the bytes that a step moves over those of its forward.
     recomputation
-        What a plan recomputes that states nothing.
+        Default ``recomputation`` of plans.
     serves
-        A step of an inference engine: what it does is its :meth:`passes`.
+        Whether it is a step of an inference engine, whose work is its :meth:`passes`.
     shards_tokens
-        Sequence shards divide the tokens of a pass; otherwise they divide the cache, and all have every token.
+        Whether sequence shards divide the tokens of a pass; otherwise they divide the cache, and all have every token.
     needs, takes
-        Keys of the workload that it cannot do without, and others that say how much it is.
+        Keys of the workload that are required, and optional ones.
     spellings
-        Other keys of the workload that say the same here, where the key itself is not stated.
+        Alternative key of the workload → the key that it means in this step, if that one is not stated.
     """
 
     name: ClassVar[str]
@@ -87,47 +82,49 @@ class Step(ABC):
     spellings: ClassVar[Mapping[str, str]] = {}
 
     def model_of(self, model: Architecture) -> Architecture:
-        """The model as this step runs it; raises InputError where it cannot."""
+        """The model as this step runs it; raises InputError if it cannot."""
         return model
 
     @abstractmethod
     def micro_batch(self, sequences: int) -> int:
-        """Sequences of one micro-batch, of a replica's ``sequences``, where a plan states none."""
+        """Sequences of a micro-batch if a plan states none, of a replica's ``sequences``."""
 
     @abstractmethod
     def kinds(self, order: Order) -> tuple[str, ...]:
-        """Kinds of tasks, in the order in which a micro-batch meets them."""
+        """Kinds of tasks, in the order in which a micro-batch passes through them."""
 
     @abstractmethod
     def tasks(self, order: Order, stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
-        """What number ``stage`` of ``stages`` does, in order: every kind of task of each micro-batch, 0 to
-        ``micro_batches`` − 1, once in each of its ``chunks``."""
+        """The tasks of stage number ``stage``, in order.
+
+        They have every kind of task of each micro-batch (0 to ``micro_batches`` − 1), once per chunk.
+        """
 
     @abstractmethod
     def write(self, stage: StageWriter, tasks: Sequence[Task]) -> None:
-        """The program of a stage: its tasks and what follows them."""
+        """Write the program of a stage: its tasks and what follows them."""
 
     def outputs(self, batch: Batch) -> int:
-        """Tokens that go through the language-model head."""
+        """Tokens of a pass that go through the LM head."""
         return batch.head_tokens
 
     def passes(self, load: Load, stages: int) -> tuple[Batch, ...]:
-        """Forwards of a serving step, one after the other, where a pipeline has so many stages."""
+        """Forward passes of a serving step, in order, on a pipeline of ``stages`` stages."""
         return ()
 
     @abstractmethod
     def flops_per_token(self, model: Architecture, batch: Batch, *, kept: float, frozen: bool) -> float:
-        """Model FLOPs of a token; ``kept``: share of its visits to experts, ``frozen``: the model's weights are."""
+        """Model FLOPs per token; ``kept``: share of its visits to experts; ``frozen``: weights have no gradients."""
 
 
 STEPS: Registry[Step] = Registry("pass", "tspsim.steps", Step)
 
 
-# --- what steps without a backward have in common -------------------------------------------------------------
+# --- steps without a backward -----------------------------------------------------------------------------------
 
 
 class Forwards(Step):
-    """Forwards alone, one after the other; nothing is kept."""
+    """Forward passes alone; no activations are kept."""
 
     trains = False
     bytes_over_forward = 1.0
@@ -149,22 +146,22 @@ class Forwards(Step):
         return batch.forward_flops_per_token(model, self.outputs(batch), kept)
 
 
-# --- what steps of an inference engine have in common ---------------------------------------------------------
+# --- steps of an inference engine -------------------------------------------------------------------------------
 
 
 class ServingStep(Forwards):
-    """Only tokens that are sampled go through the head."""
+    """A step of an inference engine; only sampled tokens go through the LM head."""
 
     serves = True
 
     @abstractmethod
     def passes(self, load: Load, stages: int) -> tuple[Batch, ...]:
-        """Forwards of the step, one after the other."""
+        """Forward passes of the step, in order."""
 
     @abstractmethod
     def counted(self, load: Load) -> float:
-        """Tokens that the step's rate counts: prompt tokens read and tokens put out."""
+        """Tokens that the step's rate counts: prompt tokens read and tokens output."""
 
     @abstractmethod
     def in_flight(self, load: Load, stages: int) -> int:
-        """Passes like its own that the stages of a pipeline work on at the same time."""
+        """Passes that the stages of a pipeline work on at the same time."""

@@ -10,7 +10,7 @@ from .step import BACKWARD, FORWARD, STEPS, WEIGHTS, Order, StageWriter, Step, T
 
 
 class TrainingStep(Step):
-    """One sequence a micro-batch unless a plan takes more; what moved forward has a gradient or is needed again."""
+    """One sequence per micro-batch unless a plan states more; every byte moved forward has a gradient or is reread."""
 
     name = "training"
     title = "training"
@@ -19,7 +19,7 @@ class TrainingStep(Step):
     recomputation = "full"
 
     def model_of(self, model: Architecture) -> Architecture:
-        return model.whole_pass
+        return model.for_full_sequences
 
     def micro_batch(self, sequences: int) -> int:
         return 1
@@ -35,8 +35,10 @@ class TrainingStep(Step):
         stage.update()
 
     def flops_per_token(self, model: Architecture, batch: Batch, *, kept: float, frozen: bool) -> float:
-        """The backward multiplies twice for every product of the forward; where the weights are frozen their own
-        gradients are left out, attention's are not (adapters are not counted)."""
+        """The backward has two products for each of the forward.
+
+        Frozen weights have no gradients of their own, attention does; adapters are not counted.
+        """
         forward = batch.forward_flops_per_token(model, self.outputs(batch), kept)
         alone = model.forward_flops_per_token(0, batch.causal, kept) if frozen else 0.0
         return 3.0 * forward - alone

@@ -1,4 +1,4 @@
-"""Drafts are verified: several queries a sequence in one pass, and the passes that made the drafts."""
+"""A verify step: several drafted tokens per sequence in one pass, then the passes that draft the next."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from .step import STEPS
 
 
 class VerifyStep(DecodeStep):
-    """A decode step with ``speculation.tokens`` + 1 queries a sequence, behind which the next drafts are made; it
-    advances every sequence by the tokens accepted."""
+    """A decode step with ``speculation.tokens`` + 1 queries per sequence, followed by the passes of the drafter.
+
+    It advances every sequence by the accepted tokens.
+    """
 
     name = "verify"
     title = "verify step"

@@ -152,8 +152,7 @@ def kinds_of(
     lane: RankTimeline, measured: Trace, operation: NDArray[np.int64], waiting: NDArray[np.bool_]
 ) -> tuple[LayerRow, ...]:
     """Time by kind, each as a union. A product or transfer counts to the kind of its operator. A small kernel of a kind
-    that the simulated step does not have counts to its small operator. Casts count to their products in eight bits: the
-    simulated time of those includes casts."""
+    that the simulated step does not have counts to its small operator."""
     words = measured.word("kind").tolist()
     rows: dict[str, list[int]] = defaultdict(list)
     simulated = {item.kind for item in lane.operations}
@@ -161,9 +160,8 @@ def kinds_of(
         kind = WAIT if waiting[row] else word
         if index >= 0 and not waiting[row]:
             taker = lane.operations[index].kind
-            cast = word == "quantize" and lane.operations[index].casts
             # Sums and copies of an eager framework are parts of norms, rotations and activations.
-            if word in HEAVY or cast or (word not in simulated and taker not in HEAVY):
+            if word in HEAVY or (word not in simulated and taker not in HEAVY):
                 kind = taker
         rows[kind].append(row)
     starts, ends = measured.columns["start_s"], measured.end_s

@@ -45,6 +45,9 @@ def read_kineto(path: Path) -> FilePart:
         missing.append(f"{ending.refused} events that are no valid JSON or have no time; they are left out")
     if reading.negative:
         missing.append(f"{reading.negative} kernels whose length is negative; they are left out")
+    if reading.open or reading.unpaired:
+        unpaired = f"{reading.open} begins without an end, {reading.unpaired} ends without a begin"
+        missing.append(f"{unpaired}; they are left out")
     about = ending.beside
     distributed = about.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
@@ -266,4 +269,4 @@ def _takes(path: Path, start: bytes) -> bool:
     )
 
 
-KINETO = TRACE_READERS.register(TraceReader("kineto", "PyTorch's profiler, JSON or gzip", _takes, read_kineto))
+KINETO = TRACE_READERS.register(TraceReader("kineto", "PyTorch's profiler, JSON", _takes, read_kineto))

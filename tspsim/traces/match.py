@@ -52,7 +52,10 @@ _TAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "activation": (("elementwise",), ("copy", "quantize")),
     "rope": (("elementwise",), ("norm", "copy", "cache", "memcpy")),
     "cache": ((), ("copy", "quantize", "memcpy", "elementwise")),
-    "router": (("permute",), ("reduction", "elementwise", "copy", "memset", "sample", "activation", "quantize")),
+    "router": (
+        ("permute",),
+        ("reduction", "elementwise", "copy", "memset", "memcpy", "sample", "activation", "quantize"),
+    ),
     "permute": (("router",), ("copy", "elementwise", "quantize", "reduction", "memset", "memcpy", "embedding")),
     "quantize": (("copy",), ("memset",)),
     "elementwise": ((), ("copy", "reduction", "memcpy")),
@@ -77,12 +80,16 @@ _SEVERAL = frozenset({"attention", "linear_attention", "grouped_gemm", "optimize
 #: costs of a left-over kernel and of an empty operator, and the worth of a further kernel. Only their order matters:
 #: small kernels never outweigh a heavy one. Whole numbers keep equal assignments equal, whatever was added before them.
 _OWN, _STANDS_FOR, _HELPS = 60.0, 30.0, 2.0
+#: Worth of a small kernel beside a product or attention: where a small operator is next to it too, it is of that.
+_HELPS_HEAVY = 1.0
 _HEAVIER = 4.0
 _LEFT, _EMPTY, _FURTHER = 6.0, 10.0, 8.0
 #: Worth of a further kernel of a product that joins several weights: surplus kernels go to it first, because some
 #: frameworks do not join the weights.
 _FURTHER_OF_JOINED = 14.0
 _NEVER = -(2.0**26)
+#: Kinds of small operators that frameworks run in pieces, each beside the product that it belongs to.
+_IN_PIECES = frozenset({"rope"})
 #: Largest difference in worth between assignments that count as equal.
 _SAME = 0.5
 #: Largest distance, in operators, between the two gradients of one product.
@@ -99,11 +106,14 @@ class Worth:
 
 
 @remembered(256)
-def _table(kind: str, several: bool, joins: bool) -> tuple[Floats, Floats, Floats]:
+def _table(kind: str, several: bool, joins: bool, chain: bool = False) -> tuple[Floats, Floats, Floats]:
     """Worth by kind of kernel, in the order of KINDS. ``several``: operators of the kind often run as several kernels.
-    ``joins``: the operator is one product of several weights, which some frameworks run one by one."""
+    ``joins``: the operator is one product of several weights, which some frameworks run one by one.
+    ``chain``: the simulation counts several kernels for it, which are of any small kind."""
     first, further, helper = (np.full(len(KINDS), _NEVER) for _ in range(3))
     own, helpers = _TAKES.get(kind, ((), ()))
+    if chain:
+        own = (*own, *helpers)
     weight = _HEAVIER if kind in HEAVY else 1.0
     for word in (kind, *own):
         worth = weight * (_OWN if word == kind else _STANDS_FOR)
@@ -112,7 +122,8 @@ def _table(kind: str, several: bool, joins: bool) -> tuple[Floats, Floats, Float
         again = _FURTHER_OF_JOINED if joins else _FURTHER
         further[place] = 0.9 * worth if several else again * (_HEAVIER if word in HEAVY else 1.0)
     for word in helpers:
-        helper[KINDS.index(word)] = _HELPS
+        small = kind in HEAVY and word != "quantize"
+        helper[KINDS.index(word)] = _HELPS_HEAVY if small else _HELPS
     return first, further, helper
 
 
@@ -208,10 +219,11 @@ def _aligned(
         # Without a grouped kernel every expert's product is an operator of its own.
         several = operation.kind in _SEVERAL and (operation.kind != "grouped_gemm" or grouped)
         splits = may_split and bool(operation.joins)
-        key = (operation.kind, several, splits, operation.is_wide, operation.computes, shape)
+        chain = operation.kernels > 1
+        key = (operation.kind, several, splits, chain, operation.is_wide, operation.computes, shape)
         own_worth = worths.get(key)
         if own_worth is None:
-            first, further, helper = (column[codes] for column in _table(operation.kind, several, splits))
+            first, further, helper = (column[codes] for column in _table(operation.kind, several, splits, chain))
             if operation.is_transfer or operation.kind in COLLECTIVES:
                 helper = np.where(waiting, _HELPS, helper)
             first, further = np.where(waiting, _NEVER, first), np.where(waiting, _NEVER, further)
@@ -248,6 +260,7 @@ def _aligned(
             place = _back(rows[index - begin], worth(operations[index]), empty[index], skipped, place, takers, index)
         block = begin
     _tell_gradients_apart(takers, widths, operations, outputs_first=outputs_first)
+    _join_pieces(takers, kinds, operations)
     return takers, float(row[-1])
 
 
@@ -277,6 +290,28 @@ def _tell_gradients_apart(
         ]
         if twins:
             takers[row] = min(twins, key=lambda other: abs(other - place))
+
+
+def _join_pieces(takers: NDArray[np.int64], kinds: Sequence[str], operations: Sequence[Operation]) -> None:
+    """Give a small operator the kernels of its kind that a framework runs further on, with copies behind them: keys are
+    rotated where their product is, and queries where theirs is, in one operator here."""
+    own = list(takers.tolist())
+    last = -1
+    for row, (kind, place) in enumerate(zip(kinds, own, strict=True)):
+        last = max(last, place)
+        if place >= 0 or kind not in _IN_PIECES:
+            continue
+        near = [index for index in range(max(last - _TWINS, 0), last + 1) if operations[index].kind == kind]
+        if not near:
+            continue
+        takers[row] = near[-1]
+        for behind in range(row + 1, len(own)):
+            if kinds[behind] not in _TAKES[kind][1]:
+                break
+            taker = own[behind]
+            if taker >= 0 and operations[taker].kind not in HEAVY:
+                break
+            takers[behind] = near[-1]
 
 
 def _product(operation: Operation) -> str:

@@ -29,6 +29,9 @@ _SHAPES = re.compile(r"sizes = (\[.*?\])(?:, input_op_ids|$)")
 
 def read_nsight(path: Path) -> FilePart:
     """Read a file; raises InputError where it is damaged or no export of Nsight Systems."""
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise InputError("is a packed export of Nsight Systems, which is read in place: unpack it", file=str(path))
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True)) as base:
             return _read(base)

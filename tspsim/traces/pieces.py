@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from ..base.errors import InputError
+from .packing import BrokenError, unpacked
 
 #: Byte order mark that some editors and shells write before UTF-8.
 BOM = b"\xef\xbb\xbf"
@@ -26,8 +26,6 @@ PIECE = 128 << 10
 LARGEST = 64 << 20
 _BORDER = re.compile(rb"\}\s*,\s*\{")
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
-#: Window bits that make zlib expect a gzip header.
-_GZIP = 31
 
 E = TypeVar("E")
 
@@ -54,35 +52,14 @@ def first_bytes(path: Path, count: int = 1 << 16) -> bytes:
 
 
 def chunks(file: BinaryIO, ending: Ending, size: int | None = None) -> Iterator[bytes]:
-    """The file in pieces of at most ``size`` bytes. A file that starts with gzip's magic bytes is unpacked, whatever
-    its name. If its stream breaks off, the pieces before the break are returned and ``ending.whole`` is False."""
-    size = size or PIECE
-    first = file.read(2)
-    file.seek(0)
-    if first != b"\x1f\x8b":
-        while piece := file.read(size):
-            yield piece
-        return
-    unpacker, packed = zlib.decompressobj(_GZIP), b""
+    """The file in pieces of at most ``size`` bytes, unpacked (:mod:`.packing`). Where it breaks off, the pieces before
+    the break are returned and ``ending.whole`` is False; raises InputError where it cannot be unpacked."""
     try:
-        while True:
-            packed = packed or file.read(min(size, 1 << 20))
-            if not packed:
-                break
-            piece = unpacker.decompress(packed, size)
-            packed = unpacker.unconsumed_tail
-            if piece:
-                yield piece
-            if unpacker.eof:  # another member may follow, as in joined files
-                packed = unpacker.unused_data
-                unpacker = zlib.decompressobj(_GZIP)
-                if packed and not packed.startswith(b"\x1f\x8b"):
-                    return
-                if not packed and not (packed := file.read(1 << 20)):
-                    return
-    except zlib.error:
-        pass
-    ending.whole = False
+        yield from unpacked(file, size or PIECE)
+    except BrokenError:
+        ending.whole = False
+    except InputError as error:
+        raise error.at(file=str(file.name)) from None
 
 
 def events(

@@ -18,6 +18,8 @@ RAN = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Mems
 OPERATORS = frozenset({"cpu_op", "Operator"})
 RUNTIME = frozenset({"cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "privateuse1_runtime"})
 NOTES = frozenset({"user_annotation", "UserAnnotation"})
+#: Types of events that begin and end a stretch of a thread, one within the other.
+PAIRED = frozenset({"B", "E"})
 KEPT = RAN | OPERATORS | RUNTIME | NOTES
 _NOTHING = msgspec.Raw(b"")
 _KEYS = {
@@ -57,7 +59,8 @@ class Arguments(msgspec.Struct, gc=False, rename=_KEYS):
 
 
 class Event(msgspec.Struct, gc=False):
-    """A complete event (``X``) of a kept category; an event of another category has an empty one."""
+    """A complete event (``X``) of a kept category, or the begin or end of one (``B``, ``E``); another event has an
+    empty category."""
 
     ph: str = ""
     cat: str = ""
@@ -81,7 +84,7 @@ def parse(text: bytes) -> list[Event]:
         events = _EVENTS.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
-    kept = [event for event in events if event.ph == "X" and event.cat in KEPT]
+    kept = [event for event in events if (event.ph == "X" and event.cat in KEPT) or event.ph in PAIRED]
     if kept and not timed([event.ts for event in kept], [event.dur for event in kept]):
         raise ValueError("no time")
     return kept
@@ -89,8 +92,8 @@ def parse(text: bytes) -> list[Event]:
 
 def parse_one(event: dict[str, Any]) -> Event:
     """An event from a dictionary."""
-    category = event.get("cat", "")
-    if event.get("ph") != "X" or category not in KEPT:
+    kind, category = event.get("ph"), event.get("cat", "")
+    if kind not in PAIRED and (kind != "X" or category not in KEPT):
         return Event()
     start, length = float(event.get("ts", "nan")), float(event.get("dur", 0.0))
     if not timed([start], [length]):
@@ -102,7 +105,7 @@ def parse_one(event: dict[str, Any]) -> Event:
     except msgspec.DecodeError:
         own = None
     name, pid, tid = (str(event.get(key, "")) for key in ("name", "pid", "tid"))
-    return Event("X", category, name, pid, tid, start, length, own)
+    return Event(str(kind), str(category), name, pid, tid, start, length, own)
 
 
 def timed(starts: Sequence[float], lengths: Sequence[float]) -> bool:
@@ -139,12 +142,17 @@ class ProfileColumns:
         self.run_thread, self.run_graph = array("i"), array("b")
         self.notes: list[tuple[str, int, float, float]] = []
         self.negative = 0
+        #: By process and thread, events that have begun and not ended; and ends of what has not begun.
+        self._begun: dict[tuple[str, str], list[Event]] = {}
+        self.unpaired = 0
         #: Labels of the processes whose profiles were merged into the file.
         self.processes: list[str] = []
         self._texts: dict[bytes, str] = {}
 
     def take(self, events: list[Event]) -> None:
         """Append events to the columns."""
+        if any(event.ph != "X" for event in events):
+            events = self._joined(events)
         by_category: dict[str, list[Event]] = {}
         if events and (process_of(events[0].pid) or process_of(events[-1].pid)):
             self._tell_apart(events)
@@ -155,6 +163,32 @@ class ProfileColumns:
             for categories, part in parts:
                 if category in categories:
                     part(own)
+
+    def _joined(self, events: list[Event]) -> list[Event]:
+        """Complete events in the place of begins and ends. An end belongs to what began last on its thread; what has no
+        category that is kept is taken from the stack all the same."""
+        whole = []
+        for event in events:
+            if event.ph == "X":
+                whole.append(event)
+                continue
+            begun = self._begun.setdefault((str(event.pid), str(event.tid)), [])
+            if event.ph == "B":
+                begun.append(event)
+            elif event.ph == "E":
+                if not begun:
+                    self.unpaired += 1
+                    continue
+                first = begun.pop()
+                if first.cat in KEPT:
+                    first.ph, first.dur, first.args = "X", event.ts - first.ts, first.args or event.args
+                    whole.append(first)
+        return whole
+
+    @property
+    def open(self) -> int:
+        """Kept events that begin and do not end."""
+        return sum([event.cat in KEPT for begun in self._begun.values() for event in begun])
 
     def _tell_apart(self, events: list[Event]) -> None:
         """Number the processes of a merged file, and make their launches, operators and threads distinct."""

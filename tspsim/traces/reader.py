@@ -143,11 +143,7 @@ def reader_of(path: Path) -> TraceReader:
         raise InputError("is a Git LFS pointer and not the trace; fetch it with `git lfs pull`", file=str(path))
     if re.match(rb"\s*<(!doctype|html)", start[:200], re.IGNORECASE):
         raise InputError("is a web page and not a trace; download the raw file", file=str(path))
-    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise InputError("is in UTF-16; save it as UTF-8", file=str(path))
-    if start[:4] == b"\x28\xb5\x2f\xfd" or start[:3] == b"BZh" or start[:6] == b"\xfd7zXZ\x00":
-        raise InputError("is packed with another program than gzip; unpack it", file=str(path))
-    if start[257:262] == b"ustar" or start[:4] == b"PK\x03\x04":
+    if start[257:262] == b"ustar":
         raise InputError("is an archive; unpack it and name its files", file=str(path))
     for reader in reversed(TRACE_READERS.values()):
         if reader.takes(path, start):

@@ -1,4 +1,4 @@
-"""Traces of rocprofv3 (ROCprofiler SDK), JSON or gzip: kernel dispatches of all agents of a process.
+"""Traces of rocprofv3 (ROCprofiler SDK), JSON: kernel dispatches of all agents of a process.
 
 The layout is ``{"rocprofiler-sdk-tool": [{"agents", "kernel_symbols", "buffer_records": {"kernel_dispatch",
 "memory_copy", "rccl_api", "marker_api"}}]}``; times are in nanoseconds. The records come after a table of symbols, so

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from ..base.errors import InfeasibleError, InputError, UnknownNameError
 from ..hardware import Costs
+from ..hardware.pricers import price
+from ..hardware.prices import cast_of
 from ..operators import Computes, FusedMoE, Gemm, GroupedGemm, Operator, Role
 from ..parallel import Job, Plan
 from ..parallel.stack import ADD_TO_GRADIENT
@@ -115,9 +117,9 @@ class Operation:
         return operator.dtype in _WIDE and getattr(operator, "weight_dtype", None) in (None, *_WIDE)
 
     @property
-    def casts(self) -> bool:
-        """Whether its time includes casts of its operands: a product in eight bits or fewer."""
-        return self.kind in ("gemm", "grouped_gemm") and not self.is_wide
+    def kernels(self) -> int:
+        """Kernels that the simulation counts for it."""
+        return self.operator.kernels if self.operator is not None else 1
 
     @property
     def calls(self) -> int:
@@ -242,6 +244,7 @@ class Simulated:
         self.run = step_of(own_question, self.job, costs)
         self._cost = self.job.work.stack.cost(costs, own_question.device, self.job.capture)
         self._seconds: dict[Operator, float] = {}
+        self._casts: dict[Operator, float] = {}
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -263,6 +266,17 @@ class Simulated:
         if seconds is None:
             seconds = self._seconds[operator] = max(float(self._cost(operator)), 0.0)
         return seconds
+
+    def _cast_share(self, operator: Operator) -> float:
+        """The share of a product's time in which a kernel casts what it reads."""
+        if not isinstance(operator, Gemm):
+            return 0.0
+        share = self._casts.get(operator)
+        if share is None:
+            device = self.question.device
+            cast = float(cast_of(device, operator).seconds)
+            share = self._casts[operator] = cast / float(price(device, operator).seconds) if cast else 0.0
+        return share
 
     def lane(self, rank: int) -> RankTimeline:
         """The timeline of one simulated rank."""
@@ -290,6 +304,15 @@ class Simulated:
                         clock += seconds * stretch
                         continue
                     kind, phase, length = kind_of_operator(operator), _phase(part, operator), seconds * stretch
+                    cast_s = self._cast_share(operator) * length
+                    if cast_s:
+                        name, shape = f"cast for {operator.name}", operator.shape
+                        operations.append(
+                            Operation(
+                                number, "quantize", name, part, phase, layer, stream, clock, cast_s, False, None, shape
+                            )
+                        )
+                        clock, length = clock + cast_s, length - cast_s
                     operations.append(
                         Operation(
                             number, kind, operator.name, part, phase, layer, stream, clock, length, False, operator,

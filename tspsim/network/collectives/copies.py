@@ -1,8 +1,7 @@
-"""Copy engines: every GPU's DMA engines send its part to every peer, and no compute unit takes part.
+"""Collectives by copy engines: every GPU's DMA engines send its part to every peer, without compute units.
 
-A node's file states what such an engine reaches on one link, and what a copy takes before its first byte
-(``copy_engine``). Nothing is added on the way: a sum is an exchange of partial results and a kernel of its own. Kernels
-keep their rate beside copies, and copies theirs.
+A node's file states the bandwidth of an engine on one link and the latency of a copy (``copy_engine``). Copies do not
+reduce: a sum is an exchange of partial results and a separate kernel. Kernels and copies do not slow each other down.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .schedule import Group, Schedule
 
 
 def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
-    """One step inside a node; links that are slower than the node's own slow a copy as much."""
+    """One step inside a node; a slow link slows a copy by its factor."""
     engine, cluster = group.cluster.node.copy_engine, group.cluster
     if engine is None or len(group.members) > 1:
         return []
@@ -34,9 +33,9 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
 
 @dataclass(frozen=True)
 class Copies(CollectiveAlgorithm):
-    """Costs a line of the engine's own."""
+    """An algorithm whose cost is the copy engine's latency and bandwidth."""
 
-    def choices(
+    def candidates(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
     ) -> list[AlgorithmCandidate]:
         engine = group.cluster.node.copy_engine
@@ -56,7 +55,7 @@ ALGORITHM = ALGORITHMS.register(
     Copies(
         "copy_engines",
         (ALL_GATHER.name, ALL_TO_ALL.name),
-        "copy engines send to every peer, beside kernels that keep their rate; of nodes that state a copy_engine",
+        "copy engines send to every peer, without slowing kernels; on nodes with a copy_engine",
         build,
     )
 )

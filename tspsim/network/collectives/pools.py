@@ -1,10 +1,10 @@
-"""Messages between two pools of GPUs: every GPU of the first to one of each node of the second, and sums back.
+"""Messages between two pools of GPUs: rows to one GPU of each node of the second pool, and sums back.
 
-A group's first ``root`` ranks are the first pool (0: half of them), the others the second. There, each of m GPUs sends
-its rows to every node of the second once, to a GPU of it in turn; back, each of a node's GPUs sends every GPU of the
-first its part of the sums. Messages are one-sided writes (RDMA): a route's latency once, the rate that messages reach
-on its links, no compute units. ``size_bytes`` counts what a rank of the group receives on the mean (Janus, arXiv
-2512.13525, as second-hand notes have it: few large messages, one relay a node).
+A group's first ``root`` ranks (0: half of them) are the first pool, the others the second. ``to_pool``: every GPU of
+the first pool sends its rows once to every node of the second, to its GPUs in turn. ``from_pool``: every GPU of the
+second pool sends every GPU of the first its part of the sums. Messages are one-sided RDMA writes: a route's latency
+counts once, and no compute units are used. ``size_bytes`` is what a rank of the group receives in the mean (Janus,
+arXiv 2512.13525, from second-hand notes: few large messages, one relay a node).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TO_POOL, FROM_POOL = (
 
 
 def messages(group: Group, kind: CollectiveKind) -> tuple[list[int], list[int]]:
-    """Sources and destinations, all with as many bytes."""
+    """Sources and destinations of messages of equal size."""
     first = group.root or group.size // 2
     senders, nodes = group.ranks[:first], dict[int, list[int]]()
     for gpu in group.ranks[first:]:
@@ -41,7 +41,7 @@ def messages(group: Group, kind: CollectiveKind) -> tuple[list[int], list[int]]:
 
 
 def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
-    """All messages at once."""
+    """One schedule, with all messages at once."""
     if group.size < 2:
         return []
     source, destination = messages(group, kind)
@@ -51,9 +51,9 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
 
 @dataclass(frozen=True)
 class Messages(CollectiveAlgorithm):
-    """The latency of the longest route takes the place of a library's."""
+    """An algorithm whose latency is that of the longest route, not a library's."""
 
-    def choices(
+    def candidates(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
     ) -> list[AlgorithmCandidate]:
         costs = []

@@ -1,4 +1,4 @@
-"""Context methods: how the ranks of ``sp`` see each other's K and V, one file each."""
+"""Context methods: how the ranks of ``sp`` attend each other's K and V, one file per method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""K and V of all shards are gathered, then attended (Llama 3 report, §3.3.2)."""
+"""All-gather of K and V before attention (Llama 3 report, §3.3.2)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from .method import CONTEXT_METHODS, ContextMethod, in_parts_refused
 
 
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
-    """K and V of all shards are gathered, then attended; overlapped, head bucket by head bucket or block by block.
+    """Gather K and V of all shards, then attend; with overlap, bucket of heads by bucket or block by block.
 
-    The gathered K and V are kept for the backward, so recomputation does not gather again, unless the stack does
-    (``regathers_context``).
+    The gathered K and V are kept for the backward, so that recomputation does not gather again, except in stacks that
+    do (``regathers_context``).
     """
     plan, work = job.plan, job.work
     if chosen.chooses(layer):
@@ -53,7 +53,7 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
     for bucket in range(buckets):
         gathered = after
         if gathers:
-            # Latents are of all heads.
+            # Latents serve all heads: the first bucket brings them.
             moved = size if bucket else size + latent_bytes(job, layer)
             gathered = builder.collective("all_gather", "sp", moved, "gather K,V", after=[after], stream="context")
         last = builder.compute(
@@ -66,8 +66,7 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
 
 
 def by_blocks(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
-    """All heads attend block by block: a call has as many thread blocks as the whole, which a bucket of few heads has
-    not."""
+    """Attend all heads block by block: unlike a bucket of few heads, a call has as many thread blocks as the whole."""
     parts = job.plan.overlap_chunks
     size = (context_bytes(job, layer) + latent_bytes(job, layer)) / parts
     gathered = [
@@ -78,8 +77,7 @@ def by_blocks(builder: ProgramBuilder, job: Job, layer: LayerShard, position: in
 
 
 def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
-    """dK and dV of the whole context go to the shards that own them: a reduce-scatter, by blocks one a slice, while the
-    next is worked on."""
+    """Reduce-scatter dK and dV of the whole context to their shards; by blocks, a slice while the next is computed."""
     plan, work = job.plan, job.work
     size = context_bytes(job, layer)
     if work.stack.regathers_context:
@@ -104,10 +102,11 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
 
 
 def buffers(job: Job) -> Iterator[Buffer]:
-    """The whole context of one layer; while training that of every layer and micro-batch in flight is kept for its
-    backward, because the gather lies outside what recomputation repeats, and one more is the gradient under way.
+    """The whole context of one layer.
 
-    A stack that gathers again keeps none."""
+    Training keeps it for every layer and micro-batch in flight until the backward (recomputation does not repeat the
+    gather), and one more for its gradient; a stack that gathers again keeps one layer's.
+    """
     kinds = [shard_of(job)] if not job.step.serves else [job.layer(job.plan.tp, b) for b in job.model.distinct]
     one_layer = max(context_bytes(job, layer) + latent_bytes(job, layer) for layer in kinds)
     yield Buffer("gathered_context", one_layer, Lifetime.LAYER)
@@ -127,7 +126,7 @@ CUT = Choice(
 
 
 def check(job: Job) -> Refusal:
-    """Slices of a context are attended one by one; the best of it is known of the whole."""
+    """Overlap by blocks attends slices of a context, which selection and states over the whole context do not allow."""
     if not (job.plan.overlap is True and job.plan.overlap_by == "blocks" and job.step.serves):
         return None
     return in_parts_refused(job)

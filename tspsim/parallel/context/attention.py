@@ -1,4 +1,4 @@
-"""The kernels that context methods have in common, and what of the context a shard attends at once."""
+"""Kernels that context methods share, and the segments of the context that a shard attends at once."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def attention_backward(
     buckets: int = 1,
     before: Sequence[Operator] = (),
 ) -> int:
-    """The kernel's backward, behind operators ``before`` it; selective recomputation runs its forward again just
-    before."""
+    """The backward of an attention kernel, after the operators ``before``; selective recomputation first repeats its
+    forward."""
     kernels: tuple[Operator, ...] = ()
     if segments:
         kernels = (layer.attention(segments, causal=causal, buckets=buckets, direction="backward"),)
@@ -47,8 +47,10 @@ def attend_by_blocks(
     gathered: Sequence[int],
     *behind: Operator,
 ) -> int:
-    """A rank's own block is attended while the first slice of the others' arrives, then slice after slice; partial
-    results are merged, and operators ``behind`` follow the last."""
+    """Attend a rank's own block while the first slice of the others' arrives, then slice by slice.
+
+    Partial results are merged; the operators ``behind`` follow the last slice.
+    """
     segments, causal = own_segments(job, layer, position)
     parts, shards = len(gathered), job.plan.token_shards
     own = *expand(job, layer, 1 / shards), layer.attention(segments, causal=causal)
@@ -65,12 +67,12 @@ def attend_by_blocks(
 
 
 def own_segments(job: Job, layer: LayerShard, position: int) -> tuple[Segments, bool]:
-    """What a shard attends of its own block, and whether that is causal."""
+    """The segments that a shard attends of its own block, and whether they are causal."""
     return from_owner(job, layer, position, position)
 
 
 def from_owner(job: Job, layer: LayerShard, position: int, owner: int) -> tuple[Segments, bool]:
-    """What a shard attends of the block of ``owner``, and whether that is causal."""
+    """The segments that a shard attends of the block of ``owner``, and whether they are causal."""
     plan, work, shards = job.plan, job.work, job.plan.token_shards
     visible: Segments = ()
     causal = False
@@ -84,7 +86,7 @@ def from_owner(job: Job, layer: LayerShard, position: int, owner: int) -> tuple[
 
 
 def visible_segments(job: Job, shards: int, position: int) -> Segments:
-    """What one of some shards attends once the whole context is there."""
+    """The segments that one of ``shards`` attends when the whole context is present."""
     plan, work = job.plan, job.work
     visible: Segments = ()
     for tokens, count in job.lengths:
@@ -93,7 +95,7 @@ def visible_segments(job: Job, shards: int, position: int) -> Segments:
 
 
 def held_segments(job: Job, layer: LayerShard, position: int, held: Sequence[tuple[int, int, int]]) -> Segments:
-    """What a shard attends of slices of blocks, (owner, part, parts) each; of others' where no window narrows them."""
+    """The segments that a shard attends of slices ``(owner, part, parts)`` of blocks (without windows, of others')."""
     plan, work, shards = job.plan, job.work, job.plan.token_shards
     visible: Segments = ()
     for tokens, count in job.lengths:
@@ -106,25 +108,25 @@ def held_segments(job: Job, layer: LayerShard, position: int, held: Sequence[tup
 
 
 def slice_segments(job: Job, layer: LayerShard, position: int, part: int, parts: int) -> Segments:
-    """What a shard attends of one slice of everybody else's block."""
+    """The segments that a shard attends of one slice of all other blocks."""
     held = [(owner, part, parts) for owner in range(job.plan.token_shards) if owner != position]
     return held_segments(job, layer, position, held)
 
 
 def narrows(job: Job, layer: LayerShard) -> bool:
-    """Whether a window, a chunk or a document hides some of a sequence from its last token."""
+    """Whether a window, chunk or document hides part of a sequence from its last token."""
     longest = max(tokens for tokens, _ in job.lengths) + job.cached
     return any(0 < size < longest for size in (layer.kind.window, *layer.borders))
 
 
 def shard_of(job: Job) -> LayerShard:
-    """A layer as a rank of ``tp`` beside these shards has it."""
+    """The layer of a rank whose heads ``tp`` divides."""
     return job.layer(job.plan.tp)
 
 
 def context_bytes(job: Job, layer: LayerShard) -> float:
-    """K and V of a shard's heads over the whole context, cached ones in the cache's type; where the best of it is
-    chosen, latents and keys of the indexer; where a state is kept, what changes it."""
+    """Bytes of a shard's heads over the whole context: K and V, cached ones in the cache's type; for sparse attention
+    latents and index keys, for linear attention tails and summaries of states."""
     if chooses(layer):
         return scored_bytes(job, layer) + attended_bytes(job, layer)
     if carries(layer):
@@ -133,17 +135,17 @@ def context_bytes(job: Job, layer: LayerShard) -> float:
 
 
 def cached_bytes(job: Job, layer: LayerShard) -> float:
-    """K and V of a shard's heads that a pass finds in the cache, over all shards of the context."""
+    """Bytes of K and V of a shard's heads that a pass reads from the cache, over all shards of the context."""
     return 0.0 if expands(job, layer) else cached_entries(job, layer)
 
 
 def latent_bytes(job: Job, layer: LayerShard) -> float:
-    """Latents that a pass finds in the cache: all heads' keys and values are made of them."""
+    """Bytes of latents that a pass reads from the cache, from which K and V of all heads are expanded."""
     return cached_entries(job, layer) if expands(job, layer) else 0.0
 
 
 def cached_entries(job: Job, layer: LayerShard) -> float:
-    """What one layer's cache has of the prompts of a pass, of a shard's heads."""
+    """Cache bytes in one layer of the prompts of a pass, of a shard's heads."""
     if not job.cached:
         return 0.0
     assert isinstance(layer, ServingLayer)
@@ -153,7 +155,7 @@ def cached_entries(job: Job, layer: LayerShard) -> float:
 
 
 def expand(job: Job, layer: LayerShard, share: float = 1.0) -> tuple[Operator, ...]:
-    """Keys and values of a share of the cached tokens, where latents are cached."""
+    """Operators that expand cached latents to K and V, of a share of the cached tokens."""
     if not job.cached or not isinstance(layer, ServingLayer):
         return ()
     return layer.attention_kind.expand(layer, ceil(share * job.cached) * job.sequences)
@@ -164,7 +166,7 @@ def expands(job: Job, layer: LayerShard) -> bool:
 
 
 def others_context(job: Job) -> float:
-    """K and V of the other shards, bytes."""
+    """Bytes of the other shards' K and V, of the layer with least."""
     layers = [job.layer(job.plan.tp, block) for block in job.model.distinct]
     if not any(chooses(layer) or carries(layer) for layer in layers):
         layers = [shard_of(job)]

@@ -1,10 +1,10 @@
-"""Sequence shards of linear attention: a state passes from shard to shard, and only the state.
+"""Sequence shards of linear attention: only a state passes between shards.
 
-A run of tokens changes the state of a head as S → A·S + B, with A of k_dim × k_dim and B of k_dim × v_dim: every rank
-summarises its own run from nothing, the summaries are gathered, every rank folds those of the runs before its own into
-the state that it begins with, and scans again (SGLang #34059 and FLA's KCP for KDA, rtp-llm #876 for Gated DeltaNet;
-attention-gym #453 has the map). What is gathered does not grow with the sequence. The convolution reaches over the
-border by its last inputs, which are gathered before.
+A run of tokens maps a head's state as S → A·S + B, with A of k_dim × k_dim and B of k_dim × v_dim. Every rank computes
+the map of its own run, the maps are gathered, and every rank applies those of the earlier runs to get its initial
+state, then scans its run again (SGLang #34059 and FLA's KCP for KDA, rtp-llm #876 for Gated DeltaNet; attention-gym
+#453 has the map). The gathered bytes do not grow with the sequence. The convolution needs the last inputs before a run,
+which are gathered first.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ...operators import DeltaScan, MemoryBound, Operator, Role
 from ..builder import ProgramBuilder
 from ..job import Job
 
-#: Summaries are in fp32.
+#: The maps are in fp32.
 FP32_BYTES = 4.0
 
 
 def carries(layer: LayerShard) -> bool:
-    """Whether a layer keeps a state, in steps that serve."""
+    """Whether a layer of a serving step keeps a state (linear attention)."""
     return isinstance(layer, ServingLayer) and isinstance(layer.attention_kind, Linear)
 
 
@@ -42,7 +42,7 @@ def own_rows(job: Job) -> tuple[tuple[int, int, int], ...]:
 
 
 def tail_bytes(job: Job, layer: LayerShard) -> float:
-    """The last inputs of the convolution of every run, of a shard's heads."""
+    """Bytes of the last convolution inputs of every run, of a shard's heads."""
     shard, kind = _linear(layer)
     linear = linear_of(shard.model)
     heads = kind.share(shard, linear.k_heads), kind.share(shard, linear.v_heads)
@@ -51,7 +51,7 @@ def tail_bytes(job: Job, layer: LayerShard) -> float:
 
 
 def summary_bytes(job: Job, layer: LayerShard) -> float:
-    """A and B of every run, of a shard's heads; and behind cached tokens the states that ranks have by heads."""
+    """Bytes of A and B of every run, of a shard's heads; with cached tokens also the initial states."""
     shard, kind = _linear(layer)
     linear = linear_of(shard.model)
     heads = kind.share(shard, linear.v_heads)
@@ -61,12 +61,12 @@ def summary_bytes(job: Job, layer: LayerShard) -> float:
 
 
 def handed_bytes(job: Job, layer: LayerShard) -> float:
-    """All that is gathered in a layer."""
+    """All bytes gathered in a layer."""
     return tail_bytes(job, layer) + summary_bytes(job, layer)
 
 
 def hand_on(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
-    """Tails, the convolution, summaries: returns what the scan waits for."""
+    """Gather convolution inputs, convolve, gather the runs' maps; returns the dependencies of the scan."""
     shard, kind = _linear(layer)
     axis, rows = job.plan.token_axis, own_rows(job)
     size = tail_bytes(job, layer)
@@ -79,7 +79,7 @@ def hand_on(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
 
 
 def scanning(job: Job, layer: LayerShard) -> tuple[Operator, ...]:
-    """The states of the runs before, and the scan of a shard's own."""
+    """Operators that apply the earlier runs' maps and scan a shard's own runs."""
     shard, kind = _linear(layer)
     fold = MemoryBound("add", summary_bytes(job, layer), name="fold summaries", role=Role.MERGE)
     return fold, *kind.attend(shard, own_rows(job))

@@ -1,12 +1,12 @@
-"""Sequence shards of attention that chooses: every rank scores its own queries with the keys of the whole context.
+"""Sequence shards of sparse attention: every rank scores its own queries against the index keys of the whole context.
 
-As SGLang's prefill context parallelism has it for DeepSeek Sparse Attention: a rank has its own tokens' queries, the
-indexer's keys of all shards are gathered, then the latents, and the best of the whole context are known where the
-query is; no candidate travels. Both come as they were made (bf16), and what is cached in the cache's type. Overlapped,
-latents travel while keys are scored. A layer that owns no indexer takes the places that an earlier one chose.
+As in SGLang's prefill context parallelism for DeepSeek Sparse Attention: a rank has its own tokens' queries; the
+indexer's keys of all shards are gathered, then the latents. The top-k of the whole context is thus computed where the
+query is, and no candidates are exchanged. New entries move in bf16, cached ones in the cache's type. With overlap,
+latents move while keys are scored. A layer without an indexer uses the selection of an earlier layer.
 
-Caches that keep one latent for several tokens (DeepSeek-V4) are compressed where the tokens are: entries are gathered,
-and the latest tokens before every border. (SGLang gathers hidden states and compresses them on every rank.)
+Caches with one latent for several tokens (DeepSeek-V4) are compressed where the tokens are: compressed entries are
+gathered, and the latest tokens before every border. (SGLang gathers hidden states and compresses on every rank.)
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from ..partition import Segments
 
 
 def chooses(layer: LayerShard) -> bool:
-    """Whether queries of a layer attend the best of their context, in steps that serve."""
+    """Whether queries of a layer attend a selection of their context (sparse attention), in serving steps."""
     return isinstance(layer, ServingLayer) and layer.attention_kind.chooses
 
 
 def scored_bytes(job: Job, layer: LayerShard) -> float:
-    """Keys of a layer's indexer over the whole context."""
+    """Bytes of a layer's index keys over the whole context."""
     assert isinstance(layer, ServingLayer)
     kind, model, block = layer.attention_kind, layer.model, layer.kind
     use = kind.cache(model, block, layer.formats.cache)
-    size = job.group_tokens * kind.scored_elements(model, block) * job.activation_bytes
+    size = job.group_tokens * kind.index_key_elements(model, block) * job.activation_bytes
     return size + job.cached * job.sequences * use.shared_token_bytes
 
 
 def attended_bytes(job: Job, layer: LayerShard) -> float:
-    """Latents of the whole context, the same for all heads; of compressed ones the entries, and at every border between
-    shards the latest tokens before it."""
+    """Bytes of latents of the whole context, shared by all heads; of compressed caches the entries, and the latest
+    tokens before every border between shards."""
     assert isinstance(layer, ServingLayer)
     kind, model, block, plan = layer.attention_kind, layer.model, layer.kind, job.plan
     use = kind.cache(model, block, layer.formats.cache)
     borders = plan.token_shards * (2 if plan.partition == "zigzag" else 1) * job.sequences
-    size = job.group_tokens * kind.cache_elements(model, block) + borders * kind.border_elements(model, block)
+    size = job.group_tokens * kind.cache_elements(model, block) + borders * kind.boundary_elements(model, block)
     kept = (min(job.cached, use.window) if use.window else job.cached) * use.token_bytes
     kept += min(job.cached, use.latest) * use.latest_token_bytes
     return size * job.activation_bytes + kept * job.sequences
 
 
 def rows_of(segments: Segments) -> tuple[tuple[int, int, int], ...]:
-    """Pieces of queries that see a context, as rows: (queries, tokens before them, how many alike).
+    """Segments of queries over a context as rows: (queries, tokens before them, number of equal ones).
 
     >>> rows_of(((64, 64), (64, 512), (64, 64)))
     ((64, 0, 2), (64, 448, 1))
@@ -60,7 +60,7 @@ def rows_of(segments: Segments) -> tuple[tuple[int, int, int], ...]:
 def choose(
     builder: ProgramBuilder, job: Job, layer: LayerShard, segments: Segments, after: list[int], *, overlap: bool
 ) -> list[int]:
-    """Gather keys and latents and score: returns what attention waits for."""
+    """Gather index keys and latents, and score; returns the dependencies of attention."""
     assert isinstance(layer, ServingLayer)
     axis, scored = job.plan.token_axis, list(after)
     kernels = layer.attention_kind.choose(layer, rows_of(segments))
@@ -81,6 +81,6 @@ def choose(
 
 
 def attending(layer: LayerShard, segments: Segments) -> tuple[Operator, ...]:
-    """The kernels of a shard's heads over what was chosen."""
+    """Attention kernels of a shard's heads over the selected tokens."""
     assert isinstance(layer, ServingLayer)
     return layer.attention_kind.attend_chosen(layer, rows_of(segments))

@@ -1,4 +1,4 @@
-"""One shard, no exchange: the whole context is here."""
+"""A single shard, which has the whole context: no exchange."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
     return attention_backward(builder, job, layer, segments, work.causal, "attention backward", [after])
 
 
-#: What a plan with one shard has, whatever its ``exchange``: no name that a plan could state.
+#: The method of plans with one shard, whatever their ``exchange``; it has no name that a plan could state.
 LOCAL = ContextMethod(
     name="",
     summary="one shard",

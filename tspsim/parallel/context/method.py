@@ -1,7 +1,7 @@
-"""What a context method is to everybody else: one object that registers itself.
+"""The contract of a context method, and their registry.
 
-A method is how the ranks of ``sp`` see each other's K and V. It writes the attention of one layer and its backward, and
-answers for them: bytes received in closed form, memory, what it asks of a plan, what it leaves to be chosen.
+A method is how the ranks of ``sp`` attend each other's K and V. It writes the attention of one layer and its backward,
+and states bytes received (closed form), buffers, constraints on plans, and open choices.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..pipeline import Refusal
 from ..plan import Plan, check_own_keys
 from ..registries import Option
 
-#: (builder, job, layer shard, position on the axis, what to wait for) → the instruction whose end means that the local
-#: result is complete.
+#: (builder, job, layer shard, position on the axis, index to wait for) → index of the instruction that completes the
+#: local result.
 Attend = Callable[[ProgramBuilder, Job, LayerShard, int, int], int]
 
 
@@ -31,43 +31,43 @@ class ContextMethod:
     Attributes
     ----------
     name, summary
-        What a plan's ``exchange`` calls it, and a line for the catalogue.
+        Its name in a plan's ``exchange``, and a line for the catalogue.
     forward, backward
         Write the attention of one layer.
     received_bytes
-        Job → payload a rank receives and did not hold, in a layer's forward: no fewer for the thinnest layer.
+        Job → payload bytes that a rank receives and did not hold, in the forward of the layer with least.
     buffers
-        Job → what it keeps: other shards' K and V.
+        Job → buffers for other shards' K and V.
     head_shards
-        Plan → ranks of ``sp`` that heads are spread over while they are attended.
+        Plan → ranks of ``sp`` that divide the heads during attention.
     check
-        Job → the key of the plan that does not go with it and why; None where all do.
+        Job → the key of the plan that does not fit and why; None if all fit.
     choices
-        Plan → what it leaves to be chosen for the machine.
+        Plan → choices left to the tuner.
     options
-        Keys of a scenario's plan that come with it.
+        Keys that it adds to a scenario's plans.
     overlaps, can_overlap
-        Its transfers run beside compute unless the plan says otherwise; or only where the plan says so.
+        Its transfers run beside compute unless the plan says otherwise; or only if the plan says so.
     documents
         Whether packed documents can be attended.
     over_cache
-        It brings what shards hold of cached contexts as well.
+        Whether it exchanges cached contexts too.
     chooses
-        It brings the keys that an indexer scores, and what it chooses among.
+        Whether it exchanges index keys and the tokens that sparse attention selects from.
     distinct
-        Every rank receives bytes of its own; otherwise ranks of a node need the same, which enter it once.
+        Whether every rank receives different bytes; otherwise ranks of a node need the same bytes, which enter once.
     by_position
-        Programs of the shards differ.
+        Whether programs differ between shards.
     merges
-        Plan → whether parts of attention are merged by the log-sum-exp that FlashAttention leaves.
+        Plan → whether partial attention is merged by the log-sum-exp that FlashAttention returns.
     floor_like
-        A method that has no more kernels than this one, and whose lower bound serves both; None: itself.
+        Another method with no more kernels, whose lower bound serves both; None: itself.
     word
-        What names of plans call it.
+        Its name in names of plans.
     launched
-        What frameworks call it that have it (:mod:`tspsim.studies.launch`), by theirs.
+        Framework → the framework's name for it (:mod:`tspsim.studies.launch`).
     assumption
-        A sentence for reports, said of plans that leave their method at its default.
+        A sentence for reports of plans that do not state their method.
     """
 
     name: str
@@ -94,14 +94,14 @@ class ContextMethod:
     assumption: str = ""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for an option that every plan has."""
+        """Raise ValueError for an option that every plan has."""
         check_own_keys(f"exchange '{self.name}'", (option.name for option in self.options))
 
 
 CONTEXT_METHODS: Registry[ContextMethod] = Registry("exchange", "tspsim.context_methods", ContextMethod)
 
 
-#: What goes without FlashAttention.
+#: Advice for stacks without FlashAttention.
 WRITTEN_OUT = (
     "and the stack writes scores out (flash_attention: false): use all_gather by heads, ulysses, or exchange: ring, "
     "context_transport: ring, overlap: false (Ring Self-Attention)"
@@ -109,7 +109,7 @@ WRITTEN_OUT = (
 
 
 def in_parts_refused(job: Job) -> Refusal:
-    """Why layers of a served model are not attended part by part; None where all are."""
+    """Why a served model's layers cannot be attended part by part; None if all can."""
     kinds = {kind.name: kind for kind in map(job.model.attention_of, job.model.distinct)}
     for name, kind in kinds.items():
         if kind.chooses:
@@ -121,7 +121,7 @@ def in_parts_refused(job: Job) -> Refusal:
 
 
 def refused(job: Job, method: ContextMethod) -> Refusal:
-    """Why a job cannot attend its context so; None where it can."""
+    """Why a job cannot use the method; None if it can."""
     if job.work.document is not None and not method.documents:
         others = " or ".join(other.name for other in CONTEXT_METHODS.values() if other.documents)
         return "exchange", f"packed documents need no {method.name}: use {others}"

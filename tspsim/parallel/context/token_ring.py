@@ -1,8 +1,8 @@
-"""Queries travel instead of K and V, and outputs go straight home (Wang et al. 2024, TokenRing, arXiv 2412.20501).
+"""TokenRing: queries hop instead of K and V, and outputs return directly (Wang et al. 2024, arXiv 2412.20501).
 
-Two directions of a link are used at once: queries one place on a step, outputs as many places back as their queries
-have come. A query's block is g/2 times K and V of as many tokens where g heads share a pair of them: it moves less than
-a ring of K and V only where every head has its own, and only over links whose directions do not share a port.
+Both directions of a link are used at once: queries move one place per step, outputs as many places back as their
+queries have moved. With g heads per K/V pair, a block of queries has g/2 times the bytes of K and V for as many tokens:
+it moves less than a ring of K and V only without grouped queries, and only over links whose directions share no port.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..partition import Segments
 from .attention import attention_backward, expand, from_owner, shard_of
 from .method import CONTEXT_METHODS, ContextMethod
 
-#: Log-sum-exp of a head and token, and the same of the row sums that a backward needs.
+#: Bytes of the log-sum-exp per head and token, and of the row sums that a backward needs.
 FP32_BYTES = 4.0
 
 
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
-    """Σ steps: attend the local K and V with the queries that are here while they travel on, and the outputs of the
-    step before home; a rank folds those into its own, the last one with nothing beside it."""
+    """sp steps: attend the local K and V with the present queries while those move on and the previous step's outputs
+    return. A rank merges returned outputs into its own; the last merge overlaps with nothing."""
     shards, overlap = job.plan.sp, job.plan.overlap is not False
     queries, outputs = query_bytes(job, layer), output_bytes(job, layer)
     here, last, attended, home = after, after, after, after
@@ -52,8 +52,10 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
 
 
 def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
-    """K, V and their gradients stay: queries, gradients of outputs and what their softmax needs travel on, gradients of
-    queries go home. (Derived; the paper has the forward alone.)"""
+    """K, V and their gradients stay: queries, output gradients and softmax statistics move on, query gradients return.
+
+    Derived; the paper has the forward alone.
+    """
     shards, overlap = job.plan.sp, job.plan.overlap is not False
     tokens, heads = job.tokens, layer.heads
     onward_bytes = query_bytes(job, layer) + output_bytes(job, layer) + FP32_BYTES * tokens * heads
@@ -79,49 +81,47 @@ def send_on(builder: ProgramBuilder, size_bytes: float, name: str, step: int, af
 
 
 def send_home(builder: ProgramBuilder, size_bytes: float, name: str, step: int, after: int) -> int:
-    """Of the queries that have come ``step`` places."""
+    """Return the result of queries that have moved ``step`` places."""
     where = f"{name} home from {step} on"
     return builder.pass_on("sp", -step, size_bytes, where, after=[after], stream="context back")
 
 
 def merge(builder: ProgramBuilder, job: Job, layer: LayerShard, step: int, home: int) -> int:
-    """Fold what came home into a rank's own output."""
+    """Merge a returned output into the rank's own."""
     return builder.compute(f"merge block {step + 1}", layer.merge(job.tokens), after=[home])
 
 
 def kernels(job: Job, layer: LayerShard, position: int, step: int) -> tuple[Operator, ...]:
-    """Kernels of the queries that came ``step`` places, over the local K and V."""
+    """Kernels over the local K and V of queries that have moved ``step`` places."""
     segments, causal = step_segments(job, layer, position, step)
     own = () if step else expand(job, layer, 1 / job.plan.sp)
     return (*own, layer.attention(segments, causal=causal)) if segments else tuple(own)
 
 
 def step_segments(job: Job, layer: LayerShard, position: int, step: int) -> tuple[Segments, bool]:
-    """What queries that came ``step`` places attend of this shard's block, and whether that is causal."""
+    """The segments of this shard's block that queries from ``step`` places away attend, and whether they are causal."""
     return from_owner(job, layer, (position - step) % job.plan.sp, position)
 
 
 def query_bytes(job: Job, layer: LayerShard) -> float:
-    """Of one shard's queries."""
+    """Bytes of one shard's queries."""
     return float(job.tokens * layer.query_width * job.activation_bytes)
 
 
 def output_bytes(job: Job, layer: LayerShard) -> float:
-    """Of one shard's outputs, with the log-sum-exp of every head."""
-    latent = job.model.latent
-    width = layer.heads * latent.value_dim if latent else layer.query_width
-    return float(job.tokens * (width * job.activation_bytes + FP32_BYTES * layer.heads))
+    """Bytes of one shard's outputs, with the log-sum-exp of every head."""
+    return float(job.tokens * (layer.output_width * job.activation_bytes + FP32_BYTES * layer.heads))
 
 
 def received_bytes(job: Job) -> float:
-    """Everybody else's queries, and one's own outputs from everybody else: no K, no V."""
+    """All other ranks' queries, and the rank's own outputs from all others; no K and V."""
     layer = shard_of(job)
     return (job.plan.sp - 1) * (query_bytes(job, layer) + output_bytes(job, layer))
 
 
 def buffers(job: Job) -> Iterator[Buffer]:
-    """Queries that are here and that arrive, an output that leaves and one that arrives; while training the gradients
-    of outputs beside the queries, and gradients of queries instead of outputs."""
+    """Queries that are present and that arrive, an output that leaves and one that arrives; while training, output
+    gradients beside the queries, and query gradients in place of outputs."""
     layer = shard_of(job)
     queries, outputs = query_bytes(job, layer), output_bytes(job, layer)
     forward_bytes = 2 * (queries + outputs)

@@ -1,4 +1,4 @@
-"""All-to-all from token shards to head shards and back (Jacobs et al. 2023, DeepSpeed-Ulysses)."""
+"""DeepSpeed-Ulysses: all-to-alls from token shards to head shards and back (Jacobs et al. 2023)."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
     expanded = expand(job, replace(layer, shards=layer.shards * plan.sp))
     attended = builder.compute("attention", *expanded, kernel, after=[inside])
     return builder.collective(
-        "all_to_all", "sp", rows * layer.query_width, "heads to tokens", after=[attended], stream="context"
+        "all_to_all", "sp", rows * layer.output_width, "heads to tokens", after=[attended], stream="context"
     )
 
 
 def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
-    """The forward's two all-to-alls the other way: dO to heads, dQ, dK, dV to tokens."""
+    """The forward's two all-to-alls reversed: dO to heads, dQ, dK, dV to tokens."""
     plan, work = job.plan, job.work
     rows = job.tokens * job.activation_bytes
     inside = builder.collective(
-        "all_to_all", "sp", rows * layer.query_width, "d tokens to heads", after=[after], stream="context"
+        "all_to_all", "sp", rows * layer.output_width, "d tokens to heads", after=[after], stream="context"
     )
     segments = visible_segments(job, 1, 0)
     attended = attention_backward(
@@ -56,9 +56,9 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
 
 
 def exchanged_elements(job: Job) -> float:
-    """Elements of a rank's tokens that go to heads and come back: Q, K, V, and the result."""
+    """Elements of a rank's tokens that move to heads (Q, K, V) and back (the output)."""
     layer = shard_of(job)
-    return job.tokens * (2 * layer.query_width + 2 * layer.kv_width)
+    return job.tokens * (layer.query_width + 2 * layer.kv_width + layer.output_width)
 
 
 def received_bytes(job: Job) -> float:
@@ -68,7 +68,7 @@ def received_bytes(job: Job) -> float:
 
 
 def buffers(job: Job) -> Iterator[Buffer]:
-    """The exchanged copies of one layer, and their gradients."""
+    """The exchanged copies of one layer, and their gradients while training."""
     layer = shard_of(job)
     cached = cached_bytes(job, layer) / job.plan.sp + latent_bytes(job, layer)
     exchanged = exchanged_elements(job) * job.activation_bytes + cached

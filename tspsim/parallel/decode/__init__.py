@@ -1,5 +1,4 @@
-"""Schedules of steps that decode: how ranks share the contexts of a batch, and merge what each finds in its part; one
-file an exchange."""
+"""Decode steps: how ranks share the contexts of a batch and merge their partial attention, one file per exchange."""
 
 from __future__ import annotations
 

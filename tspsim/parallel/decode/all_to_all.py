@@ -1,4 +1,4 @@
-"""Each rank merges some heads: one all-to-all of partial outputs with their log-sum-exp.
+"""All-to-all of partial outputs with their log-sum-exps: each rank merges some heads.
 
 The backend ``a2a`` of vLLM's decode context parallelism, and the exchange of Helix (Bhatia et al. 2025,
 arXiv:2507.07120, §2.1).
@@ -25,7 +25,7 @@ def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[
     size = exchanged(partial)
     parts = builder.collective("all_to_all", axis, size, "partial outputs to heads", after=[attended])
     size += partial.rows_of(heads, partial.element)
-    merged = builder.compute("merge", partial.pass_over(size, "merge partial outputs"), after=[parts])
+    merged = builder.compute("merge", partial.combine_kernel(size, "merge partial outputs"), after=[parts])
     if not partial.share.keeps_all:
         return [merged]
     whole = partial.rows_of(partial.heads, partial.element)
@@ -33,7 +33,7 @@ def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[
 
 
 def received_bytes(partial: Partial) -> float:
-    """(p − 1)/p of n·m·d elements and n·m numbers; with the whole outputs gathered where all ranks need them."""
+    """(p − 1)/p of n·m·d elements and n·m fp32 numbers; plus the gathered outputs if all ranks need them."""
     again = partial.rows_of(partial.heads, partial.element) if partial.share.keeps_all else 0.0
     return partial.away * (exchanged(partial) + again + partial.gathered)
 

@@ -1,21 +1,19 @@
 """A draft model on GPUs of its own: some replicas verify for all, the others draft for all.
 
-Of G replicas the last n (``draft_replicas``) keep the draft model and nothing else; the first m = G − n keep the model,
-and every one of them verifies the sequences of G/m. A message takes accepted tokens to the replica that drafts, another
-brings k drafts a sequence back; neither has more than bytes a token. With V and D the passes of the two and x a message
+Of G replicas the last n (``draft_replicas``) hold the draft model alone; the first m = G − n hold the model, and each
+verifies G/m replicas' sequences. A message sends accepted tokens to the drafting replica, another returns k drafts per
+sequence; both have a few bytes per token. With V and D the passes of the two models and x a message
 
     draft_turns: 1    step = V + x + D + x
-    draft_turns: 2    step = max(V₁, D₂) + max(V₂, D₁), and what messages add
+    draft_turns: 2    step = max(V₁, D₂) + max(V₂, D₁), plus messages
 
-of all sequences at once, or of two halves in turn, of which one is verified while the other is drafted. Prompts are
-read by both: their tokens go along with what is accepted, and the first pass of the drafter reads them. Asynchronous
-drafting on other GPUs (McDanel 2024, AMUSD, arXiv:2410.17375; Liu et al. 2024, PEARL, arXiv:2408.11850) goes on with
-the same sequence while it is verified, and may draft in vain; here a sequence waits for its verdict, so that what is
-accepted is what is stated.
+for all sequences at once, or for two halves in turn, one verified while the other is drafted. Both models read prompts:
+prompt tokens travel with accepted ones, and the drafter's first pass reads them. Asynchronous drafting on other GPUs
+(McDanel 2024, AMUSD, arXiv:2410.17375; Liu et al. 2024, PEARL, arXiv:2408.11850) continues a sequence while it is
+verified, and may draft in vain; here a sequence waits for its verification, so that acceptance is as stated.
 
-Sequences are dealt in turn; where they do not come out even, replicas are as busy as the one with most. Under traffic
-the replicas that one drafts for step together (:mod:`tspsim.serving.pooled_drafts`). Memory is that of the fuller kind
-of GPU.
+Sequences are assigned round-robin; replicas are as busy as the one with most. Under traffic the replicas of one drafter
+step together (:mod:`tspsim.serving.pooled_drafts`). Memory is that of the fuller kind of GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from typing import Literal
 
 from ...base.memo import knowing
 from ...base.units import PositiveCount
-from ...steps.load import dealt
+from ...steps.load import round_robin
 from ..builder import ProgramBuilder
 from ..draft import DRAFTS
 from ..drafting import drafter_of
@@ -37,11 +35,11 @@ from ..pipeline import Chunk, Refusal
 from ..plan import DRAFT_REPLICAS, Plan
 from ..registries import ContextShare, Option
 from ..scheme import scheme_of
-from ..sought import Sought
+from ..search_rule import SearchRule
 from ..state import served
 
 TURNS = "draft_turns"
-SEARCH = Sought(
+SEARCH = SearchRule(
     why_not="GPUs for the drafter alone are a machine of their own",
     of=lambda model, work: work.load.speculation is not None and work.load.speculation.model is not None,
 )
@@ -50,25 +48,25 @@ OPTIONS = (
         DRAFT_REPLICAS,
         PositiveCount,
         None,
-        "of a step that verifies: replicas, the last ones, that keep the draft model alone; the others verify for all",
+        "verify: number of replicas, the last ones, that hold the draft model alone; the others verify for all",
         SEARCH,
     ),
     Option(
         TURNS,
         Literal[1, 2],
         None,
-        "parts of the sequences, of which one is verified while the other is drafted",
+        "parts of the sequences; with 2, one is verified while the other is drafted",
         SEARCH,
     ),
 )
 #: Bytes of an accepted token, and of a draft with its probability.
 TOKEN_BYTES, DRAFT_BYTES = 4, 8
-#: Streams of messages, on which nothing else waits.
+#: Streams of messages; nothing else is issued on them.
 ACCEPTED, DRAFTED = "accepted tokens", "drafts"
 
 
 def size(plan: Plan) -> int:
-    """Replicas that draft; 0: who verifies drafts too."""
+    """Replicas that draft; 0: verifying replicas draft too."""
     return int(plan.options.get(DRAFT_REPLICAS, 0))
 
 
@@ -78,18 +76,18 @@ def verifying(plan: Plan) -> int:
 
 
 def group(plan: Plan) -> tuple[int, int]:
-    """Replicas that verify what one replica drafts, and all of such a group; one where nobody drafts for others."""
+    """Replicas that verify one replica's drafts, and replicas of such a group; (1, 1) without drafting replicas."""
     return (verifying(plan) // size(plan), plan.dp // size(plan)) if size(plan) else (1, 1)
 
 
 def turns(plan: Plan) -> int:
-    """Parts that take turns."""
+    """Parts of the sequences that alternate between drafting and verification."""
     return int(plan.options.get(TURNS, 1))
 
 
 def turns_of(job: Job) -> int:
-    """The same, of a step with so few sequences fewer."""
-    return min(turns(job.plan), sum(count for _, _, count in dealt(every_row(job), verifying(job.plan))))
+    """:func:`turns`, fewer if the step has fewer sequences."""
+    return min(turns(job.plan), sum(count for _, _, count in round_robin(every_row(job), verifying(job.plan))))
 
 
 def every_row(job: Job) -> list[tuple[int, int, int]]:
@@ -98,15 +96,15 @@ def every_row(job: Job) -> list[tuple[int, int, int]]:
 
 
 def drafts_here(builder: ProgramBuilder, job: Job) -> bool:
-    """Whether the program that is written is of a replica that drafts."""
+    """Whether the program being written is that of a drafting replica."""
     return builder.coordinates.get("dp", 0) >= verifying(job.plan)
 
 
 def part_of(job: Job, turn: int, turns: int, *, drafts: bool = False) -> Job:
-    """The job of a replica that verifies, or of one that ``drafts`` for several, in one of ``turns``."""
+    """The job of a verifying replica, or of one that ``drafts`` for several, in one of ``turns``."""
     often = group(job.plan)[0] if drafts else 1
     every = every_row(job)
-    mine = dealt(dealt(every, verifying(job.plan)), turns, turn)
+    mine = round_robin(round_robin(every, verifying(job.plan)), turns, turn)
     rows = tuple((queries, context, often * count) for queries, context, count in mine)
     share = sum(count for _, _, count in rows) / max(1, sum(count for _, _, count in every))
     drafting = job.of_rows(rows)
@@ -122,12 +120,12 @@ def partners(builder: ProgramBuilder, job: Job) -> list[int]:
 
 
 def message_bytes(tokens: int, sequences: int, drafts: int, stream: str) -> float:
-    """Of a replica that verifies or reads so many tokens of so many sequences."""
+    """Bytes of a message of a verifying replica with these tokens and sequences."""
     return tokens * TOKEN_BYTES if stream == ACCEPTED else sequences * drafts * DRAFT_BYTES
 
 
 def bytes_of(job: Job, turn: int, stream: str) -> float:
-    """The same of a turn."""
+    """:func:`message_bytes` of a turn."""
     assert job.drafts is not None
     part = part_of(job, turn, turns_of(job))
     sequences = sum(count for _, _, count in part.rows)
@@ -135,7 +133,7 @@ def bytes_of(job: Job, turn: int, stream: str) -> float:
 
 
 def send(builder: ProgramBuilder, job: Job, turn: int, stream: str) -> None:
-    """Tokens of a turn, behind what the rank has computed so far."""
+    """Send the tokens of a turn after all that the rank has computed so far."""
     bytes_ = bytes_of(job, turn, stream)
     done = builder.length - 1
     for offset in partners(builder, job):
@@ -143,7 +141,7 @@ def send(builder: ProgramBuilder, job: Job, turn: int, stream: str) -> None:
 
 
 def await_tokens(builder: ProgramBuilder, job: Job, turn: int, stream: str) -> None:
-    """What the rank computes from here on waits for tokens of a turn."""
+    """Make the rank's further compute wait for the tokens of a turn."""
     bytes_ = bytes_of(job, turn, stream)
     came = [
         builder.receive("dp", -offset, bytes_, f"{stream} {turn}", wrap=False, way=offset)
@@ -152,8 +150,8 @@ def await_tokens(builder: ProgramBuilder, job: Job, turn: int, stream: str) -> N
     builder.compute(f"{stream} here", after=came)
 
 
-def kept_beyond(job: Job, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
-    """What a replica that drafts keeps more than one that verifies."""
+def further_memory(job: Job, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
+    """Memory by which a drafting replica exceeds a verifying one."""
     drafter, here, shards = drafter_of(job), job.chunks(0), scheme_of(job.plan).residency.weight_shards(job)
     if not size(job.plan) or drafter is None:
         return
@@ -164,12 +162,12 @@ def kept_beyond(job: Job, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
 
 
 def context(plan: Plan, share: ContextShare) -> ContextShare:
-    """Those that verify keep the caches of all replicas."""
+    """Verifying replicas hold the caches of all replicas."""
     return replace(share, copies=plan.dp / max(1, verifying(plan))) if size(plan) else share
 
 
 def check(job: Job) -> Refusal:
-    """What it needs, and what it is not built for."""
+    """Why the plan does not fit."""
     plan, count = job.plan, size(job.plan)
     if not count:
         return (TURNS, f"needs {DRAFT_REPLICAS}: replicas that draft") if TURNS in plan.options else None
@@ -192,7 +190,7 @@ def check(job: Job) -> Refusal:
 
 
 def notes(job: Job) -> Iterator[str]:
-    """Which replicas do what."""
+    """Which replicas draft."""
     drafter = drafter_of(job) if size(job.plan) else None
     if drafter is not None:
         first, last = verifying(job.plan), job.plan.dp - 1
@@ -210,7 +208,7 @@ FEATURES.register(
         serves=True,
         check=check,
         notes=notes,
-        buffers=kept_beyond,
+        buffers=further_memory,
         axes=lambda job: ("dp",) if size(job.plan) else (),
         context=context,
     )

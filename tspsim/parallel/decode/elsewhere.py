@@ -1,4 +1,4 @@
-"""Whole sequences whose caches are not on the device, and the bytes of them."""
+"""Sequences whose caches are not on the device, and their bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...model.layer import ServingLayer
 
 
 def parted(rows: Rows, share: float) -> tuple[Rows, Rows]:
-    """Rows of the device, and of the hosts: whole sequences of those that decode.
+    """Rows on the device, and rows on the hosts: whole decoding sequences, of which hosts have ``share``.
 
     >>> parted(((512, 0, 1), (1, 4096, 10)), 0.25)
     (((512, 0, 1), (1, 4096, 8)), ((1, 4096, 2),))
@@ -27,6 +27,6 @@ def parted(rows: Rows, share: float) -> tuple[Rows, Rows]:
 
 
 def cache_bytes(layer: ServingLayer, shards: int, rows: Rows) -> float:
-    """Bytes of some sequences' caches in one layer, of a rank's heads."""
+    """Bytes of sequences' caches in one layer, of a rank's heads."""
     use = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache)
     return sum(count * use.rank_bytes(queries + context, shards) for queries, context, count in rows)

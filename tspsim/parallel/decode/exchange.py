@@ -1,7 +1,7 @@
-"""What a decode exchange is to everybody else: one object that registers itself.
+"""The contract of a decode exchange, and their registry.
 
-Ranks that hold parts of a batch's contexts each attend theirs; an exchange makes whole outputs of it. It answers for
-the bytes that a rank receives, in closed form, and for what it keeps meanwhile.
+Ranks that hold parts of a batch's contexts attend them; an exchange merges the partial results to whole outputs. It
+states the bytes that a rank receives (closed form) and its buffers.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from ...base.memo import once
 from ...base.registry import Registry
 from ...model.attention.base import Rows, tokens_of
 from ...model.layer import ServingLayer
-from ...operators import BestOf, MemoryBound, Operator, Role
+from ...operators import MemoryBound, Operator, Role, TopK
 from ..builder import ProgramBuilder
 from ..job import Job
 from ..pipeline import Refusal
 from ..registries import ContextShare, Option
-from ..sought import decodes, sought_objects
+from ..search_rule import decodes, rule_for_objects
 from .index_exchange import IndexExchange, index_exchange_of
 
-#: Of a log-sum-exp, and of an element of a numerator or denominator, as ranks sum them.
+#: Bytes of a log-sum-exp, and of an element of a numerator or denominator.
 FP32 = 4.0
 
 
 @dataclass(frozen=True)
 class Partial:
-    """Attention of some decoding rows, each rank over its part of their contexts, in one layer.
+    """Attention of decoding rows in one layer, each rank over its part of their contexts.
 
-    Letters: n query tokens, m query heads that a rank attends, q and d widths of a head's query and output, p ranks.
+    Symbols: n query tokens, m query heads that a rank attends, q and d widths of a head's query and output, p ranks.
     """
 
     share: ContextShare
     layer: ServingLayer
     rows: Rows
-    #: How the ranks agree on what an indexer chooses.
+    #: How ranks agree on the tokens that an indexer selects.
     index: IndexExchange
 
     @once
@@ -53,7 +53,7 @@ class Partial:
 
     @once
     def own_heads(self) -> int:
-        """Heads that this rank's output projection takes."""
+        """Heads of this rank's output projection."""
         return self.layer.model.heads // self.share.own
 
     @once
@@ -75,16 +75,16 @@ class Partial:
         return self.layer.activation_bytes
 
     def rows_of(self, heads: int, element: float) -> float:
-        """Bytes of n·d elements of some heads."""
+        """Bytes of n·d elements of ``heads`` heads."""
         return self.tokens * heads * self.width * element
 
     def numbers(self, heads: int) -> float:
-        """Bytes of one fp32 number a token and head."""
+        """Bytes of one fp32 number per token and head."""
         return self.tokens * heads * FP32
 
     @once
     def attending(self) -> ServingLayer:
-        """The layer with the heads that are attended, over this rank's part of the contexts."""
+        """The layer with the attended heads, over this rank's part of the contexts."""
         keys = 1 if self.index.whole else self.ranks
         apart = self.index.apart
         return replace(
@@ -92,21 +92,21 @@ class Partial:
         )
 
     def attend(self) -> tuple[Operator, ...]:
-        """The kernels over this rank's part, of what :meth:`choose` chose."""
+        """Attention kernels over this rank's part, of the tokens that :meth:`choose` selected."""
         return self.layer.attention_kind.attend_chosen(self.attending, self.rows)
 
     @property
     def topk(self) -> int:
-        """k: entries that the layer's indexer chooses a query; 0 where it has none."""
-        return self.layer.attention_kind.choices(self.layer.model, self.layer.kind)
+        """k: tokens that the layer's indexer selects per query; 0 without an indexer."""
+        return self.layer.attention_kind.index_topk(self.layer.model, self.layer.kind)
 
     @property
     def candidates(self) -> float:
-        """Bytes of the candidates of all ranks, p·n·k of them."""
+        """Bytes of the p·n·k candidates of all ranks."""
         return self.ranks * self.tokens * self.topk * self.index.candidate_bytes
 
     def choose(self, builder: ProgramBuilder, after: list[int]) -> list[int]:
-        """Scores of the keys that are here, and the best of all; in layers that take another's choice, nothing."""
+        """Score the local index keys and select the best of all ranks' tokens; nothing in layers without an indexer."""
         kernels = self.layer.attention_kind.choose(self.attending, self.rows)
         if not kernels:
             return after
@@ -115,18 +115,18 @@ class Partial:
             return [scored]
         axis, name = self.share.axis, "gather candidates"
         gathered = builder.collective("all_gather", axis, self.candidates, name, after=[scored])
-        best = BestOf(self.tokens, self.ranks * self.topk, self.topk, self.index.candidate_bytes)
+        best = TopK(self.tokens, self.ranks * self.topk, self.topk, self.index.candidate_bytes)
         return [builder.compute("best of all", best, after=[gathered])]
 
-    def pass_over(self, size_bytes: float, name: str) -> MemoryBound:
+    def combine_kernel(self, size_bytes: float, name: str) -> MemoryBound:
         """A kernel that rescales or sums partial outputs."""
         return MemoryBound("add", size_bytes, self.tokens, name=name, role=Role.MERGE)
 
-    # --- what comes before --------------------------------------------------------------------------------------
+    # --- before attention ---------------------------------------------------------------------------------------
 
     @once
     def entries(self) -> float:
-        """Bytes of what a rank's heads add to the cache that ranks with other heads keep."""
+        """Bytes of cache entries that a rank's heads produce for ranks with other heads."""
         layer, share = self.layer, self.share
         model = layer.model
         use = layer.attention_kind.cache(model, layer.kind, layer.formats.cache)
@@ -137,8 +137,7 @@ class Partial:
 
     @once
     def gathered(self) -> float:
-        """Bytes of the queries of all heads that are attended, and of new entries of the cache, where other ranks made
-        them."""
+        """Bytes of gathered queries of all attended heads, and of new cache entries that other ranks produced."""
         queries = self.tokens * self.heads * self.query_width * self.element if self.share.gathers else 0.0
         return queries + self.entries * self.ranks
 
@@ -148,7 +147,7 @@ class Partial:
         return (self.ranks - 1) / self.ranks
 
     def gather(self, builder: ProgramBuilder, after: list[int]) -> list[int]:
-        """Queries of all heads to all ranks, and what says which tokens they attend."""
+        """Gather the queries of all heads, and agree on the selected tokens."""
         chosen = after if self.index.beside else self.choose(builder, after)
         ready = chosen
         if self.gathered:
@@ -157,28 +156,28 @@ class Partial:
         return [*ready, *self.choose(builder, after)] if self.index.beside else ready
 
 
-#: (builder, what is attended, what to wait for) → what to wait for then: whole outputs of a rank's own heads.
+#: (builder, partial attention, dependencies) → the instructions that complete the outputs of a rank's own heads.
 Merge = Callable[[ProgramBuilder, Partial, list[int]], list[int]]
 
 
 @dataclass(frozen=True)
 class DecodeExchange:
-    """How ranks with parts of the contexts come to whole outputs."""
+    """How ranks with parts of the contexts merge their partial attention to whole outputs."""
 
-    #: What a plan's ``decode_exchange`` calls it, and a line for the catalogue.
+    #: Its name in a plan's ``decode_exchange``, and a line for the catalogue.
     name: str
     summary: str
     #: Writes the attention of decoding rows and its exchanges.
     attend: Merge
-    #: What is attended → payload that a rank receives in one layer.
+    #: Partial attention → payload bytes that a rank receives in one layer.
     received_bytes: Callable[[Partial], float]
-    #: What is attended → bytes of queries, partial outputs and others' cache on a rank meanwhile.
+    #: Partial attention → bytes of buffered queries, partial outputs and others' cache on a rank.
     buffer_bytes: Callable[[Partial], float]
-    #: (job, share) → the key of the plan that does not go with it and why; None where all do.
+    #: (job, share) → the key of the plan that does not fit and why; None if all fit.
     check: Callable[[Job, ContextShare], Refusal] = lambda job, share: None
     #: Who published it.
     source: str = ""
-    #: Why a search over plans does not try it; empty: it does.
+    #: Why a search over plans skips it; empty: it does not.
     why_not: str = ""
 
     @property
@@ -190,12 +189,12 @@ DECODE_EXCHANGES: Registry[DecodeExchange] = Registry("decode exchange", "tspsim
 
 
 def exchange_of(job: Job) -> DecodeExchange:
-    """The exchange of a job's plan, or the usual one of its share."""
+    """The exchange that a job's plan states, or its context share's default."""
     return DECODE_EXCHANGES.get(job.plan.options.get("decode_exchange") or job.scheme.context(job.plan).usual)
 
 
 def partials(job: Job, rows: Rows) -> list[Partial]:
-    """Of decoding rows in each kind of layer whose contexts are shared."""
+    """The partial attention of decoding rows, one for each kind of layer with shared contexts."""
     share, attended = job.scheme.context(job.plan), []
     for block in dict.fromkeys(job.model.blocks):
         layer = job.layer(share.projected, block)
@@ -206,7 +205,7 @@ def partials(job: Job, rows: Rows) -> list[Partial]:
 
 
 def shares_contexts(job: Job) -> bool:
-    """Ranks attend parts of a context."""
+    """Whether ranks attend parts of a context."""
     return decodes(job.model, job.work) and job.scheme.context(job.plan).ranks > 1
 
 
@@ -215,5 +214,5 @@ OPTION = Option(
     DECODE_EXCHANGES,
     None,
     "how ranks that share contexts merge partial attention",
-    sought_objects(lambda work: DECODE_EXCHANGES.values(), of=decodes, used=shares_contexts),
+    rule_for_objects(lambda work: DECODE_EXCHANGES.values(), of=decodes, used=shares_contexts),
 )

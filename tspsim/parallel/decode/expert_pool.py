@@ -1,19 +1,20 @@
 """Attention on some GPUs, experts on others (Janus, arXiv 2512.13525, second-hand notes; MegaScale-Infer).
 
-``expert_pool`` GPUs, whole nodes of them, keep the routed experts and nothing else; the others attend.
+``expert_pool`` GPUs, in whole nodes, hold the routed experts alone; the others attend.
 
-Of G replicas of one GPU the last n are the pool; the sequences of all G are attended by the first m = G − n, G/m of a
-replica's each. A layer with experts, of B tokens in all:
+Of G single-GPU replicas the last n are the pool; the first m = G − n attend the sequences of all, G/m replicas' each. A
+layer with experts, of B tokens in all:
 
     attention GPU   attention, norm │ rows to every node of the pool │ shared experts │ ◂ sums │ add
-    expert GPU      ▸ rows │ gathered inside the node │ router, choice, products of B tokens │ summed inside │ ▸ sums
+    expert GPU      ▸ rows │ gathered inside the node │ router, top-k, products of B tokens │ summed inside │ ▸ sums
 
-Messages are one-sided and take NICs (:mod:`tspsim.network.collectives.pools`); layers without experts, tables and head
-are the first pool's. With T_a, T_e of the two and T_c one way that is T_a + T_e + 2·T_c a layer, less what shared
-experts hide (``expert_overlap``). ``two_batches`` takes two halves in turn: at best max(2·T_a, 2·T_e) of a half's, and
-what of T_a + T_e + 2·T_c is more (:mod:`tspsim.studies.expert_pools` has that closed form, for any number of parts).
+Messages are one-sided and use NICs (:mod:`tspsim.network.collectives.pools`); attention GPUs compute layers without
+experts, tables and the head. With T_a and T_e of the two kinds and T_c per direction, a layer takes T_a + T_e + 2·T_c
+less what shared experts hide (``expert_overlap``). ``two_batches`` alternates two halves: at best max(2·T_a, 2·T_e) of
+a half, or its T_a + T_e + 2·T_c if longer (:mod:`tspsim.studies.expert_pools` has the closed form for any number of
+parts).
 
-Memory is that of the fuller kind of GPU: all weights but experts with G/m of the caches, or n-ths of the experts.
+Memory is that of the fuller kind of GPU: all weights but experts with G/m of the caches, or 1/n of the experts.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ from ..pipeline import Chunk, Refusal
 from ..plan import EXPERT_POOL, POOL_NODE, Plan
 from ..registries import ContextShare, Option
 from ..scheme import WholeTokens
-from ..sought import Sought, decodes, with_experts
+from ..search_rule import SearchRule, decodes, with_experts
 from ..state import served
 
 OPTION = Option(
     EXPERT_POOL,
     PositiveCount,
     None,
-    "of a decoding step: GPUs, the last ones and whole nodes, that keep experts alone; the others attend for all",
-    Sought(
+    "decode: number of GPUs, the last ones in whole nodes, that hold experts alone; the others attend for all",
+    SearchRule(
         why_not="GPUs for one part of a layer are a machine of their own",
         of=lambda model, work: decodes(model, work) and with_experts(model, work),
     ),
 )
-#: Streams of rows on their way and of sums, where no kernel of the rank waits for them.
+#: Streams of rows and of sums in transit, which no kernel of the rank waits for.
 ROWS, SUMS, BACK = "rows to pool", "sums in pool", "sums from pool"
 
 
@@ -64,7 +65,7 @@ def attending(plan: Plan) -> int:
 
 
 def in_pool(builder: ProgramBuilder, job: Job) -> bool:
-    """Whether the program that is written is of the pool's GPUs."""
+    """Whether the program being written is that of a pool's GPU."""
     return size(job.plan) > 0 and builder.coordinates.get("dp", 0) >= attending(job.plan)
 
 
@@ -76,7 +77,7 @@ def of_all(job: Job, ranks: int) -> Job:
 
 
 def of_both(whole: WholeTokens) -> WholeTokens:
-    """Pieces that are written for GPUs of the pool and for those that attend, each its own."""
+    """The parts of a model, written differently for GPUs of the pool and for attending ones."""
 
     def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
         if in_pool(builder, job):
@@ -99,34 +100,34 @@ def of_both(whole: WholeTokens) -> WholeTokens:
 
 
 def context(plan: Plan, share: ContextShare) -> ContextShare:
-    """Those that attend keep the caches of all replicas."""
+    """Attending GPUs hold the caches of all replicas."""
     return replace(share, copies=plan.dp / max(1, attending(plan)))
 
 
 def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
-    """GPUs of the pool that share a node."""
+    """Groups of the pool's GPUs in a node."""
     near = plan.node_ranks("dp")
     return {POOL_NODE: {"dp": near}} if near > 1 else {}
 
 
 def elsewhere(builder: ProgramBuilder) -> list[int]:
-    """What the pool's GPUs do of a part that is none of theirs."""
+    """An empty kernel, for parts that the other GPUs compute."""
     return [builder.compute("of the other pool")]
 
 
 def rows_bytes(job: Job, tokens: int) -> float:
-    """Of so many tokens."""
+    """Bytes of ``tokens`` rows."""
     return tokens * job.model.hidden * job.activation_bytes
 
 
 def mean_bytes(job: Job, tokens: int) -> float:
-    """What a GPU receives of an exchange of all ``tokens`` on the mean: every node of the pool gets them, or sends."""
+    """Mean bytes that a GPU receives when ``tokens`` rows go to, or come from, every node of the pool."""
     nodes = size(job.plan) // job.plan.node_ranks("dp")
     return rows_bytes(job, tokens) * nodes / job.plan.dp
 
 
 def serve(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[int]:
-    """One layer of the pool's GPUs, in a program of their own."""
+    """One layer with experts on the pool's GPUs."""
     builder.part = "mlp"
     if not layer.kind.experts:
         return elsewhere(builder)
@@ -149,7 +150,7 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[int]:
 
 
 def send(builder: ProgramBuilder, job: Job, layer: ServingLayer, after: list[int], shared: Shared | None) -> list[int]:
-    """The experts' part of a layer on an attention GPU, of ``job`` the rows that it attends; when all is done."""
+    """The experts' part of a layer on an attention GPU, for the rows of ``job``; returns what completes it."""
     first, beside = attending(job.plan), job.plan.hiding.shared_beside
     moved = mean_bytes(job, job.tokens * first)
     normed = builder.compute("norm", layer.norm(job.tokens), after=after)
@@ -162,7 +163,7 @@ def send(builder: ProgramBuilder, job: Job, layer: ServingLayer, after: list[int
 
 
 def pooled(job: Job) -> Job:
-    """The job as one expert group over the pool's GPUs has it."""
+    """The job of one expert group over the pool's GPUs."""
     ranks = size(job.plan)
     plan = replace(job.plan, degrees={"dp": ranks, "ep": ranks}, options={}, together={})
     return replace(of_all(job, ranks), plan=plan)
@@ -178,14 +179,14 @@ def expert_bytes(job: Job) -> float:
 
 
 def buffers(job: Job, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
-    """What the pool's GPUs keep more than the others; and rows on their way."""
+    """Memory by which the pool's GPUs exceed the others, and rows in transit."""
     kept = served.weight_bytes(job, 1, job.chunks(0)) + served.cache_bytes(job, job.chunks(0))
     yield Buffer("expert_pool", max(0.0, expert_bytes(job) - kept), Lifetime.STEP)
     yield Buffer("workspace", 2.0 * rows_bytes(job, job.tokens * job.plan.dp), Lifetime.LAYER)
 
 
 def check(job: Job) -> Refusal:
-    """What it needs, and what it is not built for."""
+    """Why the plan does not fit."""
     plan, experts, ranks = job.plan, job.model.experts, size(job.plan)
     if not job.step.serves or job.work.load.prompts or job.drafts:
         return EXPERT_POOL, "is of steps that decode, without prompts and drafts"
@@ -214,7 +215,7 @@ def check(job: Job) -> Refusal:
 
 
 def notes(job: Job) -> Iterator[str]:
-    """Which GPUs do what."""
+    """Which GPUs attend."""
     first = attending(job.plan)
     yield f"GPUs 0 to {first - 1} attend, {first} to {job.plan.dp - 1} keep experts (`{EXPERT_POOL}`)"
 

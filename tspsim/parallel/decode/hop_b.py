@@ -1,7 +1,7 @@
-"""The all-to-all in two halves of the batch: one half's partial outputs travel while the other is attended.
+"""All-to-all in two halves of the batch: one half's partial outputs move while the other is attended.
 
-Helix's HOP-B (Bhatia et al. 2025, arXiv:2507.07120, §2.1.3) sends each request's as soon as it is attended; two halves
-pay the start of two exchanges and of two kernels, not of one for every request.
+Helix's HOP-B (Bhatia et al. 2025, arXiv:2507.07120, §2.1.3) sends each request's outputs as soon as it is attended; two
+halves pay the latency of two exchanges and two kernels instead of one per request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[
         moved = all_to_all.exchanged(half)
         arrived.append(builder.collective("all_to_all", axis, moved, f"outputs to heads {name}", after=[attended]))
         size += moved
-    merged = builder.compute("merge", partial.pass_over(size, "merge partial outputs"), after=arrived)
+    merged = builder.compute("merge", partial.combine_kernel(size, "merge partial outputs"), after=arrived)
     if not partial.share.keeps_all:
         return [merged]
     whole = partial.rows_of(partial.heads, partial.element)

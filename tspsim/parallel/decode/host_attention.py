@@ -1,24 +1,24 @@
-"""Attention of a share of the decoding sequences on the hosts' processors, whose memory keeps their caches.
+"""Attention of some decoding sequences on the hosts' processors, with their caches in host memory.
 
-The sequences fall into two parts. Of one the device attends, as ever; of the other, in every layer, queries and what is
-new of the cache go to the host, whose processors read the caches at the rate of their memory, and outputs come back.
-Meanwhile the device takes the first part through the whole layer, and then the second through what follows attention
-and through the next layer's projections (APEX, Fan et al. 2025, arXiv:2506.03296; NEO's asymmetric pipelining, Jiang et
-al. 2024, arXiv:2411.01142). With D and H for the kernels of a layer that the two parts take without attention, A the
-attention of the first, K the bytes of the second's caches, m those of its queries, outputs and new entries, b the link
-and r the rate at which a GPU's part of the host's memory is read,
+The device attends one part of the sequences. For the other part, in every layer, queries and new cache entries move to
+the host, whose processors read the caches at the rate of their memory, and outputs return. Meanwhile the device
+computes the whole layer for the first part, then for the second what follows attention and the next layer's projections
+(APEX, Fan et al. 2025, arXiv:2506.03296; NEO's asymmetric pipelining, Jiang et al. 2024, arXiv:2411.01142). With D and
+H the kernels of a layer without attention for the first and the second part, A the attention of the first, K the bytes
+of the second's caches, m those of its queries, outputs and new entries, b the link and r the rate at which a GPU's
+share of the host's memory is read,
 
-    layer = H + max(D + A, m/b + K/r),
+    layer = H + max(D + A, m/b + K/r).
 
-where weights are read twice: D + H are more than the kernels of all sequences at once, G, while few rows meet them.
-What the paper's test of profit compares is the ideal max(G + A, m/b + K/r), which no order of two parts reaches, and
-whose best share has both sides equal:
+Weights are read twice: D + H exceeds the kernels G of all sequences at once while rows are few. The paper's test of
+profit compares with the ideal max(G + A, m/b + K/r), which no order of two parts reaches, and whose best share has both
+sides equal:
 
     share* = (G + A' - m/b) / (A' + K'/r),     A', K' of all sequences.
 
-A GPU's memory is read ten to a hundred times as fast as its part of the host's: the share that costs no time is a few
-per cent, and what is bought is room for caches. Neither latencies of copies nor wake-ups of the host's threads are
-counted, nor the way of a prompt's cache to the host. Prompts are attended by the device.
+A GPU's memory is ten to a hundred times as fast as its share of the host's: the share that costs no time is a few per
+cent, and the gain is room for caches. Not counted: latencies of copies, wake-ups of host threads, the copy of a
+prompt's cache to the host. The device attends prompts.
 """
 
 from __future__ import annotations
@@ -39,43 +39,43 @@ from ..plan import Plan
 from ..registries import Option
 from ..residual import STANDARD, residual_of
 from ..scheme import WholeTokens
-from ..sought import Sought
+from ..search_rule import SearchRule
 from .elsewhere import cache_bytes, parted
 from .layer import mlp, project, share_of, sum_rows
 
 #: The key of a plan, and the axis whose ranks divide heads and columns.
 KEY, AXIS = "host_attention", "tp"
-#: Streams of the host's processors, and of what comes from it.
+#: Streams of the host's processors, and of results from the host.
 STREAM, RETURN = "host attention", "outputs from host"
 
 
 def share(plan: Plan) -> float:
-    """Of decoding sequences, those whose caches hosts keep."""
+    """Share of the decoding sequences whose caches are on hosts."""
     return float(plan.options.get(KEY, 0.0))
 
 
 def crossing_bytes(layer: ServingLayer, rows: Rows) -> tuple[float, float]:
-    """Bytes that go to the host for some rows in one layer, and that come back: queries and new entries, outputs."""
+    """Bytes per layer to the host (queries and new cache entries) and back (outputs)."""
     tokens, element = tokens_of(rows), layer.activation_bytes
-    return tokens * (layer.query_width + 2 * layer.kv_width) * element, tokens * layer.query_width * element
+    return tokens * (layer.query_width + 2 * layer.kv_width) * element, tokens * layer.output_width * element
 
 
 def in_parts(whole: WholeTokens) -> WholeTokens:
-    """Layers of both parts."""
+    """Layers written for both parts of the sequences."""
 
     def layer(builder: ProgramBuilder, job: Job, shard: LayerShard, position: int) -> list[int]:
         here, away = parted(job.rows, share(job.plan))
         if not away:
             return whole.layer(builder, job, shard, position)
-        ready = begun_there(builder, job, shard, away)
+        ready = begin_host_attention(builder, job, shard, away)
         done = whole.layer(builder, job.of_rows(here), shard, position) if here else []
         return [*done, *ready()]
 
     return replace(whole, layer=layer)
 
 
-def begun_there(builder: ProgramBuilder, job: Job, layer: LayerShard, away: Rows) -> Callable[[], list[int]]:
-    """One layer of the hosts' part up to the way back; what writes the rest of it, and says when it is complete."""
+def begin_host_attention(builder: ProgramBuilder, job: Job, layer: LayerShard, away: Rows) -> Callable[[], list[int]]:
+    """Write one layer of the hosts' part up to the outputs' return; returns a function that writes the rest."""
     assert isinstance(layer, ServingLayer)
     other, heads = job.of_rows(away), share_of(job, layer)
     builder.part = "attention"
@@ -99,7 +99,7 @@ def begun_there(builder: ProgramBuilder, job: Job, layer: LayerShard, away: Rows
 
 
 def refused(job: Job) -> Refusal:
-    """What it is not built for."""
+    """Why the plan or model does not fit."""
     plan, model = job.plan, job.model
     if not job.work.host_reads_bytes_per_s:
         return KEY, "needs a node whose host's memory bandwidth is known (`host_reads` in its file)"
@@ -123,7 +123,7 @@ def refused(job: Job) -> Refusal:
 
 
 def notes(job: Job) -> Iterator[str]:
-    """How much of the caches is there, and how long a layer of it takes."""
+    """How much of the caches is on hosts, and the time of a step to read it."""
     _, away = parted(job.rows, share(job.plan)) if job.step.serves else ((), ())
     if not away:
         return
@@ -148,8 +148,8 @@ FEATURES.register(
                 KEY,
                 Annotated[float, Field(gt=0, lt=1)],
                 None,
-                "of decoding sequences, those that hosts keep the caches of and attend",
-                Sought(
+                "share of the decoding sequences whose caches hosts keep and attend",
+                SearchRule(
                     why_not="buys room for caches, not rate: state it to try",
                     of=lambda model, work: (
                         work.step.serves and bool(work.load.batch) and work.host_reads_bytes_per_s > 0.0

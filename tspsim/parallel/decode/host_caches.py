@@ -1,16 +1,15 @@
-"""Caches of some sequences in the host's memory, or in a pool of memory, copied to the device ahead of their attention
-(FlexGen, Sheng et al. 2023; FengHuang's pool, Li et al. 2025, arXiv:2511.10753, whose caches are paged in a tensor
-ahead).
+"""Caches of some sequences in host memory, or in a memory pool, copied to the device ahead of attention.
 
-``host_caches: φ`` keeps so many of the decoding sequences there. In every layer their keys and values come over the
-link on a stream of their own, into one of two buffers, once the attention of the layer before the last has left it;
-attention of all sequences is one call and waits for them; what the step adds to them goes back. With K bytes of a
-layer's caches that are away on a rank, b of the link and C the kernels of a layer, n layers take
+FlexGen (Sheng et al. 2023); FengHuang's pool (Li et al. 2025, arXiv:2511.10753), which pages caches one tensor ahead.
+``host_caches: φ`` keeps the share φ of the decoding sequences there. In every layer their keys and values arrive on a
+stream of their own in one of two buffers, as soon as the attention of the layer before the last has left it. Attention
+of all sequences is one call and waits for them; new entries are copied back. With K bytes of a layer's remote caches
+per rank, link bandwidth b and C seconds of a layer's kernels, n layers take
 
     K/b + (n - 1)·max(C, K/b) + C.
 
-The device's own memory is 60 to 150 times as fast as a host's link, so a layer hides little of it: room, not speed. Of
-a pool whose links carry what memory does it costs next to nothing.
+Device memory is 60 to 150 times as fast as a host's link, so a layer hides little of it: the gain is room, not speed. A
+pool with links as fast as memory costs next to nothing.
 """
 
 from __future__ import annotations
@@ -30,32 +29,32 @@ from ..ledger import Buffer, Lifetime
 from ..pipeline import Chunk, Refusal
 from ..plan import Plan
 from ..registries import ContextShare, Option
-from ..sought import Sought, decodes
+from ..search_rule import SearchRule, decodes
 from .elsewhere import cache_bytes, parted
 
-#: The key of a plan, and the stream that caches come on.
+#: The key of a plan, and the stream of the copies.
 KEY, STREAM = "host_caches", "caches from host"
-#: Layers whose caches a rank has room for: one that is attended, and one that comes.
+#: Layers whose remote caches have room on a rank: one attended, one arriving.
 BUFFERS = 2
 
 
 def share(plan: Plan) -> float:
-    """Of decoding sequences, those whose caches are away."""
+    """Share of the decoding sequences whose caches are remote."""
     return float(plan.options.get(KEY, 0.0))
 
 
-def away(job: Job) -> Rows:
-    """The rows of a pass whose caches are."""
+def remote_rows(job: Job) -> Rows:
+    """Rows of a pass whose caches are remote."""
     return parted(job.rows, share(job.plan))[1] if share(job.plan) else ()
 
 
-def brought_ahead(attend: Attend) -> Attend:
-    """Attention that waits for the caches that come."""
+def attention_after_caches(attend: Attend) -> Attend:
+    """Attention that waits for the arriving caches."""
 
     def write(
         builder: ProgramBuilder, job: Job, layer: ServingLayer, share: ContextShare, after: list[int]
     ) -> list[int]:
-        here = bring(builder, job, layer, share.attended)
+        here = fetch_caches(builder, job, layer, share.attended)
         ready = attend(builder, job, layer, share, [*after, *here])
         attended(builder, job, layer, share.attended, ready[0])
         return ready
@@ -63,9 +62,9 @@ def brought_ahead(attend: Attend) -> Attend:
     return write
 
 
-def bring(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int) -> list[int]:
-    """Copy a layer's caches of those; what its attention waits for."""
-    rows = away(job)
+def fetch_caches(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int) -> list[int]:
+    """Copy a layer's remote caches; returns the dependencies of its attention."""
+    rows = remote_rows(job)
     size = cache_bytes(layer, shards, rows) if rows else 0.0
     if not size:
         return []
@@ -75,8 +74,8 @@ def bring(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int) -
 
 
 def attended(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int, kernel: int) -> None:
-    """Their room is free once ``kernel`` is over, and what it added to them goes back."""
-    rows = away(job)
+    """Free the buffer after ``kernel``, and copy new entries back."""
+    rows = remote_rows(job)
     if not rows or not cache_bytes(layer, shards, rows):
         return
     builder.buffers(STREAM, BUFFERS, 1).used(0, kernel)
@@ -87,11 +86,11 @@ def attended(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int
 
 
 def arriving_bytes(job: Job) -> float:
-    """Bytes of a step's caches that come to a rank of the stage that gets most."""
+    """Bytes of a step's remote caches that arrive at a rank, of the stage with most."""
     if not share(job.plan):
         return 0.0
     shards = job.scheme.context(job.plan).attended
-    passes = [away(job.at(index)) for index in range(len(job.passes))]
+    passes = [remote_rows(job.at(index)) for index in range(len(job.passes))]
 
     def stage_bytes(stage: int) -> float:
         kinds = job.blocks(job.chunks(stage))
@@ -106,14 +105,16 @@ def arriving_bytes(job: Job) -> float:
 
 
 def buffers(job: Job, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
-    """Room for two layers' caches."""
+    """Room for two layers' remote caches."""
     layers = [job.layer(job.plan.tp, block) for block in dict.fromkeys(job.model.blocks)]
-    widest = max(cache_bytes(layer, job.plan.tp, away(job)) for layer in layers if isinstance(layer, ServingLayer))
+    widest = max(
+        cache_bytes(layer, job.plan.tp, remote_rows(job)) for layer in layers if isinstance(layer, ServingLayer)
+    )
     yield Buffer("cache_buffers", BUFFERS * widest, Lifetime.STEP)
 
 
 def refused(job: Job) -> Refusal:
-    """What it is not built for."""
+    """Why the plan or model does not fit."""
     plan, model = job.plan, job.model
     if not job.work.host_bytes_per_s:
         return KEY, "needs a node whose link to its host's memory is known"
@@ -131,7 +132,7 @@ def refused(job: Job) -> Refusal:
 
 
 def notes(job: Job) -> Iterator[str]:
-    """How much comes every step, and how long that takes at best."""
+    """Bytes of caches that arrive each step, and their least time."""
     size = arriving_bytes(job) if job.step.serves else 0.0
     if size:
         yield (
@@ -149,9 +150,9 @@ FEATURES.register(
                 KEY,
                 Annotated[float, Field(gt=0, lt=1)],
                 None,
-                "of decoding sequences, those whose caches lie in the host's memory or a pool, and come ahead of "
+                "share of the decoding sequences whose caches lie in host memory or a memory pool, and arrive ahead of "
                 "attention",
-                Sought(
+                SearchRule(
                     why_not="slower than attention on the hosts, which is tried, of all but few sequences",
                     of=lambda model, work: (
                         decodes(model, work) and bool(work.load.batch) and work.host_bytes_per_s > 0.0
@@ -165,6 +166,6 @@ FEATURES.register(
         notes=notes,
         buffers=buffers,
         context=lambda plan, context: replace(context, hosts=share(plan)),
-        attends=brought_ahead,
+        attends=attention_after_caches,
     )
 )

@@ -1,16 +1,16 @@
-"""How ranks with parts of a context agree on the tokens that an indexer chooses: one object that registers itself.
+"""How ranks with parts of a context agree on the tokens that an indexer selects: the contract, and the registry.
 
-DeepSeek Sparse Attention attends the ``topk`` best of *all* tokens (DeepSeek-AI 2025, DeepSeek-V3.2, §2.1), and under
-shared contexts a rank has every p-th key. In a layer that owns an indexer, n queries:
+DeepSeek Sparse Attention attends the ``topk`` best of *all* tokens (DeepSeek-AI 2025, DeepSeek-V3.2, §2.1), and with
+shared contexts a rank has every p-th key. In a layer with an indexer, for n queries:
 
-    exact       a rank scores its keys and keeps the best k; scores with their places are gathered, and every rank
-                chooses k among p·k candidates, of which it attends those that it has
-    scores      scores alone travel: which rank has a candidate follows from where it stands in what was gathered;
-                queries are gathered meanwhile
-    replicated  the keys stand whole on every rank, which scores and chooses alone: nothing travels
-    union       every rank attends the best k of its own part: nothing travels, and up to p·k tokens are attended
+    exact       a rank scores its keys and keeps the best k; scores and positions are gathered, and every rank selects
+                k of p·k candidates and attends those that it holds
+    scores      scores alone are gathered: their place in the result tells a candidate's rank; queries are gathered
+                meanwhile
+    replicated  every rank has all keys, and scores and selects alone: no exchange
+    union       every rank attends the best k of its own part: no exchange, and up to p·k tokens are attended
 
-The places that were chosen stay for the layers that own no indexer.
+Layers without an indexer use the last selection.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from ..job import Job
 from ..pipeline import Refusal
 from ..reasons import CHANGES_NUMBERS
 from ..registries import Option
-from ..sought import decodes, sought_objects
+from ..search_rule import decodes, rule_for_objects
 
-#: The key of a plan, and what it is where none is stated: what vLLM and ATOM run.
+#: The key of a plan, and its default: as in vLLM and ATOM.
 KEY, USUAL = "index_exchange", "exact"
 
 
 @dataclass(frozen=True)
 class IndexExchange:
-    """How the best tokens of all are known to ranks that each have some of a context.
+    """How ranks that each hold a part of a context determine the best tokens of all.
 
     Attributes
     ----------
     name, summary
-        What a plan's ``index_exchange`` calls it, and a line for the catalogue.
+        Its name in a plan's ``index_exchange``, and a line for the catalogue.
     candidate_bytes
-        Of a candidate on its way to all ranks: its score, and where it is; 0: none travels.
+        Bytes of an exchanged candidate (score, position); 0: none is exchanged.
     whole
         Every rank keeps and scores the keys of all tokens.
     apart
         A rank attends the best of its own part, not its share of the best of all.
     beside
-        Queries are gathered while keys are scored; otherwise when it is known what is attended.
+        Queries are gathered while keys are scored; otherwise after the selection.
     source
         Who runs it.
     why_not
-        Why a search over plans does not try it; empty: it does.
+        Why a search over plans skips it; empty: it does not.
     """
 
     name: str
@@ -67,19 +67,19 @@ class IndexExchange:
 INDEX_EXCHANGES: Registry[IndexExchange] = Registry("index exchange", "tspsim.index_exchanges", IndexExchange)
 
 
-#: The one of a plan.
+#: Plan → its index exchange.
 index_exchange_of = INDEX_EXCHANGES.named_by(KEY, USUAL)
 
 
 def chooses(job: Job) -> bool:
-    """Ranks attend parts of a context of which a layer chooses."""
+    """Whether ranks attend parts of a context of which a layer selects tokens."""
     return job.scheme.context(job.plan).ranks > 1 and any(
         job.model.attention_of(block).chooses for block in job.model.distinct
     )
 
 
 def variants(model: Architecture, keys: Mapping[str, Any], shares: Callable[[], bool]) -> Iterator[Mapping[str, Any]]:
-    """What a search adds to keys of a plan whose ranks share contexts: every way that computes the same."""
+    """Keys that a search adds to a plan whose ranks share contexts: every exchange with the same result."""
     yield {}
     if KEY not in keys and any(model.attention_of(block).chooses for block in model.distinct) and shares():
         others = (
@@ -89,7 +89,7 @@ def variants(model: Architecture, keys: Mapping[str, Any], shares: Callable[[], 
 
 
 def refused_choice(job: Job) -> Refusal:
-    """Why a plan cannot say how tokens are chosen; None where it can."""
+    """Why a plan cannot state an index exchange; None if it can."""
     if KEY not in job.plan.options:
         return None
     if not any(job.model.attention_of(block).chooses for block in job.model.distinct):
@@ -139,7 +139,7 @@ OPTION = Option(
     INDEX_EXCHANGES,
     None,
     "how ranks that share contexts agree on what an indexer chooses",
-    sought_objects(
+    rule_for_objects(
         lambda work: INDEX_EXCHANGES.values(),
         of=lambda model, work: decodes(model, work) and any(model.attention_of(b).chooses for b in model.distinct),
         used=chooses,

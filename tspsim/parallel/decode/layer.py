@@ -1,8 +1,9 @@
-"""A layer, and the head, of a serving step whose tokens all ranks have: what heads and columns divide, two all-reduces,
-and between them attention over contexts that ranks may share; then logits, and a token chosen.
+"""A layer and the head of a serving step in which all ranks have every token: divided heads and columns, two
+all-reduces, and attention over contexts that ranks may share; then logits and sampling.
 
-Decoding rows attend a part of their contexts each and merge it (:mod:`tspsim.parallel.decode.exchange`). Prompts attend
-a rank's own heads: of what is cached of them the other ranks' parts are gathered first.
+For decoding rows each rank attends a part of the contexts, and results are merged
+(:mod:`tspsim.parallel.decode.exchange`). Prompts attend a rank's own heads, after gathering the other ranks' parts of
+their cached contexts.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from ...operators import Gemm, MemoryBound, Operator, Role
 from ..builder import ProgramBuilder
 from ..experts import expert, expert_serving
 from ..feature import attending
-from ..job import Job
+from ..job import Job, MadeOfRows
 from ..registries import ContextShare, in_heads
 from ..residual import residual_of
 from . import expert_pool
 from .exchange import FP32, Partial, exchange_of
 from .index_exchange import index_exchange_of
 
-#: Of a token's mean squares of Q and of K over all heads, in fp32.
+#: Bytes per token of the mean squares of Q and of K over all heads, in fp32.
 SQUARES_BYTES = 8
 
 
 def share_of(job: Job, layer: ServingLayer) -> ContextShare:
-    """How a layer's contexts are shared: of one that keeps no tokens heads are divided, and nothing else."""
+    """How a layer's contexts are shared; in a layer without a cache of tokens only heads are divided."""
     share = job.scheme.context(job.plan)
     if share.ranks > 1 and not layer.attention_kind.divides_context:
         return in_heads(share.own)
@@ -38,24 +39,31 @@ def share_of(job: Job, layer: ServingLayer) -> ContextShare:
 
 
 def of_shards(layer: ServingLayer, shards: int) -> ServingLayer:
-    """The layer divided by another number of ranks."""
+    """The layer divided by ``shards`` ranks."""
     return layer if layer.shards == shards else replace(layer, shards=shards)
 
 
 def operators_of(
     job: Job, layer: ServingLayer, make: Callable[[ServingLayer, Rows], tuple[Operator, ...]]
 ) -> tuple[Operator, ...]:
-    """What a method of its kind makes of a layer's attention over all rows of a pass: layers that differ in their MLP
-    alone have the same."""
+    """Operators of a layer's attention over all rows of a pass, cached: layers that differ in the MLP alone share
+    them."""
     block, operators = layer.kind, job.attention_operators
     key = make.__name__, layer.shards, block.window, block.chunk, block.attention, block.indexer, block.compression
     if key not in operators:
-        operators[key] = make(layer, job.rows)
-    return operators[key]
+        operators[key] = MadeOfRows(make, layer, make(layer, job.rows))
+    return operators[key].operators
+
+
+def attends_alone(job: Job) -> bool:
+    """Whether of all that is written of such a step :func:`operators_of` alone looks at the rows of a pass: contexts
+    are on one rank, and no feature, and no branches of a stream, attend in another way."""
+    ranks, branches = job.scheme.context(job.plan).ranks, job.work.load.streams.branches
+    return ranks == 1 and not branches and attending(job, attend) is attend
 
 
 def serve_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str) -> list[int]:
-    """One layer; ``layer`` is the part of a rank of ``axis``, whose ranks divide heads and columns."""
+    """Write one layer; ``layer`` is the shard of a rank of ``axis``, whose ranks divide heads and columns."""
     assert isinstance(layer, ServingLayer)
     builder.part = "attention"
     share = share_of(job, layer)
@@ -79,13 +87,15 @@ def serve_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str)
 def project(
     builder: ProgramBuilder, job: Job, layer: ServingLayer, share: ContextShare, axis: str, before: list[int]
 ) -> tuple[int, int]:
-    """Norm, and queries, keys and values; returns the first instruction and the last. Ranks that own a part of every
-    matrix divide what others have whole, and gather what each makes of it."""
+    """Write norm, queries, keys and values; returns the first instruction and the last.
+
+    Ranks that own a part of every matrix divide the undivided projections, and gather the results.
+    """
     kind, tokens = layer.attention_kind, job.tokens
     waiting: list[Operator] = [layer.norm(tokens)]
     entering = operators_of(job, layer, kind.enter)
     first, ready, width = -1, list(before), 0
-    ranks = job.scheme.whole_ranks(job)
+    ranks = job.scheme.tensor_ranks(job)
 
     def flush(name: str) -> None:
         nonlocal first, ready, waiting
@@ -118,7 +128,7 @@ def project(
 
 
 def attend(builder: ProgramBuilder, job: Job, layer: ServingLayer, share: ContextShare, after: list[int]) -> list[int]:
-    """Attention of a rank's heads over whole contexts, or merged from the parts of them that ranks hold."""
+    """Attention of a rank's heads over whole contexts, or merged from the ranks' parts."""
     kind, rows = layer.attention_kind, job.rows
     own = of_shards(layer, share.own)
     if share.ranks == 1:
@@ -135,8 +145,8 @@ def attend(builder: ProgramBuilder, job: Job, layer: ServingLayer, share: Contex
 
 
 def attend_branches(job: Job, own: ServingLayer) -> tuple[Operator, ...]:
-    """Streams' own tokens, each by itself; the context before them once for all streams of a sequence; and both parts'
-    outputs merged by their log-sum-exps. Of a window, which ends in branches sooner or later, each reads its own."""
+    """Attend each stream's own tokens, and the shared context once for all streams of a sequence; merge both by their
+    log-sum-exps. Windowed layers read each stream's window whole, which ends in its own tokens eventually."""
     kind = own.attention_kind
     if own.kind.window:
         return kind.attend(own, job.rows)
@@ -148,7 +158,7 @@ def attend_branches(job: Job, own: ServingLayer) -> tuple[Operator, ...]:
 
 
 def gather_cached(builder: ProgramBuilder, job: Job, layer: ServingLayer, share: ContextShare) -> list[int]:
-    """What the other ranks hold of the prompts' cached contexts, of this rank's heads."""
+    """Gather the other ranks' parts of the prompts' cached contexts, of this rank's heads."""
     size = cached_bytes(layer, share, job.rows)
     if not size:
         return []
@@ -158,7 +168,7 @@ def gather_cached(builder: ProgramBuilder, job: Job, layer: ServingLayer, share:
 
 
 def cached_bytes(layer: ServingLayer, share: ContextShare, rows: Rows) -> float:
-    """Cache of a rank's own heads behind the prompts, in one layer."""
+    """Cache bytes of a rank's own heads behind the prompts, in one layer; 0 if contexts are not shared."""
     if share.ranks == 1:
         return 0.0
     use, prompts = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache), prefilled(rows)
@@ -169,20 +179,22 @@ def cached_bytes(layer: ServingLayer, share: ContextShare, rows: Rows) -> float:
 
 
 def _heads(layer: ServingLayer, parts: int) -> int:
-    """Parts that the cache's heads are cut into."""
+    """Number of parts that the cache's heads are divided into."""
     return min(parts, layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache).heads)
 
 
 def hand_on_entries(builder: ProgramBuilder, prompts: Partial, after: list[int]) -> None:
-    """Keys and values of prompts to the ranks that keep them, beside what follows."""
+    """Send keys and values of prompts to the ranks that keep them, beside what follows."""
     if prompts.entries:
         name = "new entries to their ranks"
         builder.collective("all_to_all", prompts.share.axis, prompts.entries, name, after=after, stream="context")
 
 
 def mlp(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis: str, after: list[int]) -> tuple[int, list[int]]:
-    """The MLP or experts of a rank, and their sum; tokens whose experts are on other replicas go there. Returns its
-    first kernel, of those that stay, and when all is done."""
+    """Write a rank's MLP or experts and their sum, with expert parallelism over replicas if there is any.
+
+    Returns the first kernel, and the instructions that complete the layer.
+    """
     builder.part = "mlp"
     residual = residual_of(job.plan)
     tokens = job.tokens
@@ -200,13 +212,13 @@ def mlp(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis: str, after
     else:
         multiplied = builder.compute("norm, MLP", layer.norm(tokens), *products, after=after)
     if layer.kind.experts and job.sums_over_experts:
-        # What all ranks of sp add of shared experts alike counts once.
+        # Shared experts, equal on all ranks of sp, count once.
         return multiplied, [summed(builder, job, "ep", multiplied, "sum experts")]
     return multiplied, [sum_rows(builder, job, axis, multiplied, "sum MLP", sums=residual.sums_mlp)]
 
 
 def shared_experts(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis: str) -> expert.Shared | None:
-    """Shared experts beside routed ones on other ranks, and their sum."""
+    """A function that writes the shared experts beside routed ones on other ranks, with their sum; None: none."""
     if not layer.ffn:
         return None
     tokens = job.tokens
@@ -220,8 +232,8 @@ def shared_experts(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis:
 
 
 def sum_rows(builder: ProgramBuilder, job: Job, axis: str, after: int, name: str, *, sums: bool = True) -> int:
-    """Partial sums of all tokens' rows, everywhere; nothing where the residual stream has no sum here."""
-    if job.scheme.whole_ranks(job) == 1 or not sums:
+    """Sum all tokens' rows over the ranks; nothing if one rank has all, or the residual stream has no sum here."""
+    if job.scheme.tensor_ranks(job) == 1 or not sums:
         return after
     return summed(builder, job, axis, after, name)
 
@@ -233,14 +245,14 @@ def summed(builder: ProgramBuilder, job: Job, axis: str, after: int, name: str) 
 
 # --- the head -------------------------------------------------------------------------------------------------
 
-#: Of a logit as ranks exchange it.
+#: Bytes of a logit in the exchange between ranks.
 LOGIT_BYTES = 2.0
 
 
 def sampled_head(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str) -> None:
-    """Every rank of an axis multiplies its part of the vocabulary; the logits are gathered and a token is chosen.
+    """Every rank of an axis multiplies its part of the vocabulary; logits are gathered and a token is sampled.
 
-    Where that axis divides the tokens, the last ones of the prompts come from their ranks first.
+    If the axis divides the tokens, the prompts' last tokens are first sent to all its ranks.
     """
     tokens, ranks = job.head_tokens, job.plan.degree(axis)
     normed = job.tokens if job.work.stack.engine.norms_all else tokens

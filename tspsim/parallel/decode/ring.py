@@ -1,7 +1,6 @@
-"""The cache itself travels: parts of the contexts hop from rank to rank, as Ring Attention has it (Liu et al. 2023).
+"""The cache itself moves: parts of the contexts hop from rank to rank, as in Ring Attention (Liu et al. 2023).
 
-What Tree Attention is published against. A step moves (p − 1) times the cache that a rank holds, for one query a
-sequence.
+The baseline of Tree Attention. A step moves (p − 1) times the cache of a rank, for one query per sequence.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from .exchange import DECODE_EXCHANGES, DecodeExchange, Partial
 
 
 def block_bytes(partial: Partial) -> float:
-    """Cache of the rows that a rank holds in one layer."""
+    """Bytes of the rows' cache that a rank holds in one layer."""
     layer, share = partial.layer, partial.share
     use = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache)
     token = use.token_bytes / min(share.attended, use.heads)
@@ -24,23 +23,23 @@ def block_bytes(partial: Partial) -> float:
 
 
 def own_layer(partial: Partial) -> ServingLayer:
-    """Of the heads that a rank goes on with, over one part of the contexts."""
+    """The layer with the rank's own heads, over one part of the contexts."""
     return replace(partial.attending, shards=partial.share.own)
 
 
 def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[int]:
-    """p − 1 hops: a rank's own heads attend the part that is here while the next arrives."""
+    """p − 1 hops: a rank's own heads attend the present part while the next arrives."""
     share, layer, size = partial.share, own_layer(partial), block_bytes(partial)
     here = after = partial.choose(builder, list(after))
     if partial.entries:
         entries = partial.entries * partial.ranks
         here = [builder.collective("all_gather", share.axis, entries, "new entries", after=after)]
-    merge = partial.pass_over(3 * partial.rows_of(partial.own_heads, partial.element), "merge blocks")
+    merge = partial.combine_kernel(3 * partial.rows_of(partial.own_heads, partial.element), "merge blocks")
     arrived, last = here, here
     for step in range(partial.ranks):
         leaving: list[int] = []
         if step + 1 < partial.ranks:
-            # Two buffers: the part that arrives next lands where the one before this was read from.
+            # Two buffers: a part may arrive when the one two steps before it has been attended.
             waits = [*arrived, *last]
             leaving = [builder.ring_hop(share.axis, size, f"cache hop {step + 1}", after=waits, stream="context")]
         operators: tuple[Operator, ...] = partial.layer.attention_kind.attend_chosen(layer, partial.rows)
@@ -52,7 +51,7 @@ def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[
 
 
 def received_bytes(partial: Partial) -> float:
-    """(p − 1) parts of the cache, and what ranks with other heads add to this rank's."""
+    """Bytes of p − 1 parts of the cache, and of entries that ranks with other heads produce for this one."""
     return (partial.ranks - 1) * (round(block_bytes(partial)) + partial.entries)
 
 

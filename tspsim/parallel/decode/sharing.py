@@ -1,4 +1,4 @@
-"""What schemes say of shared contexts: bytes received, memory, and plans that do not go with them."""
+"""Shared contexts as schemes declare them: bytes received, buffers, and plans that do not fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .layer import cached_bytes, share_of
 
 
 def shared_layers(job: Job) -> list[ServingLayer]:
-    """The model's kinds of layer in a step whose tokens all ranks have."""
+    """The model's kinds of layer, in a step in which all ranks have every token."""
     if not job.step.serves or job.token_shards > 1:
         return []
     layers = [job.layer(job.scheme.shards(job), block) for block in dict.fromkeys(job.model.blocks)]
@@ -25,8 +25,8 @@ def shared_layers(job: Job) -> list[ServingLayer]:
 
 
 def exchanged_bytes(job: Job) -> float:
-    """Bytes that a rank receives for a layer's shared contexts, of the kind of layer that needs least: merging what
-    decodes, and what prompts have cached."""
+    """Bytes that a rank receives for a layer's shared contexts (merged decodes, prompts' cached contexts), of the kind
+    of layer with least."""
     share = job.scheme.context(job.plan)
     dealt = []
     for layer in shared_layers(job):
@@ -56,7 +56,7 @@ def exchange_buffers(job: Job) -> Iterator[Buffer]:
 
 
 def refused_exchange(job: Job) -> Refusal:
-    """Why a serving step cannot share contexts as its plan says; None where it can."""
+    """Why a serving step cannot share contexts as its plan states; None if it can."""
     share = job.scheme.context(job.plan)
     if not job.step.serves or share.ranks == 1:
         return refused_choice(job) if job.step.serves else None

@@ -9,29 +9,29 @@ from .exchange import DECODE_EXCHANGES, FP32, DecodeExchange, Partial
 
 
 def reduced(partial: Partial) -> float:
-    """Bytes that are all-reduced: the maximum, numerators and denominators, all in fp32."""
+    """Bytes that are all-reduced: the maximum, numerators and denominators, in fp32."""
     return 2 * partial.numbers(partial.heads) + partial.rows_of(partial.heads, FP32)
 
 
 def attend_and_rescale(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[int]:
-    """Each rank's numerators and denominators, to the base of the largest log-sum-exp of all."""
+    """Each rank's numerators and denominators, scaled to the largest log-sum-exp of all ranks."""
     share, heads = partial.share, partial.heads
     ready = partial.gather(builder, after)
     attended = builder.compute("attention over a part", *partial.attend(), after=ready)
     largest = builder.collective("all_reduce", share.axis, partial.numbers(heads), "largest score", after=[attended])
     size = partial.rows_of(heads, partial.element + FP32) + 2 * partial.numbers(heads)
-    return [builder.compute("rescale", partial.pass_over(size, "rescale numerators"), after=[largest])]
+    return [builder.compute("rescale", partial.combine_kernel(size, "rescale numerators"), after=[largest])]
 
 
 def divide(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[int]:
-    """Numerators by denominators, of the heads that this rank goes on with."""
+    """Divide numerators by denominators, of this rank's own heads."""
     own = partial.own_heads
     size = partial.rows_of(own, partial.element + FP32) + partial.numbers(own)
-    return [builder.compute("divide", partial.pass_over(size, "divide by denominators"), after=after)]
+    return [builder.compute("divide", partial.combine_kernel(size, "divide by denominators"), after=after)]
 
 
 def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[int]:
-    """Maximum, numerators, denominators: three all-reduces, one after the other."""
+    """Three all-reduces in order: maximum, numerators, denominators."""
     axis, heads = partial.share.axis, partial.heads
     ready = attend_and_rescale(builder, partial, after)
     ready = [builder.collective("all_reduce", axis, partial.rows_of(heads, FP32), "numerators", after=ready)]
@@ -40,7 +40,7 @@ def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[
 
 
 def attend_fused(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[int]:
-    """Numerators and denominators in one vector."""
+    """Two all-reduces: the maximum, then numerators and denominators in one vector."""
     heads = partial.heads
     size = partial.rows_of(heads, FP32) + partial.numbers(heads)
     ready = attend_and_rescale(builder, partial, after)
@@ -49,7 +49,7 @@ def attend_fused(builder: ProgramBuilder, partial: Partial, after: list[int]) ->
 
 
 def received_bytes(partial: Partial) -> float:
-    """2(p − 1)/p of what is reduced, n·m·(d + 2) in fp32, and (p − 1)/p of what is gathered."""
+    """2(p − 1)/p of the reduced bytes, n·m·(d + 2) fp32 numbers, and (p − 1)/p of the gathered bytes."""
     return partial.away * (2 * reduced(partial) + partial.gathered)
 
 

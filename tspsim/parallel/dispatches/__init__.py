@@ -1,4 +1,4 @@
-"""Ways for tokens to reach experts that know where those are, one file each."""
+"""Token dispatches that use the placement of experts, one file each."""
 
 from . import predicted, staying
 

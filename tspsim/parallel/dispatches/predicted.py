@@ -1,11 +1,12 @@
-"""Tokens and experts placed by prediction (Speculative MoE, later Sem-MoE; Li et al. 2025, arXiv 2503.04398).
+"""Dispatch with tokens and experts placed by prediction (Speculative MoE, later Sem-MoE; Li et al. 2025,
+arXiv 2503.04398).
 
-Offline, tokens and experts that go together are put on one device; a request goes to the rank where most of its tokens'
-experts are, and under tensor-parallel attention the reduce-scatter behind it hands every token to its predicted rank
-(in another order: the same bytes). What is left for dispatch and combine are the copies that were predicted wrong: with
-a local rate r (``routing.local_rate``: of all choices those that fall on the token's own rank; 1/N where nothing is
-predicted) both carry (1 − r)/(1 − 1/N) of the bytes. What tables and lookups take is not counted (published: 1 %), nor
-an all-to-all that the form under tensor-parallel attention is said to save.
+Tokens and experts that go together are placed on one device offline; a request goes to the rank with most of its
+tokens' experts, and under tensor-parallel attention the reduce-scatter after it sends every token to its predicted rank
+(the same bytes in another order). Dispatch and combine then carry mispredicted copies alone: with local rate r
+(``routing.local_rate``: share of the choices that fall on the token's own rank; 1/N without prediction), (1 − r)/(1 −
+1/N) of the bytes. Not counted: tables and lookups (published: 1 %), and an all-to-all that the variant for
+tensor-parallel attention is said to save.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..routing import ExpertRouting
 
 
 def left(routing: ExpertRouting, experts: Experts, ranks: int) -> tuple[float, float]:
-    """Of the bytes of a random placement, those that still travel, there and back.
+    """Bytes that still move, dispatch and combine, over those of a random placement.
 
     >>> left(ExpertRouting(local_rate=0.62), Experts(64, 6, 1408), 4)[0]
     0.5066666666666667

@@ -1,17 +1,18 @@
-"""Tokens that stay where their expert was (ExFlow, Yao et al. 2024, arXiv 2401.08383): one exchange a layer, not two.
+"""Tokens that stay with their experts (ExFlow, Yao et al. 2024, arXiv 2401.08383): one exchange per layer, not two.
 
-Every rank keeps the contexts of all sequences of the group, so that a token's attention can run anywhere; new keys and
-values go to all ranks, beside what follows. Experts are placed so that a token's next expert is often on the same rank
-(:mod:`tspsim.parallel.affinity`): p, of tokens and layers, 1/N at random. A token of k experts follows its first one;
-copies go to the others' ranks and their sums come back to it. With D(N, k) distinct ranks a token's rank sends
+Every rank keeps the contexts of all sequences of the group, so that a token's attention can run on any rank; new keys
+and values go to all ranks, beside what follows. Experts are placed so that a token's next expert is often on the same
+rank (:mod:`tspsim.parallel.affinity`): with probability p over tokens and layers, 1/N at random. A token with k experts
+moves to the first one's rank; copies go to the others' ranks, and their sums return to it. With D(N, k) distinct ranks
+a token's rank sends
 
-    there  D − p − (1 − p)·(D − 1)/(N − 1)    copies, of a random placement D·(N − 1)/N
-    back   D − 1                              sums, otherwise D·(N − 1)/N: none at k = 1
+    dispatch  D − p − (1 − p)·(D − 1)/(N − 1)    copies; at random placement D·(N − 1)/N
+    combine   D − 1                              sums; otherwise D·(N − 1)/N; none at k = 1
 
-The paper has k = 1 or 2, and neither tensor-parallel attention nor the exchange of keys and values in its notes (which
-attention on any rank needs); for k > 1 the rows above are derived here. ``staying`` places experts on ranks at once;
-``staying_by_nodes``, as the paper does, on nodes first and then on their GPUs: q of the tokens stay in their node, of
-the others' copies as many leave it as chance has it, and what crosses nodes is less, what crosses links inside more.
+The paper has k = 1 or 2, no tensor-parallel attention, and does not mention the exchange of keys and values that
+attention on any rank needs; for k > 1 the rows above are derived here. ``staying`` places experts on ranks at once;
+``staying_by_nodes``, like the paper, first on nodes, then on their GPUs: a share q of the tokens stays in its node, the
+others' copies leave it as often as at random, so that less crosses nodes and more crosses links inside.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..routing import ExpertRouting
 
 
 def left(routing: ExpertRouting, experts: Experts, ranks: int) -> tuple[float, float]:
-    """Of the bytes of two exchanges at a random placement, those that still travel, there and back.
+    """Bytes that still move, dispatch and combine, over those of two exchanges at random placement.
 
     >>> from math import isclose
     >>> even = left(ExpertRouting(affinity=0.0), Experts(16, 1, 64), 4)
@@ -42,7 +43,7 @@ def note(routing: ExpertRouting, experts: Experts, ranks: int) -> str:
 
 
 def left_by_nodes(routing: ExpertRouting, experts: Experts, ranks: int, nodes: int) -> NodeShares:
-    """The same with experts on nodes first, and of what travels the shares between nodes.
+    """:func:`left` with experts placed on nodes first, and of what moves the shares between nodes.
 
     >>> left_by_nodes(ExpertRouting(affinity=1.0), Experts(16, 1, 64), 4, 2)
     (0.0, 0.0, 0.0, 0.0)

@@ -1,14 +1,13 @@
 """Mixture of experts: a layer's routed MLP under any scheme, with or without expert parallelism.
 
-With ``ep`` = N > 1 each rank of an expert group holds E/N whole experts. A rank's own tokens go to the ranks of their
-experts and come back summed (*dispatch* and *combine*): two all-to-alls a forward, two of their gradients a backward
-(Lepikhin et al. 2020, GShard, §3; Rajbhandari et al. 2022, DeepSpeed-MoE, §5). How many copies of a token travel is the
-dispatch's business (:mod:`tspsim.parallel.dispatch`). Without expert groups every rank has all experts, or with ``tp``
-a part of the columns of each.
+With ``ep`` = N > 1 each rank of an expert group holds E/N whole experts. Tokens go to the ranks of their experts and
+return summed (*dispatch* and *combine*): two all-to-alls per forward, two of gradients per backward (Lepikhin et al.
+2020, GShard, §3; Rajbhandari et al. 2022, DeepSpeed-MoE, §5). The dispatch says how many copies of a token move
+(:mod:`tspsim.parallel.dispatch`). Without expert groups every rank has all experts, or with ``tp`` columns of each.
 
-How many rows meet a rank's experts (:mod:`tspsim.parallel.expert_rows`) is the balance policy's
-(:mod:`tspsim.parallel.balance`). Exchanges carry the bytes
-of the busiest rank: all wait for it. What has no position in the group is the busiest rank's.
+The balance policy (:mod:`tspsim.parallel.balance`) decides how many rows reach a rank's experts
+(:mod:`tspsim.parallel.expert_rows`). Exchanges carry the bytes of the busiest rank, since all wait for it; programs
+without a position in the group are the busiest rank's.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from math import ceil
 
 from ...model.layer import LayerShard, gradients
 from ...model.routed import RoutedShard
-from ...operators import Computes, Gemm, Operator
+from ...operators import ChoiceKernels, Computes, Gemm, Operator, element_bytes
 from ...program import Tokens
 from .. import expert_shards
 from ..builder import ProgramBuilder
 from ..expert_rows import expert_bytes, load_of, own_rows, own_tokens, routed_shard, sent_rows, touched_experts
 from ..interleave import EXCHANGE
 from ..job import Job
-from ..recompute import cheap_again
+from ..recompute import recomputed_kernels
 from . import expert_fused
 
-#: What to wait for → what its end is: the forward or backward of shared experts, as the scheme has it.
+#: Dependencies → last instructions: writes the forward or backward of shared experts as the scheme does.
 Shared = Callable[[list[int]], list[int]]
 
 
-# --- all experts here ---------------------------------------------------------------------------------------
+# --- without expert groups ----------------------------------------------------------------------------------
 
 
 def local_forward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
-    """Router, routed and shared experts of tokens that need not travel."""
+    """Router, routed and shared experts of tokens whose experts are all local."""
     shared: tuple[Operator, ...] = ()
     if layer.ffn:
         shared = layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens)
@@ -52,14 +51,14 @@ def local_forward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, .
 
 
 def routed_forward(job: Job, tokens: int) -> tuple[Operator, ...]:
-    """Router and routed experts of a serving step's tokens that need not travel."""
+    """Router and routed experts of a serving step's tokens whose experts are all local."""
     routed = routed_shard(job, tokens)
     pairs = tokens * routed.experts.topk / job.plan.ep * load_of(job, None)
     return routed.router(tokens), routed.fused(tokens, pairs, touched_experts(job, tokens, None))
 
 
 def local_products(job: Job, layer: LayerShard, tokens: int) -> tuple[tuple[Gemm, ...], tuple[Gemm, ...]]:
-    """The products that tokens enter (router, gate and up), and those that they leave by (down)."""
+    """The products at the input of the experts (router, gate and up), and at their output (down)."""
     routed = routed_shard(job, tokens)
     entering, leaving = (routed.router(tokens), routed.gate_up()), (routed.down(),)
     if not layer.ffn:
@@ -68,14 +67,14 @@ def local_products(job: Job, layer: LayerShard, tokens: int) -> tuple[tuple[Gemm
 
 
 def local_activation_backward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
-    """Between the two: gradients of the sum of experts, of their columns, and of the order of rows."""
+    """The backward between the two products: gradients of the sum of experts, of columns, and of the order of rows."""
     routed = routed_shard(job, tokens)
     shared: tuple[Operator, ...] = ()
     if layer.ffn:
-        shared = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
+        shared = *recomputed_kernels(job, layer.activation(tokens)), layer.activation_backward(tokens)
     return (
         routed.copy(routed.all_rows, "d rows to experts", Computes.INPUT_GRADIENT),
-        *cheap_again(job, routed.activation()), routed.activation_backward(), *shared,
+        *recomputed_kernels(job, routed.activation()), routed.activation_backward(), *shared,
         routed.sum_rows(routed.all_rows, tokens),
     )  # fmt: skip
 
@@ -86,18 +85,24 @@ def local_activation_backward(job: Job, layer: LayerShard, tokens: int) -> tuple
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], shared: Shared | None) -> int:
     """Norm and router, dispatch, experts, combine; shared experts before the dispatch, or beside it.
 
-    Exchanges and experts may be cut into pieces (Tutel, Hwang et al. 2022, arXiv 2206.03382, §4.3): all pieces are
-    dispatched first, on one stream, and each is combined once its experts are done. Of equal pieces, an exchange of W
-    each way and experts of C, that takes max(2W, W + (W + C)/d, C + 2W/d).
+    Exchanges and experts may be cut into d pieces (Tutel, Hwang et al. 2022, arXiv 2206.03382, §4.3): all pieces are
+    dispatched first, on one stream, and each is combined when its experts are done. With W per direction of the
+    exchange and C of the experts, equal pieces take max(2W, W + (W + C)/d, C + 2W/d).
     """
     position = builder.coordinates.get("ep")
     routed, tokens = routed_shard(job, position=position), own_tokens(job)
     here = expert_shards.gather(builder, job)
     chosen = builder.compute(
-        "norm, router", layer.norm(tokens), routed.router(tokens), routed.choose(tokens), after=after
+        "norm, router",
+        layer.norm(tokens),
+        routed.router(tokens),
+        routed.choose(tokens),
+        *_layout(job, tokens),
+        after=after,
     )
     beside = job.plan.hiding.shared_beside
     planned = plan_moves(builder, job, chosen)
+    builder.read_counts([planned])
     here += move_experts(builder, job, "experts from other ranks", [planned])
     rows = own_rows(job) or routed.all_rows
     if expert_fused.applies(job):
@@ -120,11 +125,11 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
 
 
 def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Shared | None) -> int:
-    """The forward mirrored: gradients of the sums are dispatched, those of the rows come back."""
+    """The forward mirrored: output gradients are dispatched, row gradients are combined."""
     position = builder.coordinates.get("ep")
     routed, tokens = routed_shard(job, position=position), own_tokens(job)
     beside = job.plan.hiding.shared_beside
-    # Of a layer that was just repeated they are still here.
+    # After full recomputation of the layer they are still here.
     repeated = job.plan.recomputation == "full"
     here = [] if repeated else expert_shards.gather(builder, job)
     here += [] if repeated else move_experts(builder, job, "experts from other ranks", [])
@@ -141,8 +146,9 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
             done = shared([])
     piece = piece_of(job, routed)
     down, gate_up = (builder.gradients(product) for product in (piece.down(), piece.gate_up()))
-    # Beside another micro-batch the exchange is what everything waits for: weights' gradients follow it (DeepSeek's
-    # published profile of DualPipe has dispatch(B), then mlp(W)). A framework's own backward computes both at once.
+    down = _arrived(job, down[0]), *down[1:]
+    # Interleaved with another micro-batch, the exchange is the critical path, so weight gradients follow it (DeepSeek's
+    # published profile of DualPipe: dispatch(B), then mlp(W)). A framework's own backward computes both at once.
     behind = (*down[1:], *gate_up[1:]) if job.plan.hiding.micro_batches else ()
     for arrival in arrived:
         multiplied.append(
@@ -150,7 +156,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
                 "experts backward",
                 _ordered(job, piece, "d rows to experts", Computes.INPUT_GRADIENT),
                 *(down[:1] if behind else down),
-                *cheap_again(job, piece.activation()),
+                *recomputed_kernels(job, piece.activation()),
                 piece.activation_backward(),
                 *(gate_up[:1] if behind else gate_up),
                 *_gather_sums(job, piece, position),
@@ -168,14 +174,14 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
         "router, norm backward",
         *(() if _combines(job) else (routed.sum_rows(rows, tokens),)),
         *builder.gradients(routed.router(tokens)),
-        *cheap_again(job, layer.norm(tokens)),
+        *recomputed_kernels(job, layer.norm(tokens)),
         layer.norm_backward(tokens),
         after=[*back, *done],
     )
 
 
 def weight_gradients(builder: ProgramBuilder, job: Job, layer: LayerShard, tokens: int) -> tuple[Gemm, ...]:
-    """Gradients of the weights of a layer's MLP, put off by a zero-bubble schedule."""
+    """Weight gradients of a layer's MLP, deferred by a zero-bubble schedule."""
     if job.plan.ep == 1:
         entering, leaving = local_products(job, layer, tokens)
         return tuple(gradients(product)[1] for product in (*entering, *leaving))
@@ -189,7 +195,7 @@ def weight_gradients(builder: ProgramBuilder, job: Job, layer: LayerShard, token
 def dispatch(
     builder: ProgramBuilder, job: Job, routed: RoutedShard, name: str, after: Sequence[int]
 ) -> list[list[int]]:
-    """A rank puts its tokens' rows in order and sends them; returns what each piece of experts waits for."""
+    """Order and send a rank's rows; returns the dependencies of each piece of experts."""
     if not expert_shards.tokens_travel(job):
         return [list(after)]
     after = list(after)
@@ -201,22 +207,32 @@ def dispatch(
     return [exchange(builder, job, name, 0, after) for _ in range(job.plan.expert_pieces)]
 
 
+def _layout(job: Job, tokens: int) -> tuple[Operator, ...]:
+    """The kernel that counts the tokens for every rank: of a library's exchange that takes them where they stand."""
+    token_s = job.work.stack.layout_token_s
+    if not token_s or not expert_shards.tokens_travel(job) or not _sends_tokens(job):
+        return ()
+    return (ChoiceKernels(tokens, 1, 0, token_s=token_s, name="layout of dispatch"),)
+
+
 def _sends_tokens(job: Job) -> bool:
-    """Whether the exchange's kernels take each token from where it stands, cast once: DeepSeek's published profile has
-    no kernel that orders rows before its dispatch in fp8. Frameworks around a dispatch in bf16 order them first."""
+    """Whether the exchange's kernels read tokens in place, cast once: DeepSeek's published profile orders no rows
+    before an fp8 dispatch. Frameworks order rows before a bf16 dispatch."""
     dispatch = job.plan.dispatch
     return dispatch.phases is not None and dispatch.element_bytes is not None and not expert_shards.sliced(job)
 
 
 def _combines(job: Job) -> bool:
-    """Whether such kernels sum what comes back as well, and leave what arrived in its type: the same profile has no
-    kernel that sums behind a combine, and orders 33,000 rows for their experts in fp8 (185 us, 470 MB)."""
+    """Whether such kernels also sum at the combine, and leave arrivals in their type: the same profile has no sum after
+    a combine, and orders 33,000 rows for their experts in fp8 (185 us, 470 MB)."""
     return expert_shards.tokens_travel(job) and _sends_tokens(job)
 
 
 def exchange(builder: ProgramBuilder, job: Job, name: str, way: int, after: Sequence[int]) -> list[int]:
-    """An all-to-all of a piece of the rows over the expert group, there (``way`` 0) or back (1); nothing where tokens
-    stay. Returns what to wait for."""
+    """All-to-all of a piece of the rows over the expert group, dispatch (``way`` 0) or combine (1).
+
+    Writes nothing if tokens stay. Returns what to wait for.
+    """
     if not expert_shards.tokens_travel(job):
         return list(after)
     experts, pieces = job.model.experts, job.plan.expert_pieces
@@ -237,12 +253,12 @@ def exchange(builder: ProgramBuilder, job: Job, name: str, way: int, after: Sequ
 
 
 def piece_of(job: Job, routed: RoutedShard) -> RoutedShard:
-    """A piece's rows, in products of their own; the last rows of an expert are filled up."""
+    """One piece's rows, in products of their own; an expert's last rows are padded."""
     return replace(routed, rows=ceil(routed.rows / job.plan.expert_pieces))
 
 
 def plan_moves(builder: ProgramBuilder, job: Job, chosen: int) -> int:
-    """Counts of all experts summed over the group and the host's plan, where a policy decides anew for every pass;
+    """Sum the experts' counts over the group and plan on the host, if the balance policy decides anew in every pass;
     returns what tokens and weights wait for."""
     experts, loads = job.model.experts, job.expert_loads
     assert experts is not None
@@ -252,13 +268,15 @@ def plan_moves(builder: ProgramBuilder, job: Job, chosen: int) -> int:
     return builder.host("plan of experts", loads.host_s, after=[summed]) if loads.host_s else summed
 
 
-#: Of the rows of an expert, as ranks tell each other.
+#: Bytes of an expert's count of rows.
 COUNT_BYTES = 8
 
 
 def move_experts(builder: ProgramBuilder, job: Job, name: str, after: Sequence[int]) -> list[int]:
-    """The experts, or gradients of them, that a balance policy moves within the group; mostly nothing. As much as the
-    rank that gets most receives, or the one that gives most sends."""
+    """Move the experts, or their gradients, that a balance policy moves within the group; usually none.
+
+    The size is that of the rank that receives most, or of the one that sends most.
+    """
     loads, ranks = job.expert_loads, job.plan.ep
     size = max(loads.moved_experts, loads.sent_experts * ranks / max(1, ranks - 1)) * expert_bytes(job)
     if not size:
@@ -271,19 +289,25 @@ def _shared(shared: Shared | None, after: list[int]) -> list[int]:
 
 
 def _ordered(job: Job, routed: RoutedShard, name: str, computes: Computes = Computes.OUTPUT) -> Operator:
-    """Rows put in the order of their experts, in the type in which they came."""
+    """Order rows by their experts, in the type in which they arrived."""
     element = job.plan.dispatch.element_bytes if _combines(job) else None
     return routed.copy(routed.all_rows, name, computes, element)
 
 
+def _arrived(job: Job, product: Gemm) -> Gemm:
+    """A product of rows that came in eight bits: one in eight bits takes them as they are."""
+    eight = _combines(job) and element_bytes(product.dtype) == 1.0
+    return replace(product, quantised=True) if eight else product
+
+
 def _multiply(job: Job, routed: RoutedShard) -> tuple[Operator, ...]:
-    """Rows put in the order of their experts, and both of their products."""
+    """Order rows by their experts, then both products."""
     ordered = _ordered(job, routed, "rows to experts")
-    return ordered, routed.gate_up(), routed.activation(), routed.down()
+    return ordered, _arrived(job, routed.gate_up()), routed.activation(), routed.down()
 
 
 def _gather_sums(job: Job, routed: RoutedShard, position: int | None) -> tuple[Operator, ...]:
-    """What of a token's experts is on one rank is summed before it goes back, unless each copy travels."""
+    """Sum a token's experts on one rank before they return, unless every copy returns."""
     if not expert_shards.tokens_travel(job) or expert_shards.sliced(job) or not job.plan.dispatch.sums_before_return:
         return ()
     return (routed.sum_rows(routed.all_rows, round(sent_rows(job, position) / job.plan.expert_pieces)),)

@@ -1,20 +1,20 @@
-"""Exchanges with experts in slices of the experts' own kernels (Comet, Zhang et al. 2025, arXiv 2502.19811): with
-``overlap: fused``, where tokens are sent to experts.
+"""Exchanges with experts in slices of the experts' own kernels (Comet, Zhang et al. 2025, arXiv 2502.19811):
+``overlap: fused`` for experts that tokens are sent to.
 
-The first product is cut along tokens, ordered by the rank they come from, a rank's own first; the second along columns,
-so that rows are summed and go back while later columns are multiplied. Of n slices, an exchange of W one way, products
-C₁ (gate, up and what is between) and C₂ (down):
+The first product is cut along tokens, ordered by source rank, a rank's own first; the second along columns, so that
+rows are summed and returned while later columns are multiplied. With n slices, W per direction of the exchange,
+products C₁ (gate, up, activation) and C₂ (down):
 
     max(C₁, W + C₁/n) + C₂/n + (n − 1)·max(C₂, W)/n + W/n
 
-so max(C₁, W) + max(C₂, W) and a slice of each, of products that are not cut into smaller ones as pieces of tokens
-through both are (``expert_pieces``, Tutel's degree). A serving step's kernel has both products in it, the first with
-two thirds of a gated expert's arithmetic. Gradients take the same ways; those of the first product's weights are made
-behind its input's, beside the last rows.
+that is max(C₁, W) + max(C₂, W) and a slice of each. Unlike pieces of tokens through both products (``expert_pieces``,
+Tutel's degree), slices do not make products smaller. A serving step's kernel has both products, the first with two
+thirds of a gated expert's FLOPs. Gradients take the same paths; the first product's weight gradients follow its input
+gradients, beside the last rows.
 
-Slices are as many as ranks, at most :data:`MOST`. Rows are packed and ordered by kernels as without it. The kernel
-moves its rows itself, at the links' rate, so a dispatch by a library's kernels cannot be inside it; what it takes of
-the compute units is the device's factor of kernels beside transfers. The paper cuts tiles finer, and chooses blocks
+There are as many slices as ranks, at most :data:`MOST`. Separate kernels pack and order rows, as without fusion. The
+fused kernel moves its rows itself at the links' rate, so a library's dispatch kernels cannot be inside it; the compute
+units that it takes are the device's factor of kernels beside transfers. The paper cuts finer tiles and chooses blocks
 for transfers by measurement; nobody has published such kernels for AMD's GPUs.
 """
 
@@ -30,11 +30,11 @@ from ..feature import FEATURES, Feature
 from ..interleave import EXCHANGE
 from ..job import Job
 from ..pipeline import Refusal
-from ..recompute import cheap_again
+from ..recompute import recomputed_kernels
 from . import fused
 from .fused import FUSED
 
-#: Slices at most: a sixteenth of either product and of an exchange is then not hidden.
+#: Most slices: a sixteenth of a product and of an exchange then stays exposed.
 MOST = 16
 
 
@@ -44,7 +44,7 @@ def applies(job: Job) -> bool:
 
 
 def check(job: Job) -> Refusal:
-    """What does not go with it."""
+    """Why the plan does not fit."""
     plan = job.plan
     if not applies(job):
         if plan.overlap == FUSED and plan.tp == 1:
@@ -84,7 +84,7 @@ def slices(job: Job) -> int:
 
 
 def arrive(builder: ProgramBuilder, count: int, size_bytes: float, name: str, after: Sequence[int]) -> list[list[int]]:
-    """Rows of ``count`` slices: a rank's own are here, the others' come in one slice less; what each waits for."""
+    """Dependencies of each of ``count`` slices: the rank's own rows are present, the others' arrive in count − 1."""
     moved = [_exchange(builder, size_bytes, name, after, Slice(number, count - 1)) for number in range(count - 1)]
     return [list(after), *([move] for move in moved)]
 
@@ -98,10 +98,11 @@ def forward(
     here: Sequence[int],
     shared: Callable[[], list[int]],
 ) -> tuple[list[int], int, list[int]]:
-    """From chosen experts to rows that are back. ``sums`` of a token's rows on one rank; ``here`` weights that moved.
+    """From the router's choice to returned rows. ``sums``: kernels that sum a token's rows on one rank; ``here``: moved
+    weights to wait for.
 
-    Returns what the last sum waits for, the last product, and what ends the shared experts, which run beside the first
-    rows on their way.
+    Returns the dependencies of the last sum, the last product, and the last instructions of the shared experts, which
+    run beside the first rows' transfer.
     """
     packed = builder.compute("pack rows for dispatch", routed.copy(own_rows(job), "pack rows"), after=after)
     arrived = arrive(builder, slices(job), _size(job), "dispatch", [packed])
@@ -127,7 +128,7 @@ def backward(
     first = (
         routed.copy(routed.all_rows, "d rows to experts", Computes.INPUT_GRADIENT),
         *builder.gradients(routed.down()),
-        *cheap_again(job, routed.activation()),
+        *recomputed_kernels(job, routed.activation()),
         routed.activation_backward(),
     )
     entered = _enter(builder, "experts backward: down", first, arrived, here)
@@ -148,8 +149,8 @@ def serve(
     here: Sequence[int],
     size_bytes: float,
 ) -> list[int]:
-    """A serving step's one kernel of both products in ``count`` slices of each, and its rows on their way back; what
-    their sum waits for."""
+    """A serving step's single kernel of both products, in ``count`` slices of each, and its rows' return; returns the
+    dependencies of their sum."""
     wide = 2 if gated else 1
     of = count * (wide + 1)
     for number, arrival in enumerate(arrived):

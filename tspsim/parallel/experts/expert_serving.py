@@ -1,4 +1,4 @@
-"""Routed experts of a serving step: tokens go to the ranks of their experts, or to all of them, and sums come back."""
+"""Routed experts of a serving step: tokens go to the ranks of their experts, or to all ranks, and sums return."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from .expert import Shared
 
 
 def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], shared: Shared | None) -> list[int]:
-    """The MLP of a layer whose experts are on other replicas as well: tokens go there, or to all, and sums come back.
+    """The MLP of a layer with experts on other replicas: tokens go there, or to all ranks, and sums return.
 
-    Ranks of ``tp``, and of ``sp`` where contexts alone are divided, have the same tokens; each takes its part of them
-    to the experts, and gathers the whole afterwards.
-    Exchanges and experts may be cut into pieces, as in ``expert.forward``: every piece reads the
-    experts that its own tokens chose.
+    Ranks of ``tp`` (and of ``sp`` if only contexts are divided) have the same tokens; each sends its share of them to
+    the experts, and gathers the whole afterwards. Exchanges and experts may be cut into pieces, as in
+    ``expert.forward``; every piece reads the experts that its own tokens chose.
     """
     plan, experts = job.plan, job.model.experts
     assert experts is not None
@@ -79,8 +78,11 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
 
 
 def tokens_here(job: Job, tokens: int, position: int | None) -> int:
-    """Tokens that a rank's experts get where every rank of the group has ``tokens``: all of them where a dispatch
-    gathers, otherwise those that chose any of its experts, of the busiest rank as many more as it has visits."""
+    """Tokens at a rank's experts if every rank of the group has ``tokens``.
+
+    All of them if the dispatch gathers; otherwise those that chose any of its experts, scaled by the busiest rank's
+    load.
+    """
     plan, experts = job.plan, job.model.experts
     assert experts is not None
     every, copies = plan.ep * tokens, plan.dispatch.copies(plan.ep, experts)
@@ -88,15 +90,15 @@ def tokens_here(job: Job, tokens: int, position: int | None) -> int:
 
 
 def sent_element_bytes(job: Job) -> float:
-    """Of an element on its way to the experts."""
+    """Bytes of an element on its way to the experts."""
     dispatch, multiplied = job.plan.dispatch, job.work.formats.multiplied(WeightClass.EXPERTS)
     quantised = dispatch.quantised.get(multiplied)
     return dispatch.element_bytes or quantised or job.activation_bytes
 
 
 def plan_copies(builder: ProgramBuilder, job: Job, chosen: list[int]) -> list[int]:
-    """What every token chose to all ranks, and each one's plan of it, where a policy says which copies run; returns
-    what experts wait for."""
+    """All-gather every token's choices and plan on each rank, if the balance policy chooses the copies that run;
+    returns the dependencies of the experts."""
     experts, loads = job.model.experts, job.expert_loads
     assert experts is not None
     if not loads.planned:
@@ -106,12 +108,12 @@ def plan_copies(builder: ProgramBuilder, job: Job, chosen: list[int]) -> list[in
     return [builder.host("plan of copies", loads.host_s, after=[choices]) if loads.host_s else choices]
 
 
-#: Of one choice of a token, as ranks tell each other.
+#: Bytes of one choice of a token.
 CHOICE_BYTES = 4
 
 
 def entry_bytes(layer: LayerShard) -> float:
-    """Of a token's keys and values in one layer's cache."""
+    """Bytes of a token's keys and values in one layer's cache."""
     assert isinstance(layer, ServingLayer)
     return layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache).token_bytes
 
@@ -119,7 +121,7 @@ def entry_bytes(layer: LayerShard) -> float:
 def all_to_all(
     builder: ProgramBuilder, job: Job, name: str, phase: int, row_bytes: float, after: Sequence[int], pieces: int = 1
 ) -> list[int]:
-    """One way between the ranks of tokens and those of their experts, of a serving step; or one of its pieces."""
+    """One direction of a serving step's exchange between the ranks of tokens and of their experts, or a piece of it."""
     experts, dispatch, tokens = job.model.experts, job.plan.dispatch, routed_tokens(job)
     assert experts is not None
     algorithm, exchanged = None, None
@@ -145,21 +147,23 @@ def all_to_all(
 
 
 def sent_bytes(job: Job, phase: int, row_bytes: float) -> float:
-    """Of a rank's all-to-all there (``phase`` 0) or back."""
+    """Bytes of a rank's all-to-all, dispatch (``phase`` 0) or combine (1)."""
     experts, plan = job.model.experts, job.plan
     assert experts is not None
     copies = plan.dispatch.copies(plan.ep, experts)
     return routed_tokens(job) * copies * load_of(job, None) * row_bytes * left(job)[phase]
 
 
-#: The stream of what stays in a node where experts are placed on nodes first.
+#: Stream of what stays in a node if experts are placed on nodes first.
 IN_NODE = "experts in node"
 
 
 def by_nodes(job: Job, phase: int, size: float) -> tuple[float, float]:
-    """Bytes of an all-to-all over the whole group that takes across nodes what has to cross, and of one inside each
-    node that takes the rest: of N ranks, g on a node, the first leaves a node with (N - g)/N of its bytes. Where that
-    takes more inside nodes than has to move there, there is no rest, and links inside carry what is too much."""
+    """Bytes of an all-to-all over the whole group that crosses nodes, and of one inside each node for the rest.
+
+    Of N ranks with g per node, the first sends (N - g)/N of its bytes out of a node. If it then moves more inside nodes
+    than needed, the rest is 0, and the links inside carry the excess.
+    """
     plan, experts = job.plan, job.model.experts
     assert experts is not None and plan.dispatch.by_nodes is not None
     ranks, near = plan.ep, plan.ep // plan.expert_nodes
@@ -171,11 +175,11 @@ def by_nodes(job: Job, phase: int, size: float) -> tuple[float, float]:
 
 
 def mean_tokens(job: Job) -> int:
-    """Tokens of a pass of the replicas that share experts, in their mean: experts get those of all."""
+    """Mean tokens of a pass over the replicas that share experts."""
     return max(1, ceil(job.tokens * job.work.load.expert_share - 1e-9))
 
 
 def routed_tokens(job: Job, tokens: int | None = None) -> int:
-    """Tokens that a rank takes to experts in a serving step: its part of those that its ranks of ``tp`` (and of ``sp``
-    where contexts alone are divided) all have, of ``tokens`` (None: the job's)."""
+    """Tokens that a rank sends to experts in a serving step: its share of ``tokens`` (None: the job's), which all its
+    ranks of ``tp`` (and of ``sp`` if only contexts are divided) have."""
     return -(-(job.tokens if tokens is None else tokens) // (job.plan.tp * job.context_ranks))

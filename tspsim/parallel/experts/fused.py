@@ -1,15 +1,16 @@
-"""Products and sums over ``tp`` in slices of one kernel (Flux, Chang et al. 2024, arXiv 2406.06858); their transport.
+"""Products and sums over ``tp`` in slices of one kernel (Flux, Chang et al. 2024, arXiv 2406.06858), and their
+transport.
 
-Slices are as many as ranks n: a tile's rows go to the rank that owns them, or come from it, while the kernel works on.
-With C of a product and W of its exchange, both whole:
+There are as many slices as ranks, n: a tile's rows go to the rank that owns them, or arrive from it, while the kernel
+runs. With C of a product and W of its exchange, both whole:
 
     product, then sums      T = C/n + (n − 1)·max(C, W)/n + W/n
-    rows, then product      T = W/n + (n − 1)·max(C, W)/n + C/n; max(C, W + C/n) where a rank's own rows come first
+    rows, then product      T = W/n + (n − 1)·max(C, W)/n + C/n; max(C, W + C/n) if a rank's own rows come first
 
-so max(C, W) and a slice of the shorter; C + W at n = 1. The *transport* is the library's kernels, which take a share of
-the compute units (the device's factor of kernels beside transfers), or copy engines, which take none and have a rate of
-their own (``copy_engine`` of the node). They cannot add: partial rows go to the rank that owns them, a kernel adds them
-there, and without sequence regions the sums are copied back.
+that is max(C, W) and a slice of the shorter; C + W at n = 1. The *transport* is the library's kernels, which take a
+share of the compute units (the device's factor of kernels beside transfers), or copy engines, which take none and have
+their own rate (``copy_engine`` of the node). Copy engines cannot add: partial rows go to their owner, a kernel there
+adds them, and without sequence regions the sums are copied back.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from ..pipeline import Refusal
 from ..plan import Plan
 from ..reasons import OWN_KERNELS
 from ..registries import Option
-from ..sought import Sought, serves_nobody
+from ..search_rule import SearchRule, not_serving
 
-#: What a plan's ``overlap`` says where products and sums meet in slices of one kernel.
+#: Value of a plan's ``overlap`` for products and sums in slices of one kernel.
 FUSED = "fused"
 #: Algorithm of copies (:mod:`tspsim.network.collectives.copies`).
 COPIES = "copy_engines"
@@ -36,14 +37,14 @@ TRANSPORT = Option(
     "fused_transport",
     Literal["kernel", "copy"],
     None,
-    "with overlap: fused, who moves rows: the library's kernels (default), or copy engines that the node's file states",
-    Sought(why_not=OWN_KERNELS, of=serves_nobody),
+    "with overlap: fused, what moves rows: the library's kernels (default), or copy engines that the node's file has",
+    SearchRule(why_not=OWN_KERNELS, of=not_serving),
 )
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What a layer's products and sums are cut into: calls of their own on fewer tokens, or slices of one call."""
+    """How a layer's products and sums are cut: into calls on fewer tokens, or slices of one call."""
 
     tokens: int
     pieces: int
@@ -74,7 +75,7 @@ def copied(plan: Plan) -> bool:
 def copied_rows(
     builder: ProgramBuilder, size_bytes: float, name: str, after: Sequence[int], slice_of: Slice = WHOLE
 ) -> int:
-    """Every rank's rows to all."""
+    """Copy every rank's rows to all ranks."""
     return builder.collective(
         "all_gather", "tp", size_bytes, name, after=after, stream="gather rows", algorithm=COPIES, slice_of=slice_of
     )
@@ -83,7 +84,7 @@ def copied_rows(
 def copied_sum(
     builder: ProgramBuilder, job: Job, size_bytes: float, name: str, after: int, slice_of: Slice = WHOLE
 ) -> int:
-    """Partial rows to their owners, who add them; without sequence regions the sums come back to all."""
+    """Copy partial rows to their owners, which add them; without sequence regions the sums are copied to all."""
     ranks = job.plan.tp
     moved = builder.collective("all_to_all", "tp", size_bytes, name, after=[after], algorithm=COPIES, slice_of=slice_of)
     own = size_bytes / ranks
@@ -95,13 +96,13 @@ def copied_sum(
 
 
 def buffers(job: Job) -> Iterator[Buffer]:
-    """Rows that wait to be added where copy engines bring them."""
+    """Partial rows that copy engines bring, until they are added."""
     if copied(job.plan):
         yield Buffer("partial_rows", job.tokens * job.model.hidden * job.activation_bytes, Lifetime.LAYER)
 
 
 def check(job: Job, travels: bool) -> Refusal:
-    """Whether there is something to fuse, and somebody to move it."""
+    """Why the plan does not fit: nothing to fuse, or no transport for it."""
     plan = job.plan
     if plan.overlap == FUSED and plan.tp == 1 and (not travels or plan.sp > 1):
         return "overlap", "fused is of tp's products and sums, or of experts that tokens are sent to, without sp"

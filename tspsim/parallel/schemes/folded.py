@@ -1,16 +1,16 @@
 """TSP: tensor and sequence parallelism folded onto one axis (Zyphra).
 
-Each of D ranks owns 1/D of every weight matrix and 1/D of the tokens. Nothing is all-reduced: weights come to the
-tokens. Attention runs in ``head_groups`` groups of heads: the ranks that own a group broadcast their packed
-[Wq, Wk, Wv, Wo] shards, every rank projects its own tokens with them, K and V of the group are all-gathered, and each
-rank attends its queries over the whole context and adds A·Wo to its local output. The MLP's packed [gate, up, down]
-shards come by a :mod:`~tspsim.parallel.schemes.transport` and are multiplied piece by piece.
+Each of D ranks owns 1/D of every weight matrix and 1/D of the tokens. Nothing is all-reduced: weights move to the
+tokens. Attention runs in ``head_groups`` groups of heads: the owners of a group broadcast their packed [Wq, Wk, Wv, Wo]
+shards, every rank projects its own tokens, K and V of the group are all-gathered, and each rank attends its queries
+over the whole context and adds A·Wo to its local output. The MLP's packed [gate, up, down] shards arrive by a
+:mod:`~tspsim.parallel.schemes.transport` and are multiplied piece by piece.
 
-As published, there are D groups, one a rank, and the MLP's shards hop round a ring. Both are choices: the same bytes
-over more links, in larger pieces (docs/schedules.md).
+As published, there are D groups, one per rank, and the MLP's shards hop around a ring. Both are choices here: the same
+bytes over more links, in larger pieces (docs/schedules.md).
 
-Overlapped, weights move on streams of their own and K, V on another beside compute, as far ahead as buffers allow, over
-the border of a layer as well.
+With overlap, weights and K, V move on streams of their own beside compute, as far ahead as buffers allow, across layers
+too.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from ..experts import expert, expert_serving
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
-from ..recompute import cheap_again
+from ..recompute import recomputed_kernels
 from ..registries import Option
 from ..residency import Residency
 from ..scheme import SCHEMES, Received, Scheme, WholeTokens
-from ..sought import Sought, decodes
+from ..search_rule import SearchRule, decodes
 from ..unpacked import unpacked
 from . import folded_choice, folded_tables, folded_weights
 from .folded_attention import attention_in_turn, attention_overlapped, attention_part_backward, group_of
@@ -62,7 +62,7 @@ def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position
 
 
 def served_mlp(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], mlp: expert.Shared) -> list[int]:
-    """The MLP of a rank's own tokens in a serving step; routed experts are all here, or on the ranks of ``ep``."""
+    """The MLP of a rank's own tokens in a serving step; routed experts are all local, or on the ranks of ``ep``."""
     if not layer.kind.experts:
         return mlp(after)
     shared = mlp if layer.ffn else None
@@ -74,9 +74,10 @@ def served_mlp(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list
 
 
 def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
-    """Derived, not published: the MLP's weights come again, unless they stayed, and their gradients go home; then every
-    group of heads once more, dK and dV reduce-scattered, and the attention weights' gradients reduced to their owners
-    in one reduce-scatter. With full recomputation the attention's weights are still here from the forward.
+    """Derived, not published. The MLP's weights arrive again unless they stayed, and their gradients return to the
+    owners; then each group of heads again, dK and dV are reduce-scattered, and the attention weights' gradients are
+    reduced to their owners in one reduce-scatter. With full recomputation the forward's attention weights are still
+    here.
     """
     builder.part = "mlp backward"
     if layer.kind.experts:
@@ -87,7 +88,7 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
         expert.backward(builder, job, layer, shared if layer.ffn else None)
     else:
         mlp_backward(builder, job, layer)
-        again = cheap_again(job, layer.norm(job.tokens))
+        again = recomputed_kernels(job, layer.norm(job.tokens))
         builder.compute("norm backward", *again, layer.norm_backward(job.tokens))
     builder.part = "attention backward"
     return [attention_part_backward(builder, job, layer, position)]
@@ -97,7 +98,7 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
 
 
 def buffers(job: Job) -> Iterator[Buffer]:
-    """Both while a layer works."""
+    """Gathered context and arriving weights while a layer runs."""
     if not splits(job):
         yield from form_of(job.plan).buffers(job)
         return
@@ -107,14 +108,14 @@ def buffers(job: Job) -> Iterator[Buffer]:
 
 
 def gathered_context(job: Job) -> float:
-    """K and V of groups of heads over the whole context.
+    """Bytes of K and V of groups of heads over the whole context.
 
-    Forward: the group at work, and overlapped the one that arrives. Training: a group and its gradients; with full
-    recomputation all groups of the layer whose forward was just repeated, so that its backward need not gather again.
+    Forward: the group at work, and with overlap the arriving one. Training: a group and its gradients; with full
+    recomputation all groups of the layer, so that its backward need not gather again.
     """
     groups = job.plan.attended_groups
     group = job.layer(groups)
-    if chooses(group):  # all heads share latents and keys
+    if chooses(group):  # all heads share latents and index keys
         return max(context_bytes(job, job.layer(groups, block)) for block in job.model.distinct)
     every = [job.layer(groups, block) for block in job.model.distinct] if job.step.serves else [group]
     one = max(context_bytes(job, member) for member in every)
@@ -125,11 +126,11 @@ def gathered_context(job: Job) -> float:
 
 
 def in_flight_weights(job: Job) -> float:
-    """Other ranks' weights in this rank's buffers, and gradients of them.
+    """Bytes of other ranks' weights in this rank's buffers, and of their gradients.
 
-    Forward: the buffers of both pools. Training: all of one layer, from its recomputation to its backward, with fp32
-    accumulators of the gradients of what is trained until those are reduced to their owners, and the buffers in which
-    the next layer's first pieces arrive.
+    Forward: the buffers of both pools. Training: all of one layer from its recomputation to its backward, fp32
+    accumulators of trained weights' gradients until they are reduced to their owners, and the buffers for the next
+    layer's first pieces.
     """
     transport, ahead = transport_of(job), min(folded_weights.ATTENTION_BUFFERS, job.plan.attended_groups)
 
@@ -151,7 +152,7 @@ def in_flight_weights(job: Job) -> float:
     return max(of_kind(block) for block in dict.fromkeys(job.model.blocks))
 
 
-# --- what others ask ----------------------------------------------------------------------------------------
+# --- contract of the scheme ---------------------------------------------------------------------------------
 
 
 def splits(job: Job) -> bool:
@@ -159,29 +160,29 @@ def splits(job: Job) -> bool:
     return not job.step.serves or job.token_shards > 1
 
 
-def whole_ranks(job: Job) -> int:
-    """All, where each has all tokens."""
+def tensor_ranks(job: Job) -> int:
+    """Ranks that divide heads and columns while each has all tokens; 1 if tokens are divided."""
     return 1 if splits(job) or form_of(job.plan).travels else job.plan.tsp
 
 
 def served_head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """Of a serving step: every rank multiplies its part of the vocabulary."""
+    """The LM head of a serving step: every rank multiplies its part of the vocabulary."""
     if splits(job):
         sampled_head(builder, job, layer, AXIS)
     else:
         form_of(job.plan).head(builder, job, layer)
 
 
-#: Keys of steps that decode.
+#: Keys of decode steps.
 OPTIONS = (
-    Option("decode_form", DECODE_FORMS, None, "what TSP's ranks do in a step that decodes", Sought(of=decodes)),
+    Option("decode_form", DECODE_FORMS, None, "schedule of TSP's ranks in a decode step", SearchRule(of=decodes)),
     exchange.OPTION,
     index_exchange.OPTION,
 )
 
 
 def serving_variants(step: Step, keys: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Forms in which it decodes."""
+    """The decode forms, for steps that decode."""
     yield from ({},) if step.shards_tokens else ({"decode_form": name} for name in DECODE_FORMS)
 
 
@@ -211,18 +212,18 @@ def check(job: Job) -> Refusal:
         return "tsp", f"{plan.tsp} does not divide the {model.heads} attention heads of {model.name}"
     if plan.tsp % plan.attended_groups:
         return "head_groups", f"{plan.head_groups} groups must divide the {plan.tsp} ranks of tsp"
-    # What the ranks do not divide at all is no matter of pieces.
+    # If the ranks do not divide the columns, pieces are not the problem.
     return transport_of(job).check(job) if model.ffn % plan.tsp == 0 else None
 
 
 def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
-    """(D − 1)/D of a layer's matrices, and of K and V of the whole context; in decoding what the form says."""
+    """(D − 1)/D of a layer's matrices, and of K and V of the whole context; in decode steps, what the form states."""
     if not splits(job):
         return (Received("tsp", form_of(job.plan).received(job)),)
     model, away = job.model, (job.plan.tsp - 1) / job.plan.tsp
 
     def moved(block: Block) -> float:
-        # Of the whole layer: groups of heads need not replicate keys and values, however many ranks there are.
+        # Of the whole layer: groups of heads need no replicated keys and values, however many ranks there are.
         layer = job.layer(1, block)
         weights = folded_weights.attention(job, layer).shard_bytes + folded_weights.mlp(job, layer).shard_bytes
         return weights + context_bytes(job, layer) + latent_bytes(job, layer)
@@ -260,7 +261,7 @@ SCHEME = SCHEMES.register(
             head=served_head,
         ),
         context=lambda plan: form_of(plan).share(plan),
-        whole_ranks=whole_ranks,
+        tensor_ranks=tensor_ranks,
         options=OPTIONS,
         serving_variants=serving_variants,
         choices=lambda plan: (folded_choice.CHOICE,),

@@ -1,5 +1,5 @@
-"""Attention of TSP's layers: the weights of a group of heads come, its keys and values are gathered, every rank attends
-its own tokens; and the same backward, where dK, dV and the weights' gradients go home."""
+"""Attention of TSP's layers: weights of a group of heads arrive, its keys and values are gathered, every rank attends
+its own tokens; in the backward dK, dV and the weights' gradients return to their owners."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from ..context.attention import (
 )
 from ..job import Job
 from ..partition import Segments, local_segments
-from ..recompute import cheap_again, heads_again
+from ..recompute import recomputed_heads, recomputed_kernels
 from . import folded_weights
 from .transport import transport_of
 
 
 def group_of(job: Job, layer: LayerShard) -> LayerShard:
-    """What of a layer is attended at once: one group of heads."""
+    """The part of a layer that is attended at once: one group of heads."""
     return replace(layer, shards=job.plan.attended_groups)
 
 
 def attention_overlapped(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> int:
-    """Groups of heads, software-pipelined by one: QKV of group r+1 is multiplied before attention of group r, so that
-    the gather of r+1 runs beside it. Returns the last instruction."""
+    """Groups of heads, software-pipelined by one: QKV of group r+1 precedes attention of group r, so that the gather of
+    r+1 runs beside it. Returns the last instruction."""
     groups, tokens, group = job.plan.attended_groups, job.tokens, group_of(job, layer)
     ahead = min(folded_weights.ATTENTION_BUFFERS, groups)
     if builder.recomputing:
-        # A layer that is repeated for its backward keeps its own weights; the next one's first arrive beside them.
+        # A layer recomputed for its backward keeps its own weights; the next layer's first arrive beside them.
         ahead = groups + (ahead if transport_of(job).keeps else 0)
     buffers = builder.buffers("attention weights", ahead, groups)
     gathered: list[tuple[int, list[int]]] = []
@@ -63,7 +63,7 @@ def attention_overlapped(builder: ProgramBuilder, job: Job, layer: LayerShard, p
 
 
 def attention_in_turn(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> int:
-    """Nothing overlaps: every exchange is waited for before the next instruction."""
+    """Without overlap: every exchange ends before the next instruction begins."""
     groups, group = job.plan.attended_groups, group_of(job, layer)
     whole = gather_attention_whole(builder, job, layer, [])
     last = builder.compute("norm", layer.norm(job.tokens), *layer.entering(job.tokens), after=whole)
@@ -81,15 +81,15 @@ def attention_part_backward(builder: ProgramBuilder, job: Job, layer: LayerShard
     groups, group = plan.attended_groups, group_of(job, layer)
     overlap = plan.overlap is not False
     kept = plan.recomputation == "full"
-    # A repeated layer's weights are in the buffers that its forward filled.
+    # A recomputed layer's weights are in the buffers that its forward filled.
     buffers = builder.buffers("attention weights", min(folded_weights.ATTENTION_BUFFERS, groups), groups)
-    # Adapters are needed from the first group on, the projections to latents behind the last one.
+    # Adapters are needed from the first group on, latent down projections after the last one.
     early = [] if kept or work.adapters is None else gather_attention_whole(builder, job, layer, [])
     reduced: list[int] = []
     last: list[int] = []
 
     def project(step: int) -> None:
-        """dQ, dK and dV of a group through its QKV weights, once its dK and dV are whole."""
+        """dQ, dK and dV of a group through its QKV weights, when its dK and dV are reduced."""
         nonlocal last
         last = [
             builder.compute(
@@ -130,13 +130,13 @@ def attention_part_backward(builder: ProgramBuilder, job: Job, layer: LayerShard
         name = "attention gradients to owners"
         summed = [builder.collective("reduce_scatter", "tsp", size, name, after=last, stream="weight gradients")]
         builder.exchanged_gradients += summed
-    normed = *cheap_again(job, layer.norm(tokens)), layer.norm_backward(tokens)
+    normed = *recomputed_kernels(job, layer.norm(tokens)), layer.norm_backward(tokens)
     return builder.compute("norm backward", *normed, after=[] if overlap else summed)
 
 
 def gather_attention_whole(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
-    """What no head divides and every rank needs whole for its tokens: latent attention's projections to latents, and
-    halves of adapters; and latents that are cached, where tokens are divided."""
+    """Gather what heads do not divide and every rank needs whole: down projections to latents, halves of adapters, and
+    cached latents if tokens are divided."""
     size = folded_weights.attention(job, layer).whole_bytes
     name = "projections to latents" if layer.down_weights else "adapters of attention"
     whole = [builder.collective("all_gather", "tsp", size, name, after=after, stream="weights")] if size else []
@@ -147,8 +147,8 @@ def gather_attention_whole(builder: ProgramBuilder, job: Job, layer: LayerShard,
 
 
 def bring_weights(builder: ProgramBuilder, job: Job, group: LayerShard, step: int, after: list[int]) -> list[int]:
-    """Weights of a group of heads: gathered, where every rank owns some of its heads, or from those that own it, one
-    after the other."""
+    """Bring the weights of a group of heads: all-gathered if every rank owns some of its heads, otherwise broadcast by
+    its owners one by one."""
     plan, size = job.plan, folded_weights.attention(job, group).shard_bytes
     if transport_of(job).gathers_heads and owned_by_all(job):
         name = f"weights, group {step + 1}/{plan.attended_groups}"
@@ -169,8 +169,8 @@ def bring_weights(builder: ProgramBuilder, job: Job, group: LayerShard, step: in
 
 
 def owned_by_all(job: Job) -> bool:
-    """Whether groups of heads can be chosen so that every rank owns as many heads, with their keys and values, of each:
-    always with one group."""
+    """Whether groups of heads can be chosen so that every rank owns equally many heads, and K/V heads, of each; always
+    true for one group."""
     model, parts = job.model, job.plan.tsp * job.plan.attended_groups
     return job.plan.attended_groups == 1 or (model.heads % parts == 0 and model.kv_heads % parts == 0)
 
@@ -181,8 +181,10 @@ def slices_of(job: Job) -> int:
 
 
 def choose_context(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, entered: int) -> list[int]:
-    """Where a query attends the best of its context: keys and latents of all ranks, which all heads share, once a
-    layer, and the choice. Returns what attention waits for; nothing where all is attended."""
+    """For sparse attention: gather index keys and latents of all ranks, once per layer for all heads, and select.
+
+    Returns the dependencies of attention; empty without selection.
+    """
     if not chosen.chooses(layer):
         return []
     overlap = job.plan.overlap is not False
@@ -190,13 +192,13 @@ def choose_context(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
 
 
 def segments_of(job: Job, position: int) -> Segments:
-    """Pieces of the whole context that a rank's own tokens see."""
+    """Segments of the whole context that a rank's own tokens attend."""
     plan = job.plan
     return local_segments(plan.partition, job.sequence, plan.tsp, position, job.sequences, job.work.causal, job.cached)
 
 
 def gather_context(builder: ProgramBuilder, job: Job, group: LayerShard, step: int, after: list[int]) -> list[int]:
-    """K and V of a group of heads, in as many gathers as there are slices; of a state what changes it."""
+    """Gather K and V of a group of heads, one gather per slice; for linear attention, the maps of states."""
     if carried.carries(group):
         return carried.hand_on(builder, job, group, after)
     parts = slices_of(job)
@@ -208,8 +210,10 @@ def gather_context(builder: ProgramBuilder, job: Job, group: LayerShard, step: i
 def attend(
     builder: ProgramBuilder, job: Job, group: LayerShard, position: int, step: int, projected: int, gathered: list[int]
 ) -> int:
-    """Local queries over the whole context with one group of heads, and its part of the output projection. By blocks
-    the rank's own tokens are attended while the others' arrive."""
+    """Local queries over the whole context with one group of heads, and its part of the output projection.
+
+    By blocks, the rank's own tokens are attended while the others' arrive.
+    """
     work, plan = job.work, job.plan
     name, output = f"attention {step + 1}/{plan.attended_groups}", group.leaving(job.tokens)
     if chosen.chooses(group):
@@ -226,12 +230,12 @@ def attend(
 def attend_backward(
     builder: ProgramBuilder, job: Job, group: LayerShard, position: int, step: int, after: list[int]
 ) -> int:
-    """dO of a group of heads, its attention's backward, and the sums of dK and dV that go to their owners; returns the
-    last sum. By blocks a slice's sums travel while the next slice is worked on."""
+    """dO of a group of heads, its attention's backward, and the reduction of dK and dV to their owners; returns the
+    last reduction. By blocks, a slice's reduction runs while the next slice is computed."""
     plan, work, tokens, parts = job.plan, job.work, job.tokens, slices_of(job)
     groups, size = plan.attended_groups, context_bytes(job, group) / parts
     name, summed = f"attention {step + 1}/{groups}", f"sum dK,dV {step + 1}/{groups}"
-    before: list[Operator] = [*gradients(group.output(tokens)), *heads_again(job, group, tokens)]
+    before: list[Operator] = [*gradients(group.output(tokens)), *recomputed_heads(job, group, tokens)]
 
     def home(last: int) -> int:
         return builder.collective("reduce_scatter", "tsp", size, summed, after=[last], stream="context")

@@ -1,4 +1,4 @@
-"""What TSP leaves to be chosen for the machine: groups of heads, and how the MLP's weights come."""
+"""Choices that TSP leaves to the tuner: groups of heads, and how the MLP's weights arrive."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ..job import Job
 from ..plan import Plan
 from .transport import WEIGHT_TRANSPORTS
 
-#: Pieces that the MLP's weights are gathered in: finer ones hide no more, and multiply slower.
+#: Pieces in which the MLP's weights are gathered: finer ones hide no more, and multiply slower.
 PIECES = (1, 2, 4)
-#: Ranks whose shards are tried hop by hop: over more every hop is short, and there are many.
+#: Most ranks for which hops of shards are tried: over more, hops are short and many.
 LONGEST_RING = 16
-#: Groups of heads that are tried block by block: more are small enough without.
+#: Groups of heads that are tried block by block: more groups are small enough without.
 BLOCK_GROUPS = (1, 2)
 
 
 def options(job: Job, mesh: bool) -> Iterator[Values]:
-    """Groups of heads, and a ring or gathered pieces. Behind a switch one ring uses all that several would. Where no
-    weights travel there is nothing to choose."""
-    if job.whole_ranks > 1:
+    """Groups of heads, with a ring or gathered pieces. Behind a switch one ring uses the links of several. Empty if no
+    weights move."""
+    if job.tensor_ranks > 1:
         yield {}
         return
     plan, degree = job.plan, job.plan.tsp
@@ -39,12 +39,13 @@ def options(job: Job, mesh: bool) -> Iterator[Values]:
 
 
 def _open(plan: Plan, name: str, values: Sequence[Any]) -> Sequence[Any]:
-    """Values of a switch worth a look: those given, or what the plan states."""
+    """Candidate values of a switch, or the one that the plan states."""
     return values if name in plan.open else (getattr(plan, name),)
 
 
 def searched(values: Values) -> bool:
-    """Two or four groups, or one by blocks; the MLP at once, in four pieces, or round rings that need least memory."""
+    """Candidates of a search: two or four groups, or one by blocks; the MLP whole, in four pieces, or by rings, which
+    need least memory."""
     if not values:
         return True
     cut = values["overlap_by"], values["head_groups"]

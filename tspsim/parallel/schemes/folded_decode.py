@@ -1,9 +1,8 @@
-"""What ranks that own 1/D of every matrix and of the cache do in a step whose tokens are few: registered objects.
+"""Decode forms: how ranks that own 1/D of every matrix and of the cache run a step with few tokens.
 
-tree        every rank has all tokens: heads and columns are divided and summed as under tensor parallelism,
-            contexts by their tokens, and partial attention is merged (:mod:`tspsim.parallel.decode`); mixed steps
-            run so too
-travel      the prefill's schedule: weights come to the tokens of a rank's own sequences
+tree        every rank has all tokens: heads and columns are divided and summed as in tensor parallelism, contexts are
+            divided by tokens, and partial attention is merged (:mod:`tspsim.parallel.decode`); mixed steps run so too
+travel      the prefill's schedule: weights move to the tokens of a rank's own sequences
 sequences   tensor parallelism's products, and whole contexts of a rank's own sequences: heads go to them and back
 """
 
@@ -15,7 +14,7 @@ from dataclasses import replace
 from ...model import Block
 from ...model.layer import LayerShard, ServingLayer
 from ...operators import Gemm
-from ...steps.load import dealt
+from ...steps.load import round_robin
 from ..builder import ProgramBuilder
 from ..decode.exchange import Partial
 from ..decode.index_exchange import index_exchange_of, refused_choice
@@ -31,9 +30,9 @@ from .folded_form import AXIS, DECODE_FORMS, DecodeForm, form_of
 
 
 def own_sequences(job: Job) -> Job:
-    """The job with the sequences of the rank that has most to do."""
+    """The job with the sequences of the busiest rank."""
     load, ranks = job.work.load, job.plan.tsp
-    rows = dealt([(1, context, 1) for context in _contexts(job)], ranks)
+    rows = round_robin([(1, context, 1) for context in _contexts(job)], ranks)
     contexts = tuple(context for _, context, count in rows for _ in range(count))
     mine = replace(load, batch=len(contexts), contexts=contexts)
     return replace(job, work=replace(job.work, load=mine))
@@ -44,7 +43,7 @@ def _contexts(job: Job) -> list[int]:
 
 
 def embed_all(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """Every rank looks up the rows it owns; the sum completes them."""
+    """Every rank looks up the rows that it owns; a sum completes them."""
     looked_up = builder.compute("embedding lookup", layer.embedding(job.tokens))
     sum_rows(builder, job, AXIS, looked_up, "sum embedding")
 
@@ -57,7 +56,7 @@ def tree_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: i
 
 
 def summed_bytes(job: Job) -> float:
-    """Two all-reduces of all tokens' rows, and latents that ranks make a part of each."""
+    """Bytes of two all-reduces of all tokens' rows, and of latents that ranks compute in parts."""
     away = (job.plan.tsp - 1) / job.plan.tsp
     rows = job.tokens * job.activation_bytes
     entering = min(entered_width(job, block) for block in job.model.distinct)
@@ -65,7 +64,7 @@ def summed_bytes(job: Job) -> float:
 
 
 def entered_width(job: Job, block: Block) -> int:
-    """Elements a token that every rank makes a part of: latents, and an indexer's queries, key and weights."""
+    """Elements per token that ranks compute in parts: latents, and an indexer's queries, key and weights."""
     layer = job.layer(1, block)
     assert isinstance(layer, ServingLayer)
     entering = layer.attention_kind.enter(layer, ((1, 0, 1),))
@@ -76,7 +75,7 @@ def entered_width(job: Job, block: Block) -> int:
 
 
 def sequences_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
-    """Queries and new entries of the cache of a rank's heads go to the ranks of their sequences; outputs come back."""
+    """Queries and new cache entries of a rank's heads go to the ranks of their sequences; outputs return."""
     assert isinstance(layer, ServingLayer)
     builder.part = "attention"
     kind, mine = layer.attention_kind, own_sequences(job)
@@ -95,7 +94,7 @@ def sequences_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positi
 
 
 def dealt_bytes(job: Job, layer: ServingLayer) -> tuple[float, float]:
-    """Bytes that a rank holds before queries with new entries go to sequences, and before outputs come back."""
+    """Bytes of a rank before the all-to-all of queries with new entries, and before that of outputs."""
     ranks, mine = job.plan.tsp, own_sequences(job)
     every = Partial(in_heads(ranks), layer, job.rows, index_exchange_of(job.plan))
     kind, model = layer.attention_kind, layer.model
@@ -121,7 +120,7 @@ def dealt_buffers(job: Job) -> Iterator[Buffer]:
 
 
 def check_sequences(job: Job) -> Refusal:
-    """Whole sequences are dealt to ranks: no prompts, no ranks without one."""
+    """Why the plan does not fit: whole sequences are assigned to ranks, without prompts."""
     load, form = job.work.load, form_of(job.plan)
     if load.prompts:
         can = ", ".join(form.name for form in DECODE_FORMS.values() if form.share(job.plan).ranks > 1)
@@ -135,11 +134,11 @@ def check_sequences(job: Job) -> Refusal:
     return refused_choice(job)
 
 
-# --- weights come to own sequences ----------------------------------------------------------------------------
+# --- weights move to own sequences ----------------------------------------------------------------------------
 
 
 def travel_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
-    """The prefill's schedule over own sequences, whose keys and values nobody else needs."""
+    """The prefill's schedule over own sequences, whose keys and values no other rank needs."""
     mine = own_sequences(job)
     builder.part = "attention"
     attended = travel_attention(builder, mine, layer)
@@ -153,7 +152,7 @@ def travel_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position:
 
 
 def travel_attention(builder: ProgramBuilder, mine: Job, layer: LayerShard) -> int:
-    """Group after group of heads: their weights come, and own sequences are attended with them."""
+    """For each group of heads: bring its weights, attend own sequences."""
     assert isinstance(layer, ServingLayer)
     groups, kind, overlap = mine.plan.attended_groups, layer.attention_kind, mine.plan.overlap is not False
     buffers = builder.buffers("attention weights", min(folded_weights.ATTENTION_BUFFERS, groups), groups)
@@ -175,19 +174,19 @@ def travel_attention(builder: ProgramBuilder, mine: Job, layer: LayerShard) -> i
 
 
 def embed_own(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """Rows go from their owners to the ranks of the sequences."""
+    """Rows of embeddings go from their owners to the ranks of the sequences."""
     folded_tables.look_up(builder, own_sequences(job), layer, job.tokens)
 
 
 def head_of_own(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """All ranks' last tokens come together, and every rank multiplies its part of the vocabulary."""
+    """Gather all ranks' last tokens; every rank multiplies its part of the vocabulary."""
     size = job.head_tokens * job.model.hidden * job.activation_bytes
     builder.collective("all_gather", AXIS, size, "last tokens")
     sampled_head(builder, job, layer, AXIS)
 
 
 def travelled(job: Job) -> float:
-    """(D − 1)/D of the matrices of the layer that has fewest."""
+    """(D − 1)/D of the bytes of matrices, of the layer with fewest."""
     thinnest = min(set(job.model.blocks), key=job.model.common_matrix_parameters)
     layer = job.layer(1, thinnest)
     kept = folded_weights.attention(job, layer).shard_bytes + folded_weights.attention(job, layer).whole_bytes
@@ -196,7 +195,7 @@ def travelled(job: Job) -> float:
 
 
 def travelling_buffers(job: Job) -> Iterator[Buffer]:
-    """Others' weights in this rank's buffers."""
+    """Other ranks' weights in this rank's buffers."""
     yield Buffer("in_flight_weights", folded.in_flight_weights(job), Lifetime.LAYER)
 
 

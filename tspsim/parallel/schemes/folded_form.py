@@ -1,4 +1,4 @@
-"""What a schedule of decoding on the folded axis is to everybody else: one object that registers itself."""
+"""The contract of a decode form on the folded axis, and their registry."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from ..registries import ContextShare
 from ..scheme import LayerPiece, Piece
 
 AXIS = "tsp"
-#: The form of plans that name none.
+#: The default form.
 USUAL = "tree"
 
 
 @dataclass(frozen=True)
 class DecodeForm:
-    """A schedule of steps that decode on the folded axis."""
+    """A schedule of decode steps on the folded axis."""
 
-    #: What a plan's ``decode_form`` calls it, and a line for the catalogue.
+    #: Its name in a plan's ``decode_form``, and a line for the catalogue.
     name: str
     summary: str
-    #: Write a pass.
+    #: Write the parts of a pass.
     embed: Piece
     layer: LayerPiece
     head: Piece
     #: Plan → how ranks share contexts.
     share: Callable[[Plan], ContextShare]
-    #: Job → payload that a rank receives in a layer.
+    #: Job → payload bytes that a rank receives in a layer.
     received: Callable[[Job], float]
-    #: Job → what it keeps of other ranks' meanwhile.
+    #: Job → buffers for other ranks' data.
     buffers: Callable[[Job], Iterator[Buffer]]
-    #: Job → the key of the plan that does not go with it and why; None where all do.
+    #: Job → the key of the plan that does not fit and why; None if all fit.
     check: Callable[[Job], Refusal] = lambda job: None
-    #: Weights come to tokens; otherwise every rank has all tokens.
+    #: Weights move to tokens; otherwise every rank has all tokens.
     travels: bool = False
 
 
 DECODE_FORMS: Registry[DecodeForm] = Registry("decode form", "tspsim.decode_forms", DecodeForm)
 
 
-#: The one of a plan.
+#: Plan → its decode form.
 form_of = DECODE_FORMS.named_by("decode_form", USUAL)

@@ -1,4 +1,4 @@
-"""Embedding and head under TSP: each rank owns 1/D of the vocabulary's rows and of the tokens."""
+"""Embedding and LM head under TSP: each rank owns 1/D of the vocabulary's rows and of the tokens."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 
 def look_up(builder: ProgramBuilder, job: Job, layer: LayerShard, tokens: int) -> None:
-    """Rows live with their owner: numbers of all ranks' ``tokens`` go there (four bytes each), rows come back,
-    all-to-all."""
+    """All-gather the ids of all ranks' ``tokens`` (four bytes each) to the rows' owners; rows return by all-to-all."""
     numbers = builder.collective("all_gather", "tsp", 4 * tokens, "token numbers", stream="context")
     looked_up = builder.compute("embedding lookup", layer.embedding(job.tokens), after=[numbers])
     size = job.tokens * job.model.hidden * job.activation_bytes
@@ -25,21 +24,21 @@ def look_up(builder: ProgramBuilder, job: Job, layer: LayerShard, tokens: int) -
 
 
 def embed_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """Rows' gradients go to the rows' owners, all-to-all, and are added there."""
+    """Gradients of rows go to their owners by all-to-all, and are added there."""
     size = job.tokens * job.model.hidden * job.activation_bytes
     home = builder.collective("all_to_all", "tsp", size, "embedding gradients", stream="context")
     builder.compute("embedding backward", layer.embedding(job.tokens), after=[home])
 
 
 def head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """The head's vocabulary shards travel as the MLP's do."""
+    """The head's vocabulary shards move like the MLP's."""
     builder.compute("final norm", layer.norm(job.tokens))
     piece = head_piece(job, layer)
     circulate_head(builder, job, piece, "language-model head", piece.head(job.tokens))
 
 
 def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """Each shard's logits again with their loss and gradients; the weights' gradients travel one step behind."""
+    """Each shard's logits again, with loss and gradients; the weights' gradients follow one step behind."""
     piece = head_piece(job, layer)
     product = piece.head(job.tokens)
     circulate_head(builder, job, piece, "head backward", product, piece.loss(job.tokens), *gradients(product))
@@ -47,12 +46,12 @@ def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 
 def head_piece(job: Job, layer: LayerShard) -> LayerShard:
-    """What of the head is multiplied at once."""
+    """The part of the head that is multiplied at once."""
     return replace(layer, shards=transport_of(job).head_pieces(job))
 
 
 def circulate_head(builder: ProgramBuilder, job: Job, layer: LayerShard, name: str, *operators: Operator) -> None:
-    """The head in the transport's pieces: the logits of one are here at once."""
+    """The head in the transport's pieces, so that only one piece's logits exist at a time."""
     shards, trained = transport_of(job).head_pieces(job), len(operators) > 1 and job.work.adapters is None
     elements = job.model.hidden * layer.vocab
     overlap, transport = job.plan.overlap is not False, transport_of(job)
@@ -60,11 +59,13 @@ def circulate_head(builder: ProgramBuilder, job: Job, layer: LayerShard, name: s
     waits: list[int] = []
     for piece in range(shards):
         if overlap:
-            arrivals.set_out(piece)
+            arrivals.start_transfers(piece)
         else:
             arrivals.bring(piece, waits)
         waits = [builder.compute(f"{name} {piece + 1}/{shards}", *operators, after=arrivals.of(piece))]
         arrivals.used(piece, waits[0])
         if trained:
             size = elements * job.work.optimizer.gradients
-            builder.exchanged_gradients = [transport.take_home(builder, job, piece, size, "head gradients", waits)]
+            builder.exchanged_gradients = [
+                transport.reduce_gradients(builder, job, piece, size, "head gradients", waits)
+            ]

@@ -1,8 +1,8 @@
-"""What of a layer's weights travels under TSP, and how much of it is trained: sizes for ``folded``.
+"""Weights of a layer that move under TSP, and how many of them are trained.
 
-A rank owns 1/D of every matrix. What heads and FFN columns divide travels shard by shard; what all shards need whole
-(projections to latents, and the half of an adapter that its weights' cut does not divide) is gathered. Of frozen
-weights only the adapters' gradients come back.
+A rank owns 1/D of every matrix. What heads and FFN columns divide moves shard by shard; what all ranks need whole
+(down projections to latents, and the half of an adapter that its weights' cut does not divide) is gathered. Of frozen
+weights only the adapters' gradients return.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from ...model.parts import WeightClass
 from ..adapters import ELEMENT_BYTES, Halves
 from ..job import Job
 
-#: Groups of heads whose weights a rank holds at once, where there are as many: without the third, a group's could only
-#: start on their way when the one before last is done with its output projection, and the projection of the next step
-#: would wait for them.
+#: Groups of heads whose weights a rank holds at once. Without the third, a group's weights could only depart after the
+#: output projection of the group before last, and the next step's projection would wait for them.
 ATTENTION_BUFFERS = 3
 
 
 class WeightLoad(NamedTuple):
-    """One part of a layer: bytes of a rank's shard and of what is gathered whole; elements of them that are trained."""
+    """A part of a layer: bytes of a rank's shard and of what is gathered whole, and their trained elements."""
 
     shard_bytes: float
     whole_bytes: float
@@ -30,14 +29,14 @@ class WeightLoad(NamedTuple):
 
 
 def attention(job: Job, layer: LayerShard) -> WeightLoad:
-    """[Wq, Wk, Wv, Wo] of a head bucket, with the adapters beside them."""
+    """[Wq, Wk, Wv, Wo] of a group of heads, with their adapters."""
     adapters = job.work.adapters
     beside = adapters.attention(layer) if adapters else None
     return _load(job, layer.attention_weights, layer.down_weights, beside, WeightClass.ATTENTION)
 
 
 def mlp(job: Job, layer: LayerShard) -> WeightLoad:
-    """[gate, up, down] of a rank's columns, dense or of shared experts; nothing where a layer has neither."""
+    """[gate, up, down] of a rank's columns, dense or of shared experts; empty if a layer has neither."""
     adapters = job.work.adapters
     part = WeightClass.SHARED if layer.kind.experts else WeightClass.DENSE
     return _load(job, layer.mlp_weights, 0, adapters.mlp(layer) if adapters else None, part)

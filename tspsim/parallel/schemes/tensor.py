@@ -1,10 +1,10 @@
 """Tensor parallelism (Megatron), alone or beside sequence shards: a tp × sp mesh.
 
-QKV and gate/up are split by columns, output and down projection by rows; after each of the two an all-reduce of
-B·S/Σ·h over ``tp``, or with sequence regions a reduce-scatter and an all-gather of the same bytes around the norm
-(Shoeybi et al. 2019, §3; Korthikanti et al. 2022, §4.2). The backward mirrors it: gradients of the column-split
-inputs are summed. Overlapped, tokens are cut into ``overlap_chunks`` and a chunk is reduced while the next is
-multiplied (Flux, Comet, asynchronous TP); in the backward the sum runs beside the weights' gradients.
+QKV and gate/up are split by columns, output and down projection by rows; each of the two is followed by an all-reduce
+of B·S/Σ·h over ``tp``, or with sequence regions by a reduce-scatter and an all-gather of the same bytes around the norm
+(Shoeybi et al. 2019, §3; Korthikanti et al. 2022, §4.2). The backward mirrors it: gradients of the column-split inputs
+are summed. With overlap, tokens are cut into ``overlap_chunks``, and a chunk is reduced while the next is multiplied
+(Flux, Comet, asynchronous TP); in the backward the sum runs beside the weights' gradients.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ..builder import ProgramBuilder
 from ..choice import Choice
 from ..context import method_of
 from ..context.method import refused
+from ..decode.layer import attends_alone
 from ..decode.sharing import exchange_buffers, exchanged_bytes
 from ..expert_rows import tokens_leave
 from ..experts import expert, expert_serving
@@ -34,12 +35,12 @@ from ..ledger import Buffer, Lifetime
 from ..lengths import DEALS, OFFLOAD_FROM
 from ..pipeline import Refusal
 from ..plan import Plan
-from ..recompute import cheap_again, heads_again
+from ..recompute import recomputed_heads, recomputed_kernels
 from ..registries import Option
 from ..residency import Residency
 from ..residual import residual_of
 from ..scheme import SCHEMES, Received, Scheme, WholeTokens
-from ..sought import Sought, of_lengths
+from ..search_rule import SearchRule, of_lengths
 from ..unequal_checks import ways_to_deal
 from .tensor_pieces import (
     SERVING_OPTIONS,
@@ -102,7 +103,7 @@ def head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 
 def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """Loss over a sharded vocabulary: maxima and sums of exponentials meet, two fp32 numbers a token."""
+    """Loss over a sharded vocabulary: an all-reduce of maxima and sums of exponentials, two fp32 numbers per token."""
     ready: list[int] = []
     if job.plan.tp > 1:
         ready = [builder.collective("all_reduce", "tp", 8 * job.tokens, "softmax sums")]
@@ -113,14 +114,16 @@ def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 
 def embed_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """Rows' gradients are added where the rows are."""
+    """Gradients of rows are added at their owners."""
     builder.compute("embedding backward", layer.embedding(job.tokens))
 
 
 def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
-    """Mirrors the forward. Where blocks read the stream late, a norm's gradient waits for the sum that the layer before
-    it left (the kernel stands for that layer's), and products go on meanwhile; side by side, one sum and one norm
-    take both gradients."""
+    """The forward mirrored.
+
+    With late residuals, a norm's gradient waits for the sum of the layer before (its kernel represents that layer's)
+    while products continue; with parallel residuals (side by side), one sum and one norm take both gradients.
+    """
     tokens, residual = job.tokens, residual_of(job.plan)
     builder.part = "mlp backward"
     if travels(job, layer):
@@ -134,7 +137,7 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
     entered = *layer.latent_norms(own, backward=True), *down, *norm_backward(job, layer, own)
     before = [builder.compute("attention norm backward", *entered)] if residual.late else normed
     ready = gather_rows(builder, job, tokens, before, "gather d attention")
-    d_output = (*builder.gradients(layer.output(tokens)), *heads_again(job, layer, tokens))
+    d_output = (*builder.gradients(layer.output(tokens)), *recomputed_heads(job, layer, tokens))
     projected = builder.compute("output projection backward", *d_output, after=ready)
     method_of(job.plan).backward(builder, job, layer, position, projected)
     summed = column_gradients(
@@ -154,7 +157,7 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
 
 
 def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[int]:
-    """The MLP's, or of experts that stay; returns what the gradient of its input waits for."""
+    """Backward of the MLP, or of local experts; returns the dependencies of its input's gradient."""
     tokens, residual = job.tokens, residual_of(job.plan)
     entering, leaving, between = mlp_products(job, layer)
     norm = norm_backward(job, layer, residual_tokens(job))
@@ -186,20 +189,20 @@ def travels(job: Job, layer: LayerShard) -> bool:
 
 
 def mlp_products(job: Job, layer: LayerShard) -> tuple[Sequence[Gemm], Sequence[Gemm], Sequence[Operator]]:
-    """Products that tokens enter by, those that they leave by, and the backward of what is between."""
+    """Products at the MLP's input, those at its output, and the backward of what is between."""
     tokens = job.tokens
     if layer.kind.experts:
         return *expert.local_products(job, layer, tokens), expert.local_activation_backward(job, layer, tokens)
-    between = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
+    between = *recomputed_kernels(job, layer.activation(tokens)), layer.activation_backward(tokens)
     return (layer.gate_up(tokens),), (layer.down(tokens),), between
 
 
 def norm_backward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
-    return *cheap_again(job, layer.norm(tokens)), layer.norm_backward(tokens)
+    return *recomputed_kernels(job, layer.norm(tokens)), layer.norm_backward(tokens)
 
 
 def shared_experts(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
-    """Experts that all tokens visit, split by columns as a dense MLP is."""
+    """Experts that all tokens visit, split by columns like a dense MLP."""
     tokens = job.tokens
     ready = gather_rows(builder, job, tokens, after, "gather for shared experts")
     products = layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens)
@@ -211,7 +214,7 @@ def shared_experts_backward(builder: ProgramBuilder, job: Job, layer: LayerShard
     tokens = job.tokens
     ready = gather_rows(builder, job, tokens, after, "gather d shared experts")
     d_down = builder.gradients(layer.down(tokens))
-    between = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
+    between = *recomputed_kernels(job, layer.activation(tokens)), layer.activation_backward(tokens)
     builder.compute("shared experts' down backward", *d_down, *between, after=ready)
     entering = (layer.gate_up(tokens),)
     return column_gradients(
@@ -220,7 +223,7 @@ def shared_experts_backward(builder: ProgramBuilder, job: Job, layer: LayerShard
 
 
 def layer_weights(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """All products' weight gradients, put off by a zero-bubble schedule."""
+    """Weight gradients of all products, deferred by a zero-bubble schedule."""
     tokens = job.tokens
     products = (*layer.down_projections(residual_tokens(job)), *layer.projections(tokens), layer.output(tokens))
     mlp = (layer.gate_up(tokens), layer.down(tokens))
@@ -233,7 +236,7 @@ def layer_weights(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 
 def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
-    """Groups of neighbours on ``tp`` that share contexts, and those that a plan's features bring."""
+    """Groups of neighbours on ``tp`` that share contexts, and groups of a plan's features."""
     share = context(plan)
     groups: dict[str, Mapping[str, int]] = {}
     if share.axis in ("dcp", "kvp"):
@@ -244,7 +247,7 @@ def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
 
 
 def assumptions(plan: Plan) -> Iterator[str]:
-    """How ranks of ``tp`` sum, where the plan's keys leave it at its default."""
+    """How ranks of ``tp`` sum, for plans that do not state it."""
     if plan.tp > 1 and not plan.overlap:
         if plan.sequence_regions:
             yield "Gathers and sums around tensor-parallel layers are exposed (`overlap`)."
@@ -271,9 +274,11 @@ def check(job: Job) -> Refusal:
 
 
 def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
-    """Two all-reduces of n·h over ``tp``, 2(T−1)/T of it each; ``in_switch`` once, as a switch that adds returns only
-    the sum. Less where latents are gathered instead of rows, or tokens go to experts without shared ones. And what the
-    context method brings."""
+    """Bytes of two all-reduces of n·h over ``tp``, 2(T−1)/T each (1 with ``in_switch``: an adding switch returns the
+    sum), and of the context method's exchange.
+
+    Less if latents are gathered instead of rows, or if tokens go to experts without shared ones.
+    """
     plan, model, moved = job.plan, job.model, []
     if plan.tp > 1:
         share = 1.0 if in_switch else 2.0 * (plan.tp - 1) / plan.tp
@@ -298,7 +303,7 @@ def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
 
 
 def variants(plan: Plan) -> Iterator[Mapping[str, Any]]:
-    """With sequence regions or not, overlapped or not."""
+    """With and without sequence regions, with and without overlap."""
     overlaps = (None, True) if plan.tp > 1 or method_of(plan).can_overlap else (None,)
     for regions, overlap in itertools.product((False, True) if plan.tp > 1 else (False,), overlaps):
         yield {"sequence_regions": regions, "overlap": overlap}
@@ -309,12 +314,12 @@ def choices(plan: Plan) -> tuple[Choice, ...]:
 
 
 def head_shards(job: Job) -> int:
-    """Ranks that heads are spread over while they are attended."""
+    """Ranks that divide the heads during attention."""
     return job.plan.tp * (method_of(job.plan).head_shards(job.plan) if job.step.shards_tokens else 1)
 
 
 def buffers(job: Job) -> Iterator[Buffer]:
-    """What shards of tokens, or of contexts, keep of each other's, and sums that are under way beside a layer."""
+    """Other shards' tokens or contexts, and sums in flight beside a layer."""
     late = residual_of(job.plan).in_flight * job.tokens * job.model.hidden * job.activation_bytes
     if late:
         yield Buffer("workspace", late, Lifetime.LAYER)
@@ -324,42 +329,42 @@ def buffers(job: Job) -> Iterator[Buffer]:
         yield from exchange_buffers(job)
 
 
-#: Keys of steps whose sequences differ in length.
+#: Keys of steps with sequences of unequal length.
 LENGTH_OPTIONS = (
     Option(
         "dynamic_sp",
         StrictBool,
         None,
         "sp: auto; long sequences are shared by 2, 4, 8, ... ranks of dp",
-        Sought(called="sp", of=of_lengths, values=lambda model, work: ["auto too"]),
+        SearchRule(called="sp", of=of_lengths, values=lambda model, work: ["auto too"]),
     ),
     Option(
         "padded",
         StrictBool,
         None,
         "sequences of unequal length are padded to the longest of the step",
-        Sought(why_not="is more work", of=of_lengths),
+        SearchRule(why_not="is more work", of=of_lengths),
     ),
     Option(
         "rank_tokens",
         PositiveCount,
         None,
-        "tokens a rank takes at once; default: the longest over all its ranks",
-        Sought(of=of_lengths, values=lambda model, work: ["one, two and four times the least"]),
+        "tokens per rank and micro-batch; default: the longest sequence over all its ranks",
+        SearchRule(of=of_lengths, values=lambda model, work: ["one, two and four times the least"]),
     ),
     Option(
         "deal",
         DEALS,
         None,
-        "what replicas get even shares of; default: work",
-        Sought(of=of_lengths, values=lambda model, work: DEALS.names(), ways=ways_to_deal, kernels=True),
+        "what is balanced between replicas; default: work",
+        SearchRule(of=of_lengths, values=lambda model, work: DEALS.names(), ways=ways_to_deal, kernels=True),
     ),
     Option(
         OFFLOAD_FROM,
         PositiveCount,
         None,
-        "tokens of a sequence from which on offload_layers are away; default: any",
-        Sought(of=of_lengths, values=lambda model, work: ["the longest that fits, beside offload_layers"]),
+        "shortest sequence, in tokens, whose offload_layers are offloaded; default: any",
+        SearchRule(of=of_lengths, values=lambda model, work: ["the longest that fits, beside offload_layers"]),
     ),
 )
 OPTIONS = (
@@ -388,9 +393,9 @@ SCHEME = SCHEMES.register(
             buffers=buffers,
             logit_shards=lambda job: job.plan.tp,
         ),
-        whole=WholeTokens(embed, serve, head_served),
+        whole=WholeTokens(embed, serve, head_served, attends_alone),
         context=context,
-        whole_ranks=lambda job: job.plan.tp,
+        tensor_ranks=lambda job: job.plan.tp,
         groups=groups,
         received=received,
         check=check,

@@ -1,7 +1,7 @@
-"""The pieces of tensor parallelism: column-split products and rows between ranks, and what steps that serve have.
+"""Pieces of tensor parallelism: column-split products, exchanges of rows over ``tp``, and serving steps.
 
-What is normed, gathered, multiplied and summed over ``tp``, slice by slice, forward and backward; who attends what of
-the contexts, and keys of steps that decode.
+Norm, gather, product and sum are written slice by slice, forward and backward. Serving steps add how ranks share
+contexts, and keys of decode steps.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ..pipeline import Refusal
 from ..plan import Plan
 from ..registries import Option
 from ..residual import residual_of
-from ..sought import Sought, decodes
+from ..search_rule import SearchRule, decodes
 
 
 def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """Every rank looks up the rows it owns; the sum over ``tp`` completes them."""
+    """Every rank looks up the rows that it owns; the sum over ``tp`` completes them."""
     looked_up = builder.compute("embedding lookup", layer.embedding(job.tokens))
     reduce_rows(builder, job, job.tokens, looked_up, "sum embedding")
 
@@ -39,10 +39,10 @@ def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 def column_products(
     builder: ProgramBuilder, job: Job, layer: LayerShard, cut: Cut, waits: Sequence[list[int]], name: str
 ) -> Iterator[tuple[int, int]]:
-    """Add and norm, then the column-split products (QKV, or the whole MLP up to its row-split one), chunk by chunk.
+    """Add and norm, then the column-split products (QKV, or the whole MLP), chunk by chunk.
 
-    With sequence regions a chunk is normed and gathered while the one before is multiplied. Yields the first and
-    last instruction of every chunk as the caller takes them, so that what follows a chunk is issued before the next.
+    With sequence regions a chunk is normed and gathered while the one before is multiplied. Yields the first and last
+    instruction of every chunk lazily, so that what follows a chunk is issued before the next.
     """
     width, tokens = job.model.hidden, cut.tokens
     down: tuple[Operator, ...] = ()
@@ -55,7 +55,7 @@ def column_products(
     else:
         products = (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
     if residual_of(job.plan).side_by_side and name != "QKV":
-        # What attention normed is there, and what both put out becomes one.
+        # Attention's normed input is reused, and both outputs are added to one.
         for wait in waits:
             both = builder.compute(name, *products, layer.add(tokens), after=wait)
             yield both, both
@@ -88,8 +88,8 @@ def column_gradients(
     after_products: Sequence[Operator] = (),
     sums: bool = True,
 ) -> list[int]:
-    """Gradients of column-split products and the sum of their common input's, ``width`` elements a token; returns what
-    the input's gradient waits for."""
+    """Gradients of column-split products and the sum of their common input's, ``width`` elements per token; returns the
+    dependencies of the input's gradient."""
     pairs = [builder.gradients(product) for product in products]
     d_input = [one[0] for one in pairs]
     d_weight = [gradient for one in pairs for gradient in one[1:]]
@@ -116,8 +116,8 @@ def reduce_rows(
     *,
     sums: bool = True,
 ) -> int:
-    """Sum partial rows (``width`` elements each, h when left out) over ``tp``: everywhere, or with sequence regions
-    each rank its own 1/T of the tokens; nothing where the residual stream has no sum here."""
+    """Sum partial rows of ``width`` elements (0: h) over ``tp``: to all ranks, or with sequence regions to each rank
+    its 1/T of the tokens. Nothing if the residual stream has no sum here."""
     if job.plan.tp == 1 or not sums:
         return after
     size = tokens * (width or job.model.hidden) * job.activation_bytes
@@ -133,7 +133,7 @@ def reduce_rows(
 def gather_rows(
     builder: ProgramBuilder, job: Job, tokens: int, after: list[int], name: str, width: int = 0, slice_of: Slice = WHOLE
 ) -> list[int]:
-    """With sequence regions: every rank's 1/T of the tokens to all. Returns what the whole rows wait for."""
+    """With sequence regions, gather every rank's 1/T of the tokens. Returns the dependencies of the whole rows."""
     if job.plan.tp == 1 or not job.plan.sequence_regions:
         return after
     size = tokens * (width or job.model.hidden) * job.activation_bytes
@@ -146,13 +146,13 @@ def gather_rows(
 
 
 def laid_out(job: Job, size_bytes: float) -> tuple[MemoryBound, ...]:
-    """The copy between rows as collectives take them, rank by rank, and as products do, where a stack makes one."""
+    """The copy between the layout of collectives (by rank) and that of products, in stacks that make one."""
     moved = 2.0 * size_bytes * job.work.stack.row_copies
     return (MemoryBound("copy", moved, name="lay rows out"),) if moved else ()
 
 
 def residual_tokens(job: Job, tokens: int | None = None) -> int:
-    """Tokens of the residual stream on this rank, of its own or of some of them: with sequence regions 1/T."""
+    """Tokens of the residual stream on this rank, of ``tokens`` (None: its own): 1/T with sequence regions."""
     return (job.tokens if tokens is None else tokens) // (job.plan.tp if job.plan.sequence_regions else 1)
 
 
@@ -160,7 +160,7 @@ def residual_tokens(job: Job, tokens: int | None = None) -> int:
 
 
 def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
-    """A layer of a serving step, all tokens on every rank of ``tp``."""
+    """A layer of a serving step, with all tokens on every rank of ``tp``."""
     return serve_layer(builder, job, layer, "tp")
 
 
@@ -170,8 +170,9 @@ def head_served(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 
 def context(plan: Plan) -> ContextShare:
-    """Contexts of a serving step: heads over ``tp``, and tokens over ``sp``, over groups of ``dcp`` neighbours of
-    ``tp`` that gather their queries, or over groups of ``kvp`` that all make the queries of their heads (Helix)."""
+    """How contexts of a serving step are shared: heads over ``tp``; tokens over ``sp``, over groups of ``dcp``
+    neighbours of ``tp`` that gather their queries, or over groups of ``kvp`` that all compute the queries of their
+    heads (Helix)."""
     heads, dcp, kvp = plan.tp, plan.options.get("dcp", 1), plan.options.get("kvp", 1)
     keys = index_exchange.KEY in plan.options and index_exchange.index_exchange_of(plan).whole
     if kvp > 1:
@@ -186,7 +187,7 @@ def context(plan: Plan) -> ContextShare:
 
 
 def check_groups(job: Job) -> Refusal:
-    """Keys of steps that decode."""
+    """Why keys of decode steps do not fit."""
     plan = job.plan
     stated = [name for name in ("dcp", "kvp") if plan.options.get(name, 1) > 1]
     own = [option.name for option in SERVING_OPTIONS if option.name in plan.options]
@@ -199,7 +200,7 @@ def check_groups(job: Job) -> Refusal:
 
 
 def _group(job: Job, stated: Sequence[str]) -> Refusal:
-    """Groups of ``tp`` that share contexts."""
+    """Why groups of ``tp`` that share contexts do not fit."""
     plan = job.plan
     key, value = stated[0], plan.options[stated[0]]
     if len(stated) > 1:
@@ -215,7 +216,7 @@ def _group(job: Job, stated: Sequence[str]) -> Refusal:
 
 
 def serving_variants(step: Step, keys: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Ways to see each other's prompts, or to share contexts."""
+    """Context methods for prompts, or ways to share contexts."""
     tp, sp = keys.get("tp", 1), keys.get("sp", 1)
     exchanges = [exchange.name for exchange in DECODE_EXCHANGES.values() if exchange.searched]
     if step.shards_tokens:
@@ -238,14 +239,14 @@ SERVING_OPTIONS = (
         PositiveCount,
         None,
         "decode context parallelism: ranks of tp that share a context by its tokens",
-        Sought(of=decodes),
+        SearchRule(of=decodes),
     ),
     Option(
         "kvp",
         PositiveCount,
         None,
-        "Helix: ranks of tp that share a context and each make all queries of it",
-        Sought(of=decodes),
+        "Helix: ranks of tp that share a context, each with all its queries",
+        SearchRule(of=decodes),
     ),
     exchange.OPTION,
     index_exchange.OPTION,

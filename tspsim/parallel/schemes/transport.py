@@ -1,9 +1,8 @@
-"""How weights travel under TSP: every rank needs all shards of a matrix, multiplies with one piece after the other, and
-its part of a piece's gradient goes to the piece's owners.
+"""Weight transports of TSP: every rank needs all shards of a matrix and multiplies one piece after the other; each
+piece's gradient returns to the piece's owners.
 
-The bytes are the same whichever way: (D − 1)/D of the matrix comes to every rank. What differs is the links that carry
-them, the size of a piece, and the buffers it takes. A transport is one object that
-registers itself; :mod:`tspsim.parallel.schemes.folded` asks it and compares no names.
+All transports move the same bytes: (D − 1)/D of the matrix to every rank. They differ in the links used, the size of a
+piece, and buffers. A transport is one object that registers itself.
 """
 
 from __future__ import annotations
@@ -22,89 +21,89 @@ from ..pipeline import Refusal
 from ..plan import Plan
 from ..written_layers import Buffers
 
-#: Pieces of others that a pool holds at once: the one in use, and the one that arrives.
+#: Pieces that a pool of buffers holds: the one in use, and the arriving one.
 BUFFERS = 2
 
 
-#: Pieces in which the head is gathered at most: its logits of a few tokens are small.
+#: Most pieces in which the head is gathered: logits of few tokens are small.
 HEAD_PIECES = 8
 
 
 @dataclass(frozen=True)
 class Transport(ABC):
-    """A way for weights to travel along the folded axis; what it does not say otherwise are hops of the ranks' shards,
-    each sent on by who got it.
+    """A way for weights to move along the folded axis; by default, hops of the ranks' shards, each forwarded by its
+    receiver.
     """
 
-    #: What a plan calls it, and a line for the catalogue.
+    #: Its name in plans, and a line for the catalogue.
     name: str
     summary: str
-    #: Under full recomputation the MLP's weights that a repeated layer gathered stay for its backward, and the next
-    #: layer's first ones arrive beside this layer's.
+    #: With full recomputation, the MLP weights that a recomputed layer gathered stay for its backward, and the next
+    #: layer's first pieces arrive beside them.
     keeps: bool = True
-    #: A gradient travels with the sum so far, to which every rank adds its part.
+    #: A gradient moves as a running sum, to which every rank adds its part.
     adds: bool = True
-    #: The attention's weights are all-gathered where they can be, instead of broadcast owner by owner.
+    #: Attention's weights are all-gathered if possible, instead of broadcast owner by owner.
     gathers_heads: bool = False
 
     @abstractmethod
     def word(self, plan: Plan) -> str:
-        """What a plan's name says of it."""
+        """Its word in names of plans."""
 
     @abstractmethod
     def sentence(self, plan: Plan) -> str:
-        """How the MLP's weights come, for people."""
+        """How the MLP's weights arrive, for people."""
 
     def check(self, job: Job) -> Refusal:
-        """The key of the plan that does not go with the job, and why; None where all do."""
+        """The key of the plan that does not fit the job, and why; None if all fit."""
         return None
 
     def pieces(self, job: Job) -> int:
-        """Pieces that the MLP's columns are multiplied in."""
+        """Pieces in which the MLP's columns are multiplied."""
         return job.plan.tsp
 
     def head_pieces(self, job: Job) -> int:
-        """Pieces that the language-model head is multiplied in."""
+        """Pieces in which the LM head is multiplied."""
         return job.plan.tsp
 
     def pools(self, job: Job) -> int:
-        """Pools of :data:`BUFFERS` buffers that pieces arrive in."""
+        """Pools of :data:`BUFFERS` buffers in which pieces arrive."""
         return 1
 
     def place(self, job: Job, piece: int, pieces: int) -> tuple[str, int, int]:
-        """The pool that a piece arrives in, which filling of it that is, and how many there are a layer."""
+        """The pool in which a piece arrives, the index of this filling, and the fillings per layer."""
         return "", piece, pieces
 
     def travels(self, piece: int) -> bool:
-        """Whether a piece is brought; otherwise it is the rank's own."""
+        """Whether a piece is moved; otherwise it is the rank's own."""
         return piece > 0
 
     def lead(self, job: Job, piece: int) -> int:
-        """How many pieces ahead of its own use a piece sets out."""
+        """By how many pieces a piece departs ahead of its own use."""
         return 1
 
     def sends_on(self, job: Job, piece: int) -> int | None:
-        """The piece that a rank passes on when it gets this one: it must have come; None where it sends its own."""
+        """The piece that a rank forwards when it receives this one, which must have arrived; None: it sends its own."""
         return piece - self.lead(job, piece)
 
     @abstractmethod
     def bring(
         self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
-        """Write what brings a piece; returns the instruction to wait for."""
+        """Write the transfer of a piece; returns the instruction to wait for."""
 
     @abstractmethod
-    def take_home(
+    def reduce_gradients(
         self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
-        """Write what brings a piece's gradient on its way, or home; returns the instruction to wait for."""
+        """Write the transfer of a piece's gradient towards its owners; returns the instruction to wait for."""
 
 
 WEIGHT_TRANSPORTS: Registry[Transport] = Registry("weight transport", "tspsim.weight_transports", Transport)
 
 
 class Ring(Transport):
-    """The published way: shards hop from neighbour to neighbour, D − 1 times, and gradients behind them, D times."""
+    """The published transport: shards hop between neighbours D − 1 times, and gradients behind them D times."""
 
     def word(self, plan: Plan) -> str:
         return ""
@@ -117,7 +116,7 @@ class Ring(Transport):
     ) -> int:
         return builder.ring_hop("tsp", size_bytes, f"{name} hop {piece}", after=after, stream="weights")
 
-    def take_home(
+    def reduce_gradients(
         self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
         return builder.ring_hop("tsp", size_bytes, f"{name} hop {piece + 1}", after=after, stream="weight gradients")
@@ -153,15 +152,15 @@ class MultiRing(Transport):
     ) -> int:
         return rings.bring(builder, job, "tsp", piece, size_bytes, name, after, "weights")
 
-    def take_home(
+    def reduce_gradients(
         self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
-        return rings.take_home(builder, job, "tsp", piece, size_bytes, name, after, "weight gradients")
+        return rings.reduce_gradients(builder, job, "tsp", piece, size_bytes, name, after, "weight gradients")
 
 
 class Gather(Transport):
-    """Equal pieces of every rank's shard are all-gathered ahead of their use, by whatever algorithm the library would
-    take; their gradients come home by a reduce-scatter a piece."""
+    """Equal pieces of every rank's shard are all-gathered ahead of their use, by the library's algorithm; a
+    reduce-scatter per piece returns their gradients."""
 
     def word(self, plan: Plan) -> str:
         return f"p{plan.mlp_pieces}"
@@ -194,7 +193,7 @@ class Gather(Transport):
         name = f"{name} piece {piece + 1}"
         return builder.collective("all_gather", "tsp", size_bytes, name, after=after, stream="weights")
 
-    def take_home(
+    def reduce_gradients(
         self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
         name = f"{name} piece {piece + 1}"
@@ -217,24 +216,24 @@ def transport_of(job: Job) -> Transport:
 
 
 def piece_of(job: Job, layer: LayerShard) -> LayerShard:
-    """What of a layer is multiplied with one piece of the MLP's weights."""
+    """The part of a layer that is multiplied with one piece of the MLP's weights."""
     return replace(layer, shards=transport_of(job).pieces(job))
 
 
 class PieceArrivals:
-    """The pieces of a matrix that come to a rank, each as far ahead of its use as the transport and buffers allow.
+    """Arrivals of a matrix's pieces at a rank, each as far ahead of its use as the transport and buffers allow.
 
     Parameters
     ----------
     size_bytes, pieces
-        Of one piece, and how many there are.
+        Bytes of a piece, and the number of pieces.
     name
-        What is moved.
+        Name of the transfers.
     pool
-        Name of the buffers of a layer that pieces arrive in; None: outside of layers, where a buffer is free once the
-        piece before last has been used.
+        Name of the pool of buffers in a layer; None: outside of layers, where a buffer is free when the piece before
+        last has been used.
     kept
-        All pieces of the layer stay until they are used.
+        Whether all pieces of the layer stay until they are used.
     """
 
     def __init__(
@@ -254,8 +253,8 @@ class PieceArrivals:
         self._arrived: dict[int, int] = {}
         self._used: dict[int, int] = {}
 
-    def set_out(self, number: int) -> None:
-        """Write the journeys that begin before piece ``number`` is multiplied."""
+    def start_transfers(self, number: int) -> None:
+        """Write the transfers that begin before piece ``number`` is multiplied."""
         for piece in range(self.pieces):
             lead = self.transport.lead(self.job, piece)
             if piece - lead <= number and piece not in self._arrived:
@@ -263,7 +262,7 @@ class PieceArrivals:
                 self.bring(piece, [] if free is None else [free])
 
     def bring(self, piece: int, after: Sequence[int]) -> None:
-        """Write the journey of a piece; nothing for the rank's own."""
+        """Write the transfer of a piece; nothing for the rank's own."""
         if not self.transport.travels(piece):
             return
         sent_on = self.of(self.transport.sends_on(self.job, piece))
@@ -274,11 +273,11 @@ class PieceArrivals:
             buffers.fill(filling, arrived)
 
     def of(self, piece: int | None) -> list[int]:
-        """What brings a piece, as a list to wait for."""
+        """The transfer of a piece, as a list of dependencies."""
         return [self._arrived[piece]] if piece in self._arrived else []
 
     def used(self, piece: int, by: int) -> None:
-        """A piece is not needed once the instruction ``by`` is over."""
+        """Free a piece's buffer after the instruction ``by``."""
         self._used[piece] = by
         buffers, filling = self._buffers(piece)
         if buffers is not None:

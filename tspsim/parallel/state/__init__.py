@@ -1,1 +1,1 @@
-"""What ranks keep: weights, gradients, the optimizer's state, activations, caches, and the bytes of all."""
+"""Memory of ranks: weights, gradients, optimizer state, activations, caches, and the bytes of all."""

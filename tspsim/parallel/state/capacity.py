@@ -1,9 +1,9 @@
-"""How much cache a serving plan has room for, under its engine's rule of memory: tokens, sessions, longest context.
+"""Cache capacity of a serving plan under its engine's memory rule: tokens, sessions, longest context.
 
-A GPU of every pipeline stage keeps its weights, the activations of the largest pass that the engine admits, graphs and
-a runtime; the engine's rule (:class:`~tspsim.parallel.engine_memory.MemoryRule`) says how much of the rest holds
-caches. A sequence takes whole blocks of tokens on every one of the ranks that its cache is divided over, and what it
-keeps whatever its length. The stage that holds least decides.
+A GPU of a pipeline stage holds its weights, the activations of the largest pass that the engine admits, graphs and the
+runtime; the engine's rule (:class:`~tspsim.parallel.engine_memory.MemoryRule`) gives the part of the rest for caches. A
+sequence takes whole blocks of tokens on each rank that its cache is divided over, and its states whatever its length.
+The stage with the smallest capacity decides.
 
     sessions = bytes for caches / Σ layers rank_bytes(tokens in whole blocks)
 """
@@ -18,7 +18,7 @@ from typing import Any
 from ...base.units import gib
 from ...model.attention import CacheUse
 from ...steps import PREFILL_STEP, Load, Streams
-from ...steps.load import dealt
+from ...steps.load import round_robin
 from ..engine_memory import Budget, MemoryRule
 from ..job import Job
 from ..pipeline import Chunk
@@ -29,13 +29,13 @@ from ..unpacked import UNPACKED
 from . import served
 from .memory import declared, peak
 
-#: No context is longer: where caches do not grow any length fits.
+#: Upper limit of contexts, reached if caches do not grow with tokens.
 LONGEST = 2**40
 
 
 @dataclass(frozen=True)
 class StageRoom:
-    """One pipeline stage: bytes for caches on a GPU, and its layers by what they keep."""
+    """One pipeline stage: bytes for caches on a GPU, and its layers by what they cache."""
 
     budget: Budget
     uses: Mapping[CacheUse, int]
@@ -43,42 +43,42 @@ class StageRoom:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What the caches of one replica hold."""
+    """Capacity of one replica's caches."""
 
-    #: Of the pipeline, first to last.
+    #: Stages of the pipeline in order.
     stages: tuple[StageRoom, ...]
     #: How ranks divide a cache.
     share: ContextShare
-    #: Tokens of a block: a sequence takes whole ones on every token shard.
+    #: Tokens of a block; a sequence takes whole blocks on every token shard.
     block_tokens: int = 1
 
     @property
     def budget(self) -> Budget:
-        """Bytes for caches on a GPU: of the stage that has room for the fewest long sequences."""
+        """Bytes for caches on a GPU, of the stage with room for the fewest long sequences."""
         return min(self.stages, key=lambda stage: self._sessions(stage, LONGEST, stage.budget.size_bytes)).budget
 
     def sequence_bytes(self, context: int) -> tuple[float, ...]:
-        """Bytes that a sequence of ``context`` tokens takes on a GPU of every stage."""
+        """Bytes of a sequence of ``context`` tokens on a GPU of every stage."""
         return tuple(self._sequence_bytes(stage, context) for stage in self.stages)
 
     def sessions(self, context: int) -> float:
-        """Sequences of ``context`` tokens that stay resident; a fraction is not rounded."""
+        """Resident sequences of ``context`` tokens, not rounded."""
         return min(self._sessions(stage, context, stage.budget.size_bytes) for stage in self.stages)
 
     def sessions_range(self, context: int) -> tuple[float, float]:
-        """Between which those are expected, nine times of ten."""
+        """90 % interval of :meth:`sessions`."""
         low = min(self._sessions(stage, context, stage.budget.low) for stage in self.stages)
         return low, min(self._sessions(stage, context, stage.budget.high) for stage in self.stages)
 
     @property
     def has_states(self) -> bool:
-        """Whether some layers keep states beside the tokens that others keep."""
+        """Whether some layers keep states while others keep tokens."""
         uses = [use for stage in self.stages for use in stage.uses]
         return any(use.sequence_bytes for use in uses) and any(use.grows for use in uses)
 
     @property
     def without_states(self) -> Capacity:
-        """Room for tokens alone."""
+        """The capacity for tokens if states took no memory."""
         stages = [
             replace(stage, uses={replace(use, sequence_bytes=0.0): count for use, count in stage.uses.items()})
             for stage in self.stages
@@ -86,28 +86,28 @@ class Capacity:
         return replace(self, stages=tuple(stages))
 
     def state_bytes(self, stage: StageRoom) -> float:
-        """Of one sequence on a GPU of a stage."""
+        """Bytes of the states of one sequence on a GPU of a stage."""
         return sum(count * served.rank_bytes(self.share, use, 0) for use, count in stage.uses.items())
 
     @property
     def state_blocks(self) -> int:
-        """Blocks that the states of a sequence take, where they are kept in some."""
+        """Blocks that the states of a sequence take, for engines that keep states in blocks."""
         whole = self.block_tokens * self.share.ranks
         pairs = zip(self.stages, self.without_states.stages, strict=True)
         blocks = [(self.state_bytes(stage), self._sequence_bytes(alone, whole)) for stage, alone in pairs]
         return max((ceil(states / block) for states, block in blocks if block), default=1)
 
     def tokens(self, context: int) -> int:
-        """Tokens of whole sequences of ``context`` each that stay resident."""
+        """Tokens of whole resident sequences of ``context`` tokens each."""
         return self.whole_sessions(context) * context
 
     def whole_sessions(self, context: int) -> int:
-        """Sequences of ``context`` tokens that stay resident, where ranks get whole ones."""
+        """Whole resident sequences of ``context`` tokens, when each rank gets whole ones."""
         kept = [(stage.budget.size_bytes, self._sequence_bytes(stage, context)) for stage in self.stages]
         return min((self.share.sequences * int(room / size) for room, size in kept if size), default=LONGEST)
 
     def longest_context(self, sequences: int = 1) -> int:
-        """Tokens that each of so many equal sequences may have; 0: not one."""
+        """Tokens that each of ``sequences`` equal sequences may have; 0: not even one."""
         if not self.holds([(1, sequences)]):
             return 0
         low, high = 1, 2
@@ -119,13 +119,15 @@ class Capacity:
         return low
 
     def holds(self, sequences: Iterable[tuple[int, int]]) -> bool:
-        """Whether ``(tokens, how many)`` stay resident together."""
+        """Whether sequences ``(tokens, count)`` fit together."""
         wanted = tuple(sequences)
         return all(self._needed(stage, wanted) <= stage.budget.size_bytes for stage in self.stages)
 
     def refusal(self, sequences: Iterable[tuple[int, int]], remedy: Callable[[], str] = str) -> str | None:
-        """Why ``(tokens, how many)`` do not stay resident, and what would, or which keys of the plan would make room
-        (``remedy``; empty: none known); None where they do."""
+        """Why sequences ``(tokens, count)`` do not fit, and what would; None if they fit.
+
+        ``remedy`` returns keys of the plan that would make room (empty: none known).
+        """
         wanted = tuple((tokens, count) for tokens, count in sequences if count)
         if self.holds(wanted):
             return None
@@ -149,7 +151,7 @@ class Capacity:
 
     def _needed(self, stage: StageRoom, sequences: Sequence[tuple[int, int]]) -> float:
         rows = tuple((0, tokens, count) for tokens, count in sequences)
-        mine = dealt(rows, self.share.sequences)
+        mine = round_robin(rows, self.share.sequences)
         return sum(count * self._sequence_bytes(stage, tokens) for _, tokens, count in mine)
 
     def _sessions(self, stage: StageRoom, context: int, size_bytes: float) -> float:
@@ -164,7 +166,7 @@ class Capacity:
 
 
 def capacity_of(job: Job, visible_bytes: float) -> Capacity:
-    """What a serving job's plan has room for on GPUs of so much visible memory."""
+    """The capacity of a serving job's plan on GPUs with ``visible_bytes`` of memory."""
     stages = []
     for stage in range(job.plan.pp):
         chunks = job.chunks(stage)
@@ -174,7 +176,7 @@ def capacity_of(job: Job, visible_bytes: float) -> Capacity:
 
 
 def block_of(engine: ServingEngine, kind: str, share: ContextShare, stages: Sequence[StageRoom]) -> int:
-    """Tokens of a block, which states of linear attention may make larger."""
+    """Tokens of a block, which states of linear attention may enlarge."""
     uses = [use for stage in stages for use in stage.uses]
     states = [served.rank_bytes(share, use, 0) for use in uses if use.sequence_bytes]
     tokens = [served.rank_bytes(share, replace(use, sequence_bytes=0.0), share.ranks) for use in uses if use.grows]
@@ -184,7 +186,7 @@ def block_of(engine: ServingEngine, kind: str, share: ContextShare, stages: Sequ
 
 
 def kept_by(job: Job) -> tuple[tuple[int, int], ...]:
-    """``(tokens, how many)`` of the sequences of a serving step, at its end."""
+    """``(tokens, count)`` of the sequences of a serving step, at its end."""
     return tuple((queries + context, count) for queries, context, count in served.sequences_of(job))
 
 
@@ -206,11 +208,11 @@ def cache_budget(
     visible_bytes
         Memory that a process sees.
     weight_bytes
-        Of the weights on this GPU, as they are kept.
+        Weights on this GPU, as stored.
     activation_bytes
-        The most that activations take, in the largest pass that the engine admits.
+        Peak of the activations, in the largest pass that the engine admits.
     reserve_bytes
-        What the workload keeps for the runtime: of an engine without a ``context_bytes`` of its own.
+        The workload's reserve for the runtime, for engines without ``context_bytes`` of their own.
     ranks
         GPUs of a replica.
     """
@@ -231,14 +233,14 @@ def cache_budget(
 def _bytes_for_caches(
     rule: MemoryRule, visible_bytes: float, parts: Mapping[str, float], reserve_bytes: float
 ) -> float:
-    """Never more than all parts leave of the visible memory, and never less than nothing."""
+    """Bytes for caches: at most what all parts leave of the visible memory, at least 0."""
     shared = rule.share * (visible_bytes - sum(parts[name] for name in rule.before))
     own = shared - sum(parts[name] for name in rule.after) - reserve_bytes
     return max(0.0, min(own, visible_bytes - sum(parts.values())))
 
 
 def budget_of(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> Budget:
-    """Bytes for caches on a GPU that holds some chunks."""
+    """Bytes for caches on a GPU with the given chunks."""
     return cache_budget(
         job.work.stack.engine,
         visible_bytes,
@@ -254,11 +256,10 @@ OTHERS = ("weights", "kv_cache", "logits", "runtime_reserve", "expert_pool", "dr
 
 
 def activation_bytes(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> float:
-    """The most that a GPU needs beside weights and caches, while a layer works or a token is sampled.
+    """Most bytes of a GPU beside weights and caches, while a layer runs or a token is sampled.
 
-    An engine measures the largest pass that it admits: a prompt of as many tokens as it takes at once, behind as many
-    cached latents as it unpacks at once, and logits of as many sequences as may run. Without one it is the step's own
-    pass.
+    An engine measures the largest pass that it admits: a prompt with the most tokens per pass, over the cached latents
+    that it expands at once, and logits of the most running sequences. Without an engine it is the step's own pass.
     """
     engine = job.work.stack.engine
     limits = engine.limits_on(visible_bytes)
@@ -279,8 +280,8 @@ def activation_bytes(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) ->
 
 
 def answer(capacity: Capacity, context: int, streams: Streams) -> dict[str, Any]:
-    """The entry ``capacity`` of a plan: bytes a GPU, and what they hold of sequences of a context, with the caches of
-    their streams each."""
+    """The entry ``capacity`` of a plan: bytes per GPU, and the sequences of ``context`` tokens that fit, each with the
+    caches of its streams."""
     caches = streams.read(context) / context if streams.branches else streams.caches
     low, high = (caches_of / caches for caches_of in capacity.sessions_range(context))
     budget = capacity.budget

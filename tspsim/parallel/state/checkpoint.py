@@ -1,21 +1,20 @@
-"""Checkpoints of training: who writes what, and what of a step waits for it.
+"""Checkpoints of training: what ranks write, and what of a step waits for it.
 
-Weights and optimizer state do not change between two updates. A step that writes a checkpoint of the update before it
-copies them from every GPU to its host, layer by layer, on a stream and with copy engines of their own (DataStates-LLM,
-Maurya et al. 2024, arXiv 2406.10707); the next update waits for the last copy. ``eager`` copies begin with the step;
-``overlapped`` ones when the first forward is over, so that gathers of weights have the links to themselves. Files
-follow from the host in the background: a host holds one checkpoint, so that the next one's copies wait until it is
-written.
+Weights and optimizer state do not change between two updates. A step that checkpoints the update before it copies them
+from every GPU to its host, layer by layer, on a stream of its own with copy engines (DataStates-LLM, Maurya et al.
+2024, arXiv 2406.10707); the next update waits for the last copy. ``eager`` copies start with the step, ``overlapped``
+ones after the first forward, so that gathers of weights have the links alone. Files are written from the host in the
+background; a host holds one checkpoint, so the next one's copies wait for its file.
 
-Each of the ranks that hold the same parameters writes an equal share of them. With Ψ parameters a rank holds, d such
-ranks, w and s bytes of a weight and its state, B_h bytes/s to the host, B_f of the file system for all N ranks, t from
-where copies begin to the update and T between two checkpoints without that, a step is held up by
+Ranks that hold the same parameters write equal shares of them. With Ψ parameters per rank, d such ranks, w and s bytes
+of a weight and its state, B_h bytes/s to the host, B_f bytes/s of the file system for all N ranks, t from the start of
+copies to the update and T between two checkpoints without checkpointing, a step stalls for
 
     overlapped, eager    max(0, copy − t, copy + file − T)   with   copy = Ψ(w + s)/(d·B_h),  file = N·Ψ(w + s)/(d·B_f)
     staged               copy + max(0, file − T)
     synchronous          copy + file
 
-and by what copies and messages to other nodes take of each other on a GPU's link to host and NIC.
+plus the contention of copies and messages to other nodes on a GPU's link to host and NIC.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from ...base.registry import Registry
 class Checkpoint:
     """A way to write checkpoints."""
 
-    #: What a plan's ``checkpoint`` calls it, and a line for the catalogue.
+    #: Its name in a plan's ``checkpoint``, and a line for the catalogue.
     name: str
     summary: str
     #: The step begins when the state is in the hosts' memory, or in its file.
     holds_copy: bool
     holds_file: bool
-    #: Copies wait for the first forward, with which replicas that divide state gather the weights of the update.
+    #: Copies wait for the first forward, in which replicas that shard state gather the updated weights.
     after_forward: bool = False
 
 

@@ -1,13 +1,13 @@
-"""Data parallelism: gradients summed over all ranks that hold the same weights, and what ZeRO divides among them.
+"""Data parallelism: gradients are summed over all ranks with the same weights, and ZeRO shards state among them.
 
-Those are the replicas and, within one, the sequence shards beside each other (``rank_groups.replica_axis``).
+These ranks are the replicas and, within one, its sequence shards (``rank_groups.replica_axis``).
 
-Stage 0 (DDP): a layer's gradients are all-reduced while the layers before it run backward, once a step. Stage 1: they
-are reduce-scattered, each replica updates its share, and weights are gathered, layer by layer, ahead of the first
-forward of the next step (in a steady run: of this one). Stage 2: they are reduce-scattered in every backward, so that
-whole gradients never stay. Stage 3 (FSDP): a layer's weights are gathered as well, ahead of every forward and backward,
-one layer in advance. Embedding and head are gathered and summed as layers are; with stage 3 once a micro-batch, kept
-from the head's forward to its backward, which follows.
+Stage 0 (DDP): a layer's gradients are all-reduced while earlier layers run backward, once per step. Stage 1: they are
+reduce-scattered, each replica updates its share, and weights are gathered layer by layer ahead of the first forward of
+the next step (in a steady run, of this one). Stage 2: they are reduce-scattered in every backward, so that whole
+gradients are never kept. Stage 3 (FSDP): a layer's weights are also gathered ahead of every forward and backward, one
+layer in advance. Embedding and head are gathered and summed like layers; with stage 3 once per micro-batch, kept from
+the head's forward to its backward, which follows.
 Rajbhandari et al. 2020 (ZeRO), §5 and §7; Zhao et al. 2023 (FSDP), §3.
 """
 
@@ -37,9 +37,9 @@ from .wires import recast, wire_bytes
 
 @dataclass(frozen=True)
 class OwnedParameters:
-    """What one rank of a replica owns, in parameters: ``weight_shards`` ranks hold a copy of the weights together.
+    """Parameters on one rank of a replica, whose ``weight_shards`` ranks hold one copy of the weights together.
 
-    Routed experts are spread otherwise (``rank_groups.expert_ranks``), and other ranks hold the same ones.
+    Routed experts have their own groups (``rank_groups.expert_ranks``).
     """
 
     job: Job
@@ -53,7 +53,7 @@ class OwnedParameters:
         return ParameterGroup(replica_axis(job), copies, parameters, shards, secondary=secondary, weights=weights)
 
     def layer(self, block: Block) -> tuple[ParameterGroup, ...]:
-        """One layer, by who else holds it; a single entry unless its experts are spread on an axis of their own."""
+        """One layer's parameters by group of holders; a single entry unless experts have a group of their own."""
         job = self.job
         whole = job.model.block_parameters(block)
         if not block.experts:
@@ -68,7 +68,7 @@ class OwnedParameters:
         return self.job.weight_bytes * sum(held.parameters for held in self.layer(block))
 
     def experts(self, parameters: float) -> ParameterGroup:
-        """Parameters of routed experts, that all ranks hold which have these."""
+        """Parameters of routed experts, held by all ranks with the same experts."""
         job = self.job
         groups = ("expert shard", "expert replicate") if job.plan.ep > 1 else ("shard", "replicate")
         if job.plan.ep == 1 and not job.scheme.usual:
@@ -76,13 +76,13 @@ class OwnedParameters:
         return ParameterGroup(expert_axis(job), expert_copies(job), parameters, expert_state_shards(job), groups)
 
     def trained_layer(self, block: Block) -> tuple[ParameterGroup, ...]:
-        """What of a layer is trained: all of it, or with frozen weights its adapters."""
+        """Trained parameters of a layer: all, or with frozen weights its adapters."""
         if self.job.work.adapters is None:
             return self.layer(block)
         return self.adapters(block)
 
     def adapters(self, block: Block) -> tuple[ParameterGroup, ...]:
-        """The adapters of a layer. Their whole halves are on every tensor-parallel rank; TSP has each own a part."""
+        """The adapters of a layer. Their undivided halves are on every tensor-parallel rank; TSP divides them."""
         common, routed = self.halves(block)
         owners = self.weight_shards if self.job.scheme.folds else 1
         parts = [self.replicated(common.split + common.whole / owners)]
@@ -91,14 +91,14 @@ class OwnedParameters:
         return together(*parts)
 
     def halves(self, block: Block) -> tuple[Halves, Halves]:
-        """Parameters of the adapters beside what all tokens visit in a layer, and beside its routed experts."""
+        """Parameters of the adapters of what all tokens visit in a layer, and of its routed experts."""
         job, adapters = self.job, self.job.work.adapters
         assert adapters is not None
         common = adapters.common(LayerShard(job.model, self.weight_shards, block=block))
         return common, adapters.routed(routed_shard(job)) if block.experts else Halves()
 
     def alike_on_tensor_ranks(self, chunks: Sequence[Chunk]) -> float:
-        """Parameters of adapters' whole halves, whose gradients one rank of ``tp`` keeps and has only a part of."""
+        """Parameters of adapters' undivided halves, of whose gradients each rank of ``tp`` has only a part."""
         if self.job.work.adapters is None or self.job.plan.tp == 1:
             return 0.0
 
@@ -109,25 +109,24 @@ class OwnedParameters:
         return sum(held.share(divided=self.job.plan.zero > 0) for held in self.in_layers(chunks, whole))
 
     def trained_layers(self, chunks: Sequence[Chunk]) -> tuple[ParameterGroup, ...]:
-        """What of a stage's layers is trained on one rank, by who else holds it."""
+        """Trained parameters of a stage's layers on one rank, by group of holders."""
         return together(*self.in_layers(chunks, self.trained_layer))
 
     def trained(self, chunks: Sequence[Chunk]) -> tuple[ParameterGroup, ...]:
-        """What of a stage is trained on one rank: its layers, and unless the model is frozen its tables; of
-        frozen tables alone nothing."""
+        """Trained parameters of a stage on one rank: its layers and, unless the model is frozen, its tables."""
         if self.job.work.adapters is None:
             return self.owned(chunks)
         return self.trained_layers(chunks) or (self.replicated(0.0),)
 
     def embedding(self, chunk: Chunk) -> ParameterGroup:
-        """The embedding, where it stands: half of what is outside layers, or all of it where it is the head too."""
+        """The embedding, on its stage: half of the parameters outside layers, or all if tied to the head."""
         model = self.job.model
         here = model.parameters_outside_layers / (1 if model.tied_embeddings else 2)
         return self.replicated(here / self.weight_shards if chunk.has_embedding else 0.0)
 
     def head(self, chunk: Chunk) -> ParameterGroup:
-        """The head, where it stands (a tied one only where the embedding is not), and what joins the modules for
-        further tokens."""
+        """The head, on the stage that has it (a tied one only if the embedding is elsewhere), with the projections of
+        the MTP modules."""
         model = self.job.model
         if not chunk.has_head:
             return self.replicated(0.0)
@@ -142,13 +141,13 @@ class OwnedParameters:
         return self.replicated(sum(part.parameters for part in parts))
 
     def owned(self, chunks: Sequence[Chunk]) -> tuple[ParameterGroup, ...]:
-        """Parameters of a stage on one rank, by who else holds them."""
+        """Parameters of a stage on one rank, by group of holders."""
         return together(*self.in_layers(chunks, self.layer), self.tables(chunks))
 
     def in_layers(
         self, chunks: Sequence[Chunk], one: Callable[[Block], tuple[ParameterGroup, ...]]
     ) -> list[ParameterGroup]:
-        """What ``one`` layer of each kind counts, for all of a stage's layers."""
+        """What ``one`` gives for each kind of layer, times the stage's layers of that kind."""
         return [
             held._replace(parameters=held.parameters * count)
             for block, count in self.job.blocks(chunks).items()
@@ -157,7 +156,7 @@ class OwnedParameters:
 
 
 def together(*parts: ParameterGroup) -> tuple[ParameterGroup, ...]:
-    """Parts that the same ranks hold become one; the order of first appearance stays."""
+    """Joins parts with the same holders, in the order of first appearance."""
     sums: dict[tuple[str, int], ParameterGroup] = {}
     for held in parts:
         summed = sums.get((held.axis, held.copies))
@@ -167,7 +166,7 @@ def together(*parts: ParameterGroup) -> tuple[ParameterGroup, ...]:
 
 
 def state(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
-    """Weights, and while training what is kept of those that are trained; replicas divide each from a ZeRO level on."""
+    """Weights and, while training, gradients and state of trained ones; each is sharded from some ZeRO stage on."""
     plan, optimizer = job.plan, job.work.optimizer
     owned, trained = share.owned(chunks), share.trained(chunks)
     away = weight_offload.away(job, chunks) if plan.offload_weights else Counter[Block]()
@@ -195,8 +194,8 @@ def state(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator
 
 
 def undivided(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
-    """What stands whole though replicas divide it: a layer's gradient on its way to be scattered, with ZeRO 3 beside
-    the layer at work and the one gathered ahead; or a table with its gradient."""
+    """Buffers that are whole though replicas shard them: a layer's gradient before its reduce-scatter, with ZeRO 3
+    beside the layer at work and the one gathered ahead; or a table with its gradient."""
     zero, gradients = job.plan.zero, job.work.reduced_bytes
     if zero < 2:
         return
@@ -205,7 +204,7 @@ def undivided(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iter
     if zero == 3 and not gathers_layers:
         yield Buffer("gathered_weights", job.weight_bytes * divided(share.owned(chunks)), Lifetime.STEP)
     if accumulates_whole(job):
-        # Divided sums take their place behind the last backward, unit by unit.
+        # Sharded sums take their place after the last backward, unit by unit.
         whole, trained = gradients * divided(share.trained(chunks)), share.trained(chunks)
         sums = job.work.optimizer.gradients * sum(held.share(True, 2) for held in trained if held.shards > 1)
         yield Buffer("whole_gradients", max(0.0, whole - sums), Lifetime.STEP)
@@ -221,12 +220,12 @@ def undivided(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iter
 
 
 def divided(parts: tuple[ParameterGroup, ...]) -> float:
-    """Parameters that replicas divide."""
+    """Parameters that replicas shard."""
     return sum(held.parameters for held in parts if held.shards > 1)
 
 
 def gather_weights(builder: ProgramBuilder, job: Job, share: OwnedParameters, block: Block, task: Task) -> int | None:
-    """A layer's weights from the ranks that hold shares of them, ahead of the layer; None where nobody divides."""
+    """Gather a layer's weights from the ranks that hold shares, ahead of the layer; None if they are not sharded."""
     if not gathers(job, task):
         return None
     gathered = None
@@ -249,14 +248,14 @@ def gather_weights(builder: ProgramBuilder, job: Job, share: OwnedParameters, bl
 
 
 def copies(name: str, size_bytes: float) -> tuple[MemoryBound, ...]:
-    """A copy between the buffer of an exchange and where its elements are used; none where a stack makes none."""
+    """A copy between an exchange's buffer and the place of use, in stacks that make one."""
     return (MemoryBound("copy", size_bytes, name=name),) if size_bytes else ()
 
 
 def refresh(
     builder: ProgramBuilder, job: Job, held: Sequence[ParameterGroup], task: Task, name: str, after: Sequence[int] = ()
 ) -> list[int]:
-    """With levels apart, weights as the step before updated them; returns what their gather waits for."""
+    """With shard levels, gather weights as the previous step updated them; returns the dependencies of their gather."""
     last = list(after)
     if task.kind == FORWARD and task.micro_batch == 0:
         for group in held:
@@ -266,13 +265,13 @@ def refresh(
 
 
 def weight_wire(job: Job, task: Task) -> str | None:
-    """The type that weights are gathered in: ahead of a backward they come from the second copy as they are."""
+    """The type in which weights are gathered; before a backward they come unchanged from the secondary copy."""
     return job.plan.weight_wire if task.kind == FORWARD or not job.plan.secondary_shard else None
 
 
 def gathers(job: Job, task: Task) -> bool:
-    """Whether a task needs weights of others: with ZeRO 3 every one, unless they stay; else the first one of a step,
-    after its update."""
+    """Whether a task gathers weights: with ZeRO 3 every task, unless gathered weights are kept; otherwise the first
+    forward of a step, after its update."""
     if not job.training or job.plan.zero == 0:
         return False
     first_use = task.kind == FORWARD and task.micro_batch == 0
@@ -282,7 +281,7 @@ def gathers(job: Job, task: Task) -> bool:
 
 
 def gather_table(builder: ProgramBuilder, job: Job, table: ParameterGroup, task: Task, name: str) -> None:
-    """Embedding or head, ahead of the kernels that follow; frozen ones are gathered where they are divided."""
+    """Gather embedding or head before the kernels that follow; frozen ones only if they are sharded."""
     frozen = job.work.adapters is not None
     if not (gathers(job, task) and table.shards > 1 and table.parameters) or (frozen and job.plan.zero < 3):
         return
@@ -298,10 +297,10 @@ def gather_table(builder: ProgramBuilder, job: Job, table: ParameterGroup, task:
 
 
 def divided_bytes(job: Job, share: OwnedParameters, block: Block, task: Task | None = None) -> Mapping[str, float]:
-    """Bytes of a layer's weights that ranks divide, by the axis of those ranks, as they stand; or as a ``task`` gathers
-    them: ahead of a forward in the type of the wire, ahead of a backward from the second copy where there is one.
+    """Axis → bytes of a layer's weights that its ranks shard; for a ``task``, bytes that it gathers.
 
-    Frozen weights change in no step: ZeRO 3 alone, which divides them, gathers them, and the adapters with them.
+    Before a forward they have the wire's type, before a backward they come from the secondary copy if there is one.
+    Frozen weights never change: only ZeRO 3, which shards them, gathers them, with the adapters.
     """
     kept = [(held, job.work.optimizer.weights) for held in share.trained_layer(block)]
     if job.plan.zero == 3 and job.work.adapters is not None:
@@ -317,7 +316,7 @@ def divided_bytes(job: Job, share: OwnedParameters, block: Block, task: Task | N
 
 
 def wait_for_weights(builder: ProgramBuilder, job: Job, gathered: int | None, ready: Sequence[int]) -> None:
-    """The layer that was just written begins when its weights are here; overlapped, they are gathered a layer ahead."""
+    """Make the layer just written wait for its weights; with overlap they are gathered one layer ahead."""
     if gathered is None:
         return
     builder.hold_until(gathered)
@@ -325,10 +324,10 @@ def wait_for_weights(builder: ProgramBuilder, job: Job, gathered: int | None, re
 
 
 def reduce_layer(builder: ProgramBuilder, job: Job, held: Sequence[ParameterGroup], task: Task) -> None:
-    """Sum a layer's gradients beside the backward of the layers before, after a scheme's own exchange of them.
+    """Sum a layer's gradients beside the backward of earlier layers, after a scheme's own exchange of them.
 
-    A stack that does not overlap them sums all at the end of the step (:func:`finish_step`), or from ZeRO 2 on, which
-    has no room for whole gradients, waits for each layer's.
+    A stack without overlap sums all at the end of the step (:func:`finish_step`), or from ZeRO 2 on, which has no room
+    for whole gradients, waits for each layer's.
     """
     last = task.micro_batch == job.micro_batches - 1
     if sums_beside(job, task) or (last and job.work.stack.overlap_gradients):
@@ -338,8 +337,8 @@ def reduce_layer(builder: ProgramBuilder, job: Job, held: Sequence[ParameterGrou
 def reduce_table(
     builder: ProgramBuilder, job: Job, table: ParameterGroup, name: str, task: Task, exchanged: Sequence[int] = ()
 ) -> None:
-    """Sum the gradients of embedding or head, from ZeRO 2 on, which has no room for them; else they wait for the end
-    of the step."""
+    """Sum the gradients of embedding or head, from ZeRO 2 on, which has no room for them; otherwise they are summed at
+    the end of the step."""
     if sums_beside(job, task) and job.work.adapters is None:
         sum_beside(builder, job, [table], f"{name} gradients", exchanged, across=False)
 
@@ -353,8 +352,8 @@ def sum_beside(
     *,
     across: bool,
 ) -> None:
-    """Sum gradients that have just been made, or ``exchanged`` by their scheme, beside what comes next; with levels
-    apart ``across`` the groups as well, or not yet."""
+    """Sum new gradients, or ``exchanged`` ones of their scheme, beside what follows; with shard levels also ``across``
+    groups, or not yet."""
     summed = [group for group in held if group.copies > 1 and group.parameters]
     if not summed:
         return
@@ -370,9 +369,9 @@ def sum_beside(
 def sum_gradients(
     builder: ProgramBuilder, job: Job, held: ParameterGroup, name: str, after: Sequence[int], *, across: bool = True
 ) -> int:
-    """Over all ranks that hold the weights: whole on each, or with ZeRO each rank its share; between groups that divide
-    state among themselves the shares are summed as well. With levels apart those are divided further, at the end of a
-    step (``across``)."""
+    """Sum over all ranks with the same weights: all-reduce, or with ZeRO reduce-scatter; shares are also summed between
+    groups that shard state on their own. With shard levels those are sharded further at the end of a step
+    (``across``)."""
     size = held.parameters * job.work.reduced_bytes
     if not job.plan.zero:
         return builder.collective("all_reduce", held.axis, size, name, after=after, stream="gradients")
@@ -392,8 +391,8 @@ def sum_gradients(
 
 
 def sum_narrow(builder: ProgramBuilder, job: Job, held: ParameterGroup, name: str, after: Sequence[int]) -> int:
-    """Gradients in a narrow type: one all-to-all inside a group of ``secondary`` ranks, whose parts each rank adds up,
-    and one across the groups, so that each element crosses between nodes once (ZeRO++, §3.3)."""
+    """Sum gradients in a narrow type (ZeRO++, §3.3): an all-to-all inside a group of ``secondary`` ranks, whose parts
+    each rank adds, and one across groups, so that each element crosses between nodes once."""
     wire, usual, inside = job.plan.gradient_wire, job.work.reduced_bytes, held.secondary
     assert wire is not None
     narrow, elements, stream = wire_bytes(wire, usual), held.parameters, "gradient kernels"
@@ -403,7 +402,7 @@ def sum_narrow(builder: ProgramBuilder, job: Job, held: ParameterGroup, name: st
             continue
         size = elements * narrow
         moved = builder.collective("all_to_all", axis, size, name, after=[last], stream="gradients")
-        # Every part is read, and their sum is written.
+        # All parts are read, and their sum is written.
         add = recast("add parts", elements, narrow, more / left)
         last = builder.compute(f"{name}: add", add, after=[moved], stream=stream)
         elements /= left
@@ -418,9 +417,9 @@ def finish_step(
     exchanged: Sequence[int],
     copied: Sequence[int] = (),
 ) -> None:
-    """Gradients of embedding and head, the norm of all gradients, and the optimizer's pass over what a rank owns.
+    """Sum the gradients of embedding and head, and their norm; update the rank's parameters.
 
-    ``exchanged`` ends the scheme's own exchange of gradients; ``copied`` the copies of what the optimizer overwrites.
+    ``exchanged``: end of the scheme's own exchange of gradients; ``copied``: copies of what the optimizer overwrites.
     """
     plan, optimizer, stack = job.plan, job.work.optimizer, job.work.stack
     waits = list(exchanged)
@@ -469,6 +468,3 @@ def finish_step(
     if plan.offload_weights and job.work.adapters is None:
         gone = weight_offload.away(job, chunks).elements()
         weight_arrivals.send_back(builder, [share.layer_bytes(block) for block in gone], updated)
-
-
-# --- what a search tries ----------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Peak memory of a rank, by part, from what each schedule keeps alive (docs/memory.md derives the terms).
+"""Peak memory of a rank by part, from what each schedule keeps alive (docs/memory.md derives the terms).
 
-Letters: β bytes of an activation, n local tokens, h hidden, a and c the widths of queries and of keys (= values),
-f FFN width (of shared experts where a layer has experts), t the ranks that the heads and FFN columns of a rank's own
-tokens are spread over (T for tensor parallelism; 1 for TSP, whose ranks compute all heads and columns of their tokens).
+Symbols: β bytes of an activation, n local tokens, h hidden, a and c the widths of queries and of keys (= values), f FFN
+width (of shared experts in a layer with experts), t the ranks that divide the heads and FFN columns of a rank's own
+tokens (T for tensor parallelism; 1 for TSP, whose ranks compute all heads and columns of their tokens).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from . import data, served, weight_offload
 
 
 class KeptActivations(NamedTuple):
-    """A kind of layer, as far as what it leaves for its backward goes: what of it is made again, and whether that waits
-    in the host's memory; and of one that is written whether its weights come from there."""
+    """A kind of layer by what it keeps for its backward: its recomputation (``again``), whether the activations are
+    offloaded to the host (``away``), and whether its weights come from there (``fetched``)."""
 
     block: Block
     again: str
@@ -37,15 +37,15 @@ class KeptActivations(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether it waits for copies that other layers of its kind do not."""
+        """Whether it waits for copies that other layers of its kind have not."""
         return self.away or self.fetched
 
 
 def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
-    """Bytes by part of the fullest rank."""
+    """Bytes of the fullest rank, by part."""
     last = job.plan.pp - 1
     stages = range(job.plan.pp) if job.plan.stage_layers else sorted({0, min(1, last), job.plan.pp // 2, last})
-    if job.unequal:  # what is in flight with the largest micro-batch counts as large
+    if job.unequal:  # all micro-batches in flight count as large as the largest
         sizes = [stage_memory(one, residency, stage) for one in job.every_pack() for stage in stages]
         return max(sizes, key=lambda parts: sum(parts.values()))
     return max((stage_memory(job, residency, stage) for stage in stages), key=lambda parts: sum(parts.values()))
@@ -63,8 +63,8 @@ def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, flo
 
 
 def peak(buffers: Iterable[Buffer], in_flight: Mapping[Hashable, int] | None = None) -> dict[str, float]:
-    """Bytes of a ledger by part at the worst moment, parts in order of declaration; ``in_flight``: layers of each kind,
-    once a micro-batch, whose backward is still to come.
+    """Bytes of a ledger by part at the peak, in the order of declaration; ``in_flight``: layers of each kind times
+    micro-batches whose backward is still to come.
 
     >>> kept = Buffer("kept", 2.0, Lifetime.IN_FLIGHT, "dense")
     >>> peak([Buffer("weights", 8.0, Lifetime.STEP), kept], {"dense": 3})
@@ -92,7 +92,7 @@ def peak(buffers: Iterable[Buffer], in_flight: Mapping[Hashable, int] | None = N
 
 
 def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
-    """The ledger of a rank that holds some chunks: what everybody who keeps something says of it."""
+    """The buffers of a rank with the given chunks, as every part of the code declares them."""
     job = fullest(job)
     share, compute_shards = data.OwnedParameters(job, residency.weight_shards(job)), residency.compute_shards(job)
     kinds = job.blocks(chunks)
@@ -104,7 +104,7 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
         yield from data.undivided(job, share, chunks)
     for block in kinds:
         yield Buffer(WORKSPACE, workspace(job, compute_shards, block), Lifetime.LAYER, block)
-    yield from most_of(residency, job)
+    yield from largest_exchange_buffers(residency, job)
     for feature in features_of(job):
         yield from feature.buffers(job, chunks)
     if any(chunk.has_head for chunk in chunks):
@@ -113,7 +113,7 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
 
 
 def arriving_bytes(job: Job) -> float:
-    """Bytes of weights that one forward brings from the host's memory, to a rank of the stage that gets most."""
+    """Bytes of weights per forward that arrive from the host's memory, at a rank of the stage with most."""
     shards = scheme_of(job.plan).residency.weight_shards(job)
     share = data.OwnedParameters(job, shards)
 
@@ -125,8 +125,11 @@ def arriving_bytes(job: Job) -> float:
 
 
 def waiting(job: Job, compute_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
-    """What layers leave for their backward; of a group that is repeated as a whole that of all but one beside the layer
-    at work, and of layers whose own waits in the host's memory two on their way there or back, if there are two."""
+    """Activations that layers keep for their backward.
+
+    A group recomputed as a whole has those of all but one layer beside the layer at work; of offloaded layers, two are
+    in transit if there are two.
+    """
     for kind in kept_kinds(job, chunks):
         kept = kept_activations(job.making(kind.again), compute_shards, kind.block)
         if kind.away:
@@ -139,12 +142,12 @@ def waiting(job: Job, compute_shards: int, chunks: Sequence[Chunk]) -> Iterator[
             yield Buffer("repeated_group", (job.plan.recomputed.group - 1) * whole, Lifetime.LAYER, kind)
 
 
-#: Layers whose activations are on their way between GPU and host: one that moves, and one whose buffer is filled.
+#: Layers whose activations are in transit between GPU and host: one that moves, and one whose buffer is filled.
 OFFLOADING = 2
 
 
 def kept_kinds(job: Job, chunks: Sequence[Chunk]) -> Counter[KeptActivations]:
-    """Kinds of layer in some chunks, as far as what they leave goes, and how many of each."""
+    """Kinds of layer in some chunks by what they keep, with the number of each."""
     kinds: Counter[KeptActivations] = Counter()
     for chunk in chunks:
         if job.plan.recomputed is None and not job.plan.offload_layers:
@@ -159,8 +162,8 @@ def kept_kinds(job: Job, chunks: Sequence[Chunk]) -> Counter[KeptActivations]:
     return kinds
 
 
-def most_of(residency: Residency, job: Job) -> Sequence[Buffer]:
-    """What a scheme's exchanges keep, of the layers that keep most where some are made again and some are not."""
+def largest_exchange_buffers(residency: Residency, job: Job) -> Sequence[Buffer]:
+    """Buffers of a scheme's exchanges, of the layers with most if only some are recomputed."""
     if job.plan.recomputed is None:
         return list(residency.buffers(job))
     both = (list(residency.buffers(job.making(again))) for again in (KEPT, job.plan.recomputation))
@@ -168,7 +171,7 @@ def most_of(residency: Residency, job: Job) -> Sequence[Buffer]:
 
 
 def fullest(job: Job) -> Job:
-    """The job in the pass of a serving step that takes most: of chunks as long the one behind most of the prompt."""
+    """The job at the largest pass of a serving step: of equal chunks the one behind most of the prompt."""
     if not job.work.load.chunk or job.pass_index is not None:
         return job
     passes = job.passes
@@ -176,8 +179,10 @@ def fullest(job: Job) -> Job:
 
 
 def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Hashable]:
-    """Layers of each kind, once a micro-batch, whose activations a stage keeps when they are most: of a forward beside
-    a backward one layer, which comes before that backward's layer goes."""
+    """Layers of each kind, times micro-batches, whose activations a stage keeps at its peak.
+
+    A forward interleaved with a backward adds one layer, which arrives before the backward's layer is freed.
+    """
     chunks = [kept_kinds(job, [chunk]) for chunk in job.chunks(stage)]
     parts = {
         kind: kept_activations(job.making(kind.again), compute_shards, kind.block) * (not kind.away)
@@ -196,24 +201,23 @@ def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Hasha
 
 
 def residual_tokens(job: Job) -> float:
-    """Tokens of the residual stream a rank holds between blocks: n, or n/T with sequence regions."""
+    """Tokens of the residual stream that a rank holds between blocks: n, or n/T with sequence regions."""
     return job.tokens / (job.plan.tp if job.plan.sequence_regions else 1)
 
 
 def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
-    """What the forward of one layer and micro-batch leaves for the backward.
+    """Bytes that the forward of one layer and micro-batch keeps for the backward.
 
-    ``full`` recomputation keeps a layer's input, β·h a token. Otherwise a layer keeps its input, both norms' outputs
+    ``full`` recomputation keeps a layer's input, β·h per token. Otherwise a layer keeps its input, both norms' outputs
     and the middle of the residual stream (4h), Q, K, V and the attention output (2a + 2c), and the MLP's columns (3f
-    gated, 2f not); ``cheap`` drops the product of the activation (f) and the norms' outputs (2h), and Q, K and V where
-    there are latents to make them from. Latent attention keeps its latents besides; of experts the rows that arrived
-    and their columns are kept. A stack may keep more; one that writes scores out keeps 5 bytes of each, probabilities
-    before and after dropout and its mask, which ``selective`` makes again (Korthikanti et al. 2022, §4.1 and §5).
+    gated, 2f not); ``cheap`` drops the activation's product (f), the norms' outputs (2h), and with latents Q, K and V.
+    Latent attention also keeps its latents; experts keep the arrived rows and their columns. A stack may keep more; one
+    that writes scores out keeps 5 bytes of each (probabilities before and after dropout, and the mask), which
+    ``selective`` recomputes (Korthikanti et al. 2022, §4.1 and §5).
 
-    The input of a product is kept for its weights' gradient alone, unless a kernel before it needs it: of a frozen
-    product without adapters neither a norm's output, nor the product of the activation, nor a row of an expert. A store
-    in fewer bits keeps columns that enter an activation, or also inputs of products, in those; latents and what
-    attention needs stay as they were computed.
+    A product's input is kept for its weight gradient alone, unless a kernel before it needs it: a frozen product
+    without adapters keeps no norm output, activation product or expert row. A store with fewer bits applies to columns
+    that enter an activation, or also to inputs of products; latents and what attention needs keep their type.
     """
     model, plan, stack, adapters = job.model, job.plan, job.work.stack, job.work.adapters
 
@@ -228,7 +232,7 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
         return wide * residual
     if not stack.flash_attention and plan.recomputation != ATTENTION and plan.recomputation != CHEAP:
         scores = 5.0 * job.tokens * job.work.sequence * model.heads / compute_shards
-    # Elements of the activation's type that one in the store's takes the place of.
+    # Type of the store over the activation's, for inputs of activations and of products.
     entering, multiplied = (job.store.columns_bytes or wide) / wide, (job.store.products_bytes or wide) / wide
     cheap, again = plan.recomputation == CHEAP, remade(job)
     before = (2 if model.gated else 1) * entering
@@ -248,28 +252,29 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
 
 
 def ffn_width(job: Job, block: Block) -> int:
-    """Columns that all tokens go through: of the dense MLP, or of shared experts."""
+    """FFN columns of all tokens: of the dense MLP, or of shared experts."""
     experts = job.model.experts
     return experts.shared_width if block.experts and experts else job.model.ffn
 
 
 def latents(job: Job) -> float:
-    """Elements of a layer's latents: none without latent attention."""
+    """Elements of a layer's latents; 0 without latent attention."""
     return job.tokens * job.model.latent.down_width if job.model.latent else 0.0
 
 
 def workspace(job: Job, compute_shards: int, block: Block) -> float:
-    """One layer alive.
+    """Bytes while one layer runs.
 
-    Training: seven residual-sized tensors (input to the middle, both norms' outputs, the block's output, and three
+    Training: seven tensors of the residual's size (middle of the stream, both norms' outputs, the block's output, three
     gradients), Q, K, V, the attention output and their gradients (2·(2a + 2c)), and the MLP's columns with theirs (5f
-    gated: gate, up, their product, two gradients; 3f not). Forward alone: the residual, the norm's output and the wider
-    of attention's and the MLP's columns. Experts: the rows sent and received with their gradients, and their columns.
+    gated: gate, up, their product, two gradients; 3f not). Forward alone: the residual, the norm's and the block's
+    output, and the wider of attention's and the MLP's columns. Experts: rows sent and received, their gradients and
+    columns.
     """
     model = job.model
     attention = 2 * model.attention_width + 2 * model.kv_width
     residual = residual_tokens(job) * model.hidden
-    # With sequence regions the gathered input of a block stands whole beside the shards.
+    # With sequence regions a block's gathered input is whole beside the shards.
     whole = job.tokens * model.hidden if job.plan.sequence_regions and job.plan.tp > 1 else 0.0
     if job.training:
         columns = 5 if model.gated else 3
@@ -287,8 +292,8 @@ def workspace(job: Job, compute_shards: int, block: Block) -> float:
 
 
 def logits(job: Job, shards: int) -> float:
-    """A rank's logits in bf16 and, while training, their gradient and softmax (β + 2 + 4 a logit where the stack's loss
-    works in fp32)."""
+    """Bytes of a rank's logits in bf16 and, while training, of their gradient and softmax (β + 2 + 4 per logit in
+    stacks whose loss is in fp32)."""
     columns = -(-job.model.vocab // shards)
     per_logit = job.activation_bytes + (2.0 + job.work.stack.softmax_bytes if job.training else 0.0)
     return job.head_tokens * columns * per_logit

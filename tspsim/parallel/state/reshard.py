@@ -1,8 +1,8 @@
-"""Who gathers an actor's weights on the way from training to generation: ways to reshard, each one object.
+"""Resharding an actor's weights from training to generation: who gathers, one object per way.
 
-Training spreads M bytes over p·t ranks of a replica (pipeline stages, tensor shards), generation over p_g·t_g of a
-smaller one, on the same GPUs. Published (HybridFlow, Sheng et al. 2024, arXiv:2409.19256, §5.3 and its Table 2; bytes
-that a rank receives, weights it holds at most, and what it keeps for training beside those it generates with):
+Training spreads M bytes over the p·t ranks of a replica (pipeline stages, tensor shards), generation over the p_g·t_g
+of a smaller one, on the same GPUs. Published (HybridFlow, Sheng et al. 2024, arXiv:2409.19256, §5.3 and Table 2), as
+bytes that a rank receives, most weights that it holds, and weights kept for training beside those for generation:
 
     everyone     all ranks of all d replicas gather, whose shards are those of ZeRO 3 (DeepSpeed-Chat):
                  M·(p·t·d − 1)/(p·t·d),                      M,           M/(p·t·d)
@@ -20,14 +20,14 @@ from math import prod
 
 from ...base.registry import Registry
 
-#: Dimensions of ranks, outermost first: replicas; stages that generation keeps apart, and those it joins; tensor shards
-#: likewise.
+#: Dimensions of ranks, outermost first: replicas; pipeline stages that generation keeps, and stages that it merges;
+#: tensor shards likewise.
 AXES = ("dp", "stages", "joined stages", "shards", "joined shards")
 
 
 @dataclass(frozen=True)
 class ReshardLayout:
-    """Degrees of training, and of generation in each of its replicas."""
+    """Degrees of training, and of each replica of generation."""
 
     pp: int
     tp: int
@@ -37,7 +37,7 @@ class ReshardLayout:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Of every dimension in :data:`AXES`."""
+        """Size of every dimension in :data:`AXES`."""
         stages, shards = self.generate_pp, self.generate_tp
         return self.dp, stages, self.pp // stages, shards, self.tp // shards
 
@@ -48,25 +48,25 @@ class ReshardLayout:
 
     @property
     def generating(self) -> int:
-        """Ranks that share them while generating."""
+        """Ranks that share the weights while generating."""
         return self.generate_pp * self.generate_tp
 
 
 @dataclass(frozen=True)
 class Way:
-    """Who gathers."""
+    """A way to reshard: which ranks gather."""
 
     name: str
     summary: str
-    #: Of :data:`AXES`, along which a group's ranks differ.
+    #: Dimensions of :data:`AXES` along which a group's ranks differ.
     axes: tuple[str, ...]
-    #: Layout → of all weights, the share that a rank holds once it has gathered.
+    #: Layout → share of all weights that a rank holds after gathering.
     held: Callable[[ReshardLayout], float]
-    #: Layout → the share that it keeps for training beside those it generates with.
+    #: Layout → share that it keeps for training beside those for generation.
     beside: Callable[[ReshardLayout], float]
 
     def ranks(self, layout: ReshardLayout) -> int:
-        """Of one group."""
+        """Ranks of one group."""
         return prod(size for axis, size in zip(AXES, layout.sizes, strict=True) if axis in self.axes)
 
 

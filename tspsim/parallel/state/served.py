@@ -1,8 +1,8 @@
-"""What a rank keeps while it serves: weights, each class in its type, and the cache of sequences at work.
+"""Memory of a rank while it serves: weights, each class in its type, and the cache of resident sequences.
 
 A cache is divided by what divides its tokens (sequence shards, folded or not, and groups of tensor-parallel ranks that
-share contexts), by stages, and over tensor-parallel ranks by heads as far as there are any: one latent, and the keys of
-an indexer, are whole on every one of them.
+share contexts), by stages, and over tensor-parallel ranks by heads as far as there are any: latents and index keys have
+one head and are whole on every rank.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...model.attention import CacheUse
 from ...model.layer import ServingLayer
 from ...model.parts import WeightClass
 from ...operators import AbsorbProduct, Gemm, Operator
-from ...steps.load import dealt
+from ...steps.load import round_robin
 from ..drafting import drafter_of
 from ..job import Job
 from ..ledger import Buffer, Lifetime
@@ -28,7 +28,7 @@ from . import weight_offload, weight_peers
 
 
 def state(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
-    """Weights and cache of a rank that holds some chunks."""
+    """Weights and cache of a rank with the given chunks."""
     yield Buffer("weights", weight_bytes(job, weight_shards, chunks), Lifetime.STEP)
     if job.plan.offload_weights:
         sizes = {
@@ -41,8 +41,8 @@ def state(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buf
 
 
 def weight_bytes(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> float:
-    """Bytes of the weights of some chunks on one of the ranks that hold a copy together, drafter included; of layers
-    whose weights lie in the host's memory none."""
+    """Bytes of the weights of some chunks on one rank, with the drafter's, without layers whose weights are in host
+    memory."""
     model, formats = job.model, job.work.formats
     kinds = job.blocks(chunks)
     if job.plan.offload_weights:
@@ -62,19 +62,19 @@ def weight_bytes(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> float
 
 
 def drafter_beside(job: Job, chunks: Sequence[Chunk]) -> Job | None:
-    """The draft model that stands on the GPUs of some chunks."""
+    """The draft model on the GPUs of some chunks, if there is one."""
     beside = job.drafts is not None and DRAFT_REPLICAS not in job.plan.options
     here = beside and any(chunk.has_head for chunk in chunks)
     return drafter_of(job) if here else None
 
 
 def whole_model(job: Job) -> tuple[Chunk, ...]:
-    """All layers, with tables and head."""
+    """One chunk of all layers, with tables and head."""
     return (Chunk(0, job.model.layers, True, True),)
 
 
 def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
-    """Bytes of one layer on a rank: routed experts are spread over their own group, projections down to latents are
+    """Bytes of one layer on a rank. Routed experts are spread over their own group; projections down to latents are
     whole on every tensor-parallel rank."""
     formats, parameters = job.work.formats, dict(job.model.class_parameters(block))
     projected, shared = projected_by_all(job, block), job.scheme.context(job.plan)
@@ -92,7 +92,7 @@ def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
 
 
 def projected_by_all(job: Job, block: Block) -> int:
-    """Elements of the projections to queries, keys and values, where ranks that share a context all have them."""
+    """Elements of the projections to queries, keys and values that ranks sharing a context all hold; 0: none."""
     share = job.scheme.context(job.plan)
     layer = job.layer(1, block)
     assert isinstance(layer, ServingLayer)
@@ -112,14 +112,17 @@ def matrix_elements(operator: Operator) -> int:
 
 
 def whole_on_every_rank(job: Job, block: Block) -> int:
-    """Elements of a layer's attention that no tensor-parallel rank divides; a folded scheme owns a part of all."""
+    """Elements of a layer's attention that tensor-parallel ranks do not divide; a folded scheme divides all."""
     return 0 if job.scheme.folds else job.layer(1, block).down_weights
 
 
 def cache_bytes(job: Job, chunks: Sequence[Chunk]) -> float:
-    """Bytes on a rank of the cache of all sequences of a step, at its end."""
+    """Bytes of the cache of all sequences of a step on a rank, at the step's end."""
     share = job.scheme.context(job.plan)
-    rows = [(context + queries, sequences) for queries, context, sequences in dealt(sequences_of(job), share.sequences)]
+    rows = [
+        (context + queries, sequences)
+        for queries, context, sequences in round_robin(sequences_of(job), share.sequences)
+    ]
     return sum(
         layers * sum(sequences * rank_bytes(share, use, tokens) for tokens, sequences in rows)
         for use, layers in cache_uses(job, chunks).items()
@@ -127,8 +130,8 @@ def cache_bytes(job: Job, chunks: Sequence[Chunk]) -> float:
 
 
 def rank_bytes(share: ContextShare, use: CacheUse, context: int) -> float:
-    """What a rank keeps of a sequence with so many tokens, in a layer: heads that are attended together over its part
-    of the tokens, and states of its own heads."""
+    """Bytes that a rank keeps of a sequence with ``context`` tokens in a layer: attended heads over its part of the
+    tokens, and states of its own heads."""
     keys = context * use.shared_token_bytes if share.whole_keys else 0.0
     divided = replace(use, sequence_bytes=0.0, shared_token_bytes=0.0) if keys else replace(use, sequence_bytes=0.0)
     growing = divided.rank_bytes(context, share.attended, share.ranks) + keys
@@ -137,8 +140,10 @@ def rank_bytes(share: ContextShare, use: CacheUse, context: int) -> float:
 
 
 def cache_uses(job: Job, chunks: Sequence[Chunk]) -> Counter[CacheUse]:
-    """Layers of some chunks by what they keep of a sequence, a drafter's included; of states one a token that a step
-    verifies, for any of them may be the last right one."""
+    """Layers of some chunks by what they cache per sequence, with the drafter's.
+
+    States are kept once per token that a step verifies, since any of these may be the last accepted one.
+    """
     model, formats, uses = job.model, job.work.formats, Counter[CacheUse]()
     states = 1 + (job.drafts.tokens if job.drafts else 0)
     for block, layers in job.blocks(chunks).items():
@@ -151,6 +156,6 @@ def cache_uses(job: Job, chunks: Sequence[Chunk]) -> Counter[CacheUse]:
 
 
 def sequences_of(job: Job) -> tuple[tuple[int, int, int], ...]:
-    """All sequences of a replica as they are at the end of a step."""
+    """All sequences of a replica at the end of a step, as rows."""
     load = job.work.load
     return *load.kept, *load.caches()

@@ -1,9 +1,8 @@
-"""What replicas divide, on three levels of links (Frontier's low-bandwidth partitioning, arXiv 2501.04266; its abstract
-was read): weights among ``weight_shard`` neighbours, gradients among ``shard_group`` of them, the optimizer's state
-among all.
+"""Sharding on three levels of links (Frontier's low-bandwidth partitioning, arXiv 2501.04266; abstract read): weights
+among ``weight_shard`` neighbours, gradients among ``shard_group`` of them, the optimizer's state among all.
 
-With ``zero: 3``. M bytes of weights, w ≤ g ≤ N ranks of the three levels: the dies of a package, a node, all. Of each
-layer
+With ``zero: 3``, M bytes of weights, and w ≤ g ≤ N ranks on the levels (dies of a package, a node, all), a rank
+receives per layer
 
     every forward, every backward    weights gathered among w                       M·(1 − 1/w)
     every backward                   gradients scattered among g                    M·(1 − 1/g)
@@ -11,9 +10,9 @@ layer
     a step's first forward           updated weights gathered across the groups,    (M/g)·(1 − g/N)
                                      and inside them up to a part of w              M/w − M/g
 
-so what crosses the groups is that of ZeRO 1, once a step however many micro-batches it has, where ZeRO 3 has three
-passes of all weights in each. A rank keeps M/w of weights, 1/g of gradients and 1/N of the state: more than ZeRO 3,
-less state than hybrid sharding, which divides all three among g. Without a faster link inside a package w is g.
+so the traffic across groups is that of ZeRO 1, once per step whatever the number of micro-batches; ZeRO 3 moves all
+weights three times in each. A rank keeps M/w of weights, 1/g of gradients and 1/N of the state: more than ZeRO 3, less
+state than hybrid sharding, which divides all three among g. Without a faster link inside a package, w is g.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from ..parameter_group import ParameterGroup
 from ..pipeline import Refusal
 from ..plan import WEIGHT_LEVELS, WEIGHT_SHARD, Plan
 from ..registries import Option
-from ..sought import Sought, trains
+from ..search_rule import SearchRule, trains
 
 OPTION = Option(
     WEIGHT_SHARD,
     PositiveCount,
     None,
-    "with zero: 3 and shard_group, which then divides gradients alone: neighbours that divide weights; all divide the "
-    "optimizer's state (three levels)",
-    Sought(why_not="pays with many micro-batches over thin links alone", of=trains),
+    "with zero: 3 and shard_group, which then divides gradients alone: number of neighbours that divide weights; all "
+    "ranks divide the optimizer's state (three levels)",
+    SearchRule(why_not="pays with many micro-batches over thin links alone", of=trains),
 )
 
 
 def level(plan: Plan) -> int:
-    """Ranks that divide weights; 0: no levels of their own."""
+    """Ranks that divide weights; 0: no level of their own."""
     return int(plan.options.get(WEIGHT_SHARD, 0))
 
 
@@ -49,7 +48,8 @@ def weight_axis(held: ParameterGroup) -> str:
 
 
 def refresh(builder: ProgramBuilder, held: ParameterGroup, size_bytes: float, name: str, after: list[int]) -> list[int]:
-    """Weights of ``size_bytes``, that others updated, up to the part that a rank keeps; what their gather waits for."""
+    """Gather ``size_bytes`` of weights that others updated, up to the part that a rank keeps; returns the dependencies
+    of their gather."""
     last = after
     for axis, ranks, kept in (
         (held.sum_axis, held.copies // held.shards, held.shards),
@@ -61,7 +61,7 @@ def refresh(builder: ProgramBuilder, held: ParameterGroup, size_bytes: float, na
 
 
 def check(job: Job) -> Refusal:
-    """What it needs, and what it is not built for."""
+    """Why the plan does not fit."""
     plan, ranks = job.plan, level(job.plan)
     if plan.zero != 3 or not job.training or plan.shard_group is None:
         return WEIGHT_SHARD, f"{ranks} divide weights of training with zero: 3 and shard_group; state both"

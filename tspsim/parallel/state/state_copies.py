@@ -1,4 +1,4 @@
-"""What a step copies for a checkpoint, and what of it waits (:mod:`tspsim.parallel.state.checkpoint`)."""
+"""Copies of a checkpoint in a step's program, and what waits for them (:mod:`tspsim.parallel.state.checkpoint`)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .data import OwnedParameters
 
 
 def written_bytes(job: Job, held: Sequence[ParameterGroup]) -> float:
-    """Of some parameters, what a rank writes: weights that are trained, and their state."""
+    """Bytes that a rank writes of parameters: trained weights, and their state."""
     optimizer = job.work.optimizer
     return sum(group.parameters / group.copies for group in held) * (optimizer.weights + optimizer.state)
 
 
 def rank_bytes(job: Job, share: OwnedParameters, stage: int) -> float:
-    """What a rank of a pipeline stage writes."""
+    """Bytes that a rank of a pipeline stage writes."""
     return written_bytes(job, share.trained(job.chunks(stage)))
 
 
 def copied_bytes(job: Job) -> float:
-    """What the rank that writes most copies to its host."""
+    """Bytes that the rank with most copies to its host."""
     return max(most_bytes(job, range(job.plan.pp)))
 
 
 def file_s(job: Job) -> float:
-    """Seconds of the file system for all ranks; 0 where no rate is stated: it keeps up."""
+    """Seconds of the file system for all ranks; 0 if no rate is stated."""
     plan = job.plan
     if plan.checkpoint_rate is None:
         return 0.0
@@ -41,20 +41,20 @@ def file_s(job: Job) -> float:
 
 
 def most_bytes(job: Job, stages: Sequence[int]) -> list[float]:
-    """What a rank of each of some stages writes."""
+    """Bytes that a rank of each stage writes."""
     share = OwnedParameters(job, scheme_of(job.plan).residency.weight_shards(job))
     return [rank_bytes(job, share, stage) for stage in stages]
 
 
-def way_of(job: Job) -> Checkpoint | None:
-    """How a step's checkpoint is written; None where none is."""
+def checkpoint_of(job: Job) -> Checkpoint | None:
+    """How a step's checkpoint is written; None if it writes none."""
     name = job.plan.checkpoint if job.training else None
     return CHECKPOINTS.get(name) if name is not None else None
 
 
 def begin(builder: ProgramBuilder, job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> list[int]:
-    """Write what of a checkpoint a step begins with; returns what its update waits for."""
-    way, last = way_of(job), list[int]()
+    """Write the part of a checkpoint at a step's start; returns the dependencies of its update."""
+    way, last = checkpoint_of(job), list[int]()
     if way is None:
         return last
     builder.part = "checkpoint"
@@ -70,8 +70,8 @@ def begin(builder: ProgramBuilder, job: Job, share: OwnedParameters, chunks: Seq
 
 
 def after_forward(builder: ProgramBuilder, job: Job, share: OwnedParameters, chunk: Chunk, task: Task) -> list[int]:
-    """Write the copies of a chunk's state behind its first forward; returns what the update waits for."""
-    way = way_of(job)
+    """Write the copies of a chunk's state after its first forward; returns the dependencies of the update."""
+    way = checkpoint_of(job)
     if way is None or not way.after_forward or task.kind != FORWARD or task.micro_batch:
         return []
     builder.part = "checkpoint"
@@ -81,7 +81,7 @@ def after_forward(builder: ProgramBuilder, job: Job, share: OwnedParameters, chu
 def copies(
     builder: ProgramBuilder, job: Job, share: OwnedParameters, chunks: Sequence[Chunk], after: list[int]
 ) -> list[int]:
-    """What stands in some chunks, to the host; the last copy."""
+    """Copy the state of some chunks to the host; returns the last copy."""
     last = after
     for name, held in _pieces(job, share, chunks):
         size = written_bytes(job, held)
@@ -91,7 +91,7 @@ def copies(
 
 
 def _pieces(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> list[tuple[str, tuple[ParameterGroup, ...]]]:
-    """Names and parameters of what is copied, in order: tables and layers of every chunk."""
+    """Names and parameters of the copies, in order: tables and layers of every chunk."""
     pieces: list[tuple[str, tuple[ParameterGroup, ...]]] = []
     tables = job.work.adapters is None
     for chunk in chunks:

@@ -10,19 +10,19 @@ from ..plan import WEIGHT_PEERS
 from . import weight_peers
 from .weight_offload import BUFFERS
 
-#: Stream of copies to a rank. Where activations come back beside them all share the stream of copies to the host.
+#: Stream of copies to a rank. If offloaded activations return too, all share the stream of copies to the host.
 STREAM = "weights from host"
 
 
 class WeightArrivals:
-    """Copies of a stage's layers, each into the room of the one before the last."""
+    """Copies of a stage's layers, each into the buffer of the layer before the last."""
 
     def __init__(self) -> None:
         self._uses: deque[int] = deque(maxlen=BUFFERS)
         self._copy = -1
 
     def bring(self, builder: ProgramBuilder, size_bytes: float, *, beside_activations: bool) -> int:
-        """Copy the weights of the layer that is about to be written; returns the index of the copy in the layer."""
+        """Copy the weights of the layer about to be written; returns the index of the copy in the layer."""
         builder.part = "weights"
         free = [self._uses[0] - builder.length] if len(self._uses) == BUFFERS else []
         stream = "" if beside_activations else STREAM
@@ -34,17 +34,17 @@ class WeightArrivals:
         return self._copy
 
     def hold(self, builder: ProgramBuilder) -> int:
-        """The layer that was written begins when its weights are here; returns its last kernel's index in it."""
+        """Make the layer just written wait for its weights; returns its last kernel's index in it."""
         builder.hold_until(self._copy)
         return builder.last_kernel
 
     def used(self, kernel: int) -> None:
-        """The kernel, an index of the program, was the last that needed them."""
+        """Record the last kernel (an index of the program) that needed the weights."""
         self._uses.append(kernel)
 
 
 def send_back(builder: ProgramBuilder, sizes: Sequence[float], updated: int) -> None:
-    """Weights that the update has changed, to the host, a layer at a time."""
+    """Copy updated weights to the host, layer by layer."""
     builder.part = "weights"
     for size in sizes:
         builder.copy("out", size, "weights to host", after=[updated])

@@ -1,19 +1,20 @@
-"""Weights of some layers that lie in the host's memory, copied over its link ahead of use.
+"""Weight offload: weights of some layers are in host memory, and are copied over its link ahead of use.
 
-Which layers they are is spread evenly over a chunk, as vLLM's prefetching offloader groups them and as
-``offload_layers`` does with activations. A rank has room for two of them: what is copied takes the place of the layer
-before the last, whose kernels are over, so that it comes beside the last one that came and the layers in between
-(FlexGen, Sheng et al. 2023; ZeRO-Inference, Aminabadi et al. 2022). A layer begins when its weights are here. With C
-the kernels of a layer, W its bytes on a rank, b the link, n layers that all come take
+Offloaded layers are spread evenly over a chunk, as in vLLM's prefetching offloader and as ``offload_layers`` does with
+activations. A rank has room for two of them: a copy replaces the layer before the last, whose kernels have ended, while
+the last one and the layers between run (FlexGen, Sheng et al. 2023; ZeRO-Inference, Aminabadi et al. 2022). A layer
+begins when its weights have arrived. With C of a layer's kernels, W of its bytes per rank and link bandwidth b, n
+layers that are all offloaded take
 
     W/b + (n - 1)·max(C, W/b) + C,
 
-and of every g-th layer a group max(g·C, W/b). C grows with tokens and W does not: a copy hides behind the compute of
-enough tokens, and never behind a decoding step's, which is itself W over the device's own memory.
+and a group of g layers with one offloaded max(g·C, W/b). C grows with tokens and W does not: a copy hides behind the
+compute of enough tokens, and never behind that of a decode step, which is itself W over the device's own memory
+bandwidth.
 
-A backward needs its layers again. Weights that are trained go back to the host behind the update; what the optimizer
-keeps stays. Copies (``weight_arrivals``) share the link with what the GPU sends to its NIC and gets
-from it (:mod:`tspsim.network.collectives.traffic`).
+A backward needs its layers again. Trained weights return to the host after the update; the optimizer's state stays.
+Copies (``weight_arrivals``) share the link with the GPU's traffic to and from its NIC
+(:mod:`tspsim.network.collectives.traffic`).
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from ..ledger import Buffer, Lifetime
 from ..pipeline import Chunk, spread_over
 from . import weight_peers
 
-#: Layers that a rank has room for: one whose weights are used, and one whose weights come.
+#: Layers that a rank has room for: one in use, and one arriving.
 BUFFERS = 2
 
 
 def away(job: Job, chunks: Iterable[Chunk]) -> Counter[Block]:
-    """Layers of some chunks whose weights lie in the host's memory, by kind."""
+    """Offloaded layers of some chunks, by kind."""
     gone_of: Counter[Block] = Counter()
     for chunk in chunks:
         blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers]
@@ -42,19 +43,19 @@ def away(job: Job, chunks: Iterable[Chunk]) -> Counter[Block]:
 
 
 def places(job: Job, chunk: Chunk) -> tuple[bool, ...]:
-    """Which of a chunk's layers those are, first to last."""
+    """Whether each of a chunk's layers is offloaded."""
     return spread_over(chunk.layers, job.plan.offload_weights)
 
 
 def buffers(sizes: Iterable[float]) -> Iterator[Buffer]:
-    """Room for layers on their way, of the ``sizes`` that a rank's layers have; none where none are away."""
+    """Room for arriving layers, of the offloaded layers' ``sizes``; none without offloaded layers."""
     widest = max(sizes, default=0.0)
     if widest:
         yield Buffer("weight_buffers", BUFFERS * widest, Lifetime.STEP)
 
 
 def refused(job: Job) -> tuple[str, str] | None:
-    """The key and the reason where a job cannot have its weights come from the host."""
+    """The key and the reason if a job's weights cannot be offloaded."""
     plan, most = job.plan, max(job.chunk_sizes)
     layers = plan.offload_weights
     key = "offload_weights"

@@ -1,6 +1,6 @@
-"""What a plan's step takes at least, from the longest path through the programs of one rank: no event is simulated.
+"""Lower bounds of a plan's step: the longest path through the programs of one rank, without events.
 
-The planner asks it which plans are worth simulating, the tuner which schedules are.
+The planner asks which plans are worth simulating, the tuner which schedules are.
 """
 
 from __future__ import annotations

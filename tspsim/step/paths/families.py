@@ -1,9 +1,9 @@
-"""What the kernels of a family take: of all plans that run the same ones, whatever the schedule, before any mesh.
+"""Lower bounds of a family: all plans that run the same kernels, whatever the schedule, without a mesh.
 
-Families are many, so there are three bounds, each closer and dearer than the one before: products at the best rate of
-any (:meth:`FamilyBounds.first_s`), attention at the best rate of any shape (:meth:`FamilyBounds.floor_s`), every kernel
-at its own (:meth:`FamilyBounds.compute_s`). All are spread evenly over the stages, with the least bubble of the
-pipelines that there may be.
+Families are many, so there are three bounds, each tighter and more expensive than the one before: products at the best
+rate of any (:meth:`FamilyBounds.first_s`), attention at the best rate of any shape (:meth:`FamilyBounds.floor_s`),
+every kernel at its own time (:meth:`FamilyBounds.compute_s`). All spread kernels evenly over the stages and take the
+smallest bubble of the possible pipelines.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ...parallel.pipeline import Chunk, PipelineOrder
 from ...parallel.recomputed import KEPT
 from .kernels import KernelSeconds, KernelTimes, mixed, on_one_stage, signature
 
-#: What rows of experts need beside products.
+#: Roles of the kernels that expert parallelism needs beside products.
 OF_ROWS = (Role.EXPERT_CAST, Role.EXPERT_ROWS, Role.EXPERT_SUM, Role.EXPERTS_ACTIVATION, Role.ADAPTER)
-#: Chunks a stage of a pipeline, and its order.
+#: Chunks per stage of a pipeline, and its order.
 Shape = tuple[int, PipelineOrder]
 
 
 class FamilyBounds:
-    """Bounds of families whose sequences are all as long."""
+    """Bounds of families with sequences of equal length."""
 
     def __init__(self, kernels: KernelTimes) -> None:
         self.kernels = kernels
@@ -36,20 +36,22 @@ class FamilyBounds:
         self._least: dict[Hashable, KernelSeconds] = {}
 
     def first_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
-        """:meth:`floor_s` or less, alike for all ways to experts that a family may have: experts' products at the best
-        rate of any product, with an even share of what they get; rows that go to them and back move at no cost."""
+        """A bound below :meth:`floor_s`, equal for all ways to dispatch tokens to experts.
+
+        Experts' products run at the best rate of any product on an even share of tokens; moving rows costs nothing.
+        """
         plan, experts = family.plan, family.model.experts
         if experts is None or plan.ep == 1:
             return self.floor_s(family, pipelines)
         family = family.making(KEPT).least_again
-        family = replace(family, plan=_usual_way(family))
+        family = replace(family, plan=_default_dispatch(family))
         share = (1.0 - family.work.routing.dropped(experts.count)) / family.expert_loads.busiest_rank_load
         routed = self._routed(family, lambda operator: share * self.kernels.best_s(operator), "first")
         return in_pipeline(family, self._unrouted(family, self.kernels.least_operator_s, "first") + routed, pipelines)
 
     def floor_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
-        """Kernels of a step alone where nothing is made again, attention as fast as it is on any shape: that depends on
-        tokens, not on how shards meet."""
+        """Kernels of a step without recomputation, attention at the best rate of any shape, since shapes depend on how
+        shards exchange."""
         kernels = self.kernels
         family = family.making(KEPT).least_again
         if _over_ranks(family):
@@ -64,8 +66,8 @@ class FamilyBounds:
         return in_pipeline(family, self._floors[key], pipelines)
 
     def compute_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
-        """The kernels of a step alone, of the schedule that has the least. Regions divide the norms, and pieces of a
-        product may run a little faster than the whole."""
+        """Kernels of a step, of the schedule that has least. Sequence regions divide the norms, and pieces of a product
+        may be slightly faster than the whole."""
         kernels = self.kernels
         family = family.least_again
         if _over_ranks(family):
@@ -78,15 +80,15 @@ class FamilyBounds:
         return in_pipeline(family, self._least[key], pipelines)
 
     def schedule_s(self, job: Job, pipelines: Sequence[Shape] = ()) -> float:
-        """The kernels of a step alone, of one schedule; where experts are spread over ranks that is not looked at."""
+        """Kernels of a step under one schedule; 0 if experts are spread over ranks."""
         if _over_ranks(job):
             return 0.0
         return in_pipeline(job, self.kernels.of_model(job), pipelines)
 
     def _unrouted(self, family: Job, seconds: Callable[[Operator], float], how: str) -> KernelSeconds:
-        """Kernels of a micro-batch through a whole model but for those of experts and their rows, which alone depend on
-        the way there; of the schedule that has least."""
-        plan = replace(_usual_way(family), degrees={**family.plan.degrees, "pp": 1}, vpp=1, zero=0)
+        """Kernels of a micro-batch through the whole model without those of experts and their rows (which depend on the
+        dispatch), of the schedule that has least."""
+        plan = replace(_default_dispatch(family), degrees={**family.plan.degrees, "pp": 1}, vpp=1, zero=0)
         if how == "first":
             plan = with_defaults(replace(plan, exchange=method_of(plan).floor_like or plan.exchange))
         alike = replace(family, plan=plan)
@@ -99,7 +101,7 @@ class FamilyBounds:
         return self._floors[key]
 
     def _routed(self, family: Job, seconds: Callable[[Operator], float], how: str) -> KernelSeconds:
-        """The others, which no schedule changes: those of a layer with experts."""
+        """Kernels of experts and their rows in all layers with experts; no schedule changes them."""
         key = ("routed", how, *_floor_key(family), family.plan.recomputation)
         if key not in self._floors:
             whole = on_one_stage(family)
@@ -109,15 +111,15 @@ class FamilyBounds:
             chunk, times = Chunk(first, 1, False, False), sum(block.experts for block in blocks)
             routed = partial(self.kernels.of_pieces, job, [(chunk, 1)])
             of_experts_s = routed(lambda operator: seconds(operator) if _of_experts(operator) else 0.0)
-            # Of layers of several kinds the quickest counts alone, which may have no experts.
+            # The bound of one layer is that of the fastest kind, which may have no experts.
             alone = 0.0 if mixed(job) else 1.0
             self._floors[key] = of_experts_s * np.array([0.0, times, alone, alone])
         return self._floors[key]
 
 
 def in_pipeline(family: Job, kernels: KernelSeconds, pipelines: Sequence[Shape]) -> float:
-    """Micro-batches one after the other, evenly over the stages; or through the last stage, to which the first comes
-    through a chunk of every other, of the pipeline that lets it wait least."""
+    """The larger of two bounds: micro-batches spread evenly over the stages; and the last stage, which the first
+    micro-batch reaches through a chunk of every other stage, in the pipeline with the smallest wait."""
     outside_s, layers_s, layer_s, forward_s = kernels.tolist()
     pp, layers, count = family.plan.pp, family.model.layers, family.micro_batches
     bubbles = [0.0] if pp == 1 or not pipelines else []
@@ -130,12 +132,12 @@ def in_pipeline(family: Job, kernels: KernelSeconds, pipelines: Sequence[Shape])
 
 
 def _over_ranks(job: Job) -> bool:
-    """Whether experts are spread over ranks, to which there are several ways."""
+    """Whether experts are spread over ranks, which leaves several ways to dispatch tokens."""
     return job.model.experts is not None and job.plan.ep > 1
 
 
-def _usual_way(job: Job) -> Plan:
-    """The plan with the usual way to its experts."""
+def _default_dispatch(job: Job) -> Plan:
+    """The plan with the default dispatch of tokens to experts."""
     assert job.model.experts is not None
     usual = {name: getattr(Plan, name) for name in ("expert_dispatch", "expert_pieces", "expert_balance")}
     whole = None if job.model.experts.count % job.plan.ep == 0 else 0
@@ -147,8 +149,8 @@ def _of_experts(operator: Operator) -> bool:
 
 
 def _floor_key(family: Job, *, of_experts: bool = True) -> tuple[Hashable, ...]:
-    """What of a family decides its kernels where attention is as fast as on any shape; without those of experts that
-    are spread over ranks, over how many."""
+    """Key of the facts that decide a family's kernels when attention runs at its best rate; without ``of_experts``,
+    less how experts are spread over ranks."""
     plan = family.plan
     scheme, method = scheme_of(plan), method_of(plan)
     divided = tuple(plan.degree(axis) for axis in scheme.axes if axis != scheme.token_axis or not scheme.usual)

@@ -1,4 +1,4 @@
-"""Whom one rank talks to, and which links near it that occupies."""
+"""The groups of one rank, and the links near it that their transfers occupy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RankGroups:
         self.near = sum(length for _, length in self._blocks(self.node))
 
     def _blocks(self, node: int) -> list[tuple[int, int]]:
-        """First link and number of the links of a node, of its host and of its NICs."""
+        """First index and number of the links of a node, of its host and of its NICs."""
         layout, cluster = self.cluster.layout, self.cluster
         blocks = [(node * layout.node_links, layout.node_links)]
         if cluster.fabric is not None:
@@ -46,7 +46,7 @@ class RankGroups:
             )
             line = self.mesh.ranks[index]
             line = line.transpose([sorted(dimensions).index(dimension) for dimension in dimensions]).reshape(-1)
-            # GPUs of a node are alike, so that a group within one is that of its first GPU moved on.
+            # GPUs of a node are alike, so a group inside a node equals that of the node's first GPU, shifted.
             inside = not self.cluster.factors and not np.any(line // self.cluster.gpus_per_node != self.node)
             self._along[axis] = tuple((line - self.rank if inside else line).tolist())
             if inside:
@@ -55,7 +55,7 @@ class RankGroups:
 
     @once
     def pattern(self) -> Hashable:
-        """Where the groups within a replica stand; equal ones move data alike."""
+        """Key of where the groups of a replica stand; equal keys move data alike."""
         axes = [axis for axis in (*scheme_axes(), "ep") if axis in self.mesh.sizes]
         return tuple((axis, self.along(axis)) for axis in axes if len(self.along(axis)) > 1)
 
@@ -64,8 +64,10 @@ class RankGroups:
         return self.along("dp+sp")
 
     def occupied_s(self, traffic: Traffic, axis: str = "") -> Floats:
-        """Seconds that each link of the rank's node and its NICs is occupied by a transfer of its group along an axis;
-        none by copies, which take nothing from kernels."""
+        """Seconds that a transfer of its group along an axis occupies each link of the rank's node and its NICs.
+
+        Copies occupy none, since they take nothing from kernels.
+        """
         occupied = np.zeros(self.near)
         if not traffic.links or traffic.fluid_s <= 0.0 or traffic.apart:
             return occupied

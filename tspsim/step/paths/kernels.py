@@ -21,37 +21,37 @@ from ...program import Compute, Program
 from ...steps import FORWARD, Task
 from .effort import SUM_S, WRITE_S, WRITTEN_S, Effort
 
-#: Number of a micro-batch that is neither the first nor the last.
+#: Index of a micro-batch that is neither the first nor the last.
 MIDDLE = -1
-#: What even the longest call loses at its beginning and end, generously.
+#: Upper bound of what even the longest call loses at its start and end, as a factor.
 BEST_RATE = 1.01
-#: A product that is as fast as any, in each dimension, and how much faster than it any other may be, generously.
+#: Dimensions of a product that is as fast as any, and by how much any other may be faster.
 LARGE, BEST_PRODUCT = 16_384, 1.1
-#: Seconds of one micro-batch's kernels through a whole model, shape (4,): outside its layers, in all of them, in one,
-#: and in one's forward; of layers that differ in the quickest.
+#: Seconds of one micro-batch's kernels through a whole model, shape (4,): outside the layers, in all layers, in one
+#: layer, and in one layer's forward; if layers differ, of the fastest.
 KernelSeconds = NDArray[np.float64]
-#: Those of no schedule at all.
+#: The value for a family without a legal schedule.
 NO_SCHEDULE = np.full(4, math.inf)
 
 
 def mixed(job: Job) -> bool:
-    """Whether the layers of a job's model are not all alike: one of them does not stand for the others."""
+    """Whether a model has layers of several kinds, so that one layer does not represent all."""
     return len(job.model.distinct) > 1
 
 
 class KernelTimes:
-    """What kernels take; each is asked once.
+    """Seconds of kernels, each priced once.
 
     Parameters
     ----------
     cluster
-        Where schedules are looked for.
+        Where plans run.
     cost
         Seconds of an operator.
     peak_flops_per_s
-        No kernel is faster.
+        Upper bound of any kernel's rate.
     effort
-        Is told what is done.
+        Counts the work done.
     """
 
     def __init__(
@@ -82,27 +82,27 @@ class KernelTimes:
         return sum(self.operator_s(operator) for operator in kernel.operators)
 
     def least_operator_s(self, operator: Operator) -> float:
-        """A kernel's time; of one whose shape another way to cut the tokens would change what it takes at the best rate
-        of any shape."""
-        at_best = operator.at_best
-        if not at_best:
+        """A kernel's time; at the best rate of any shape if the way to cut the tokens changes its shape."""
+        peak_calls = operator.peak_calls
+        if not peak_calls:
             return self.operator_s(operator)
-        if at_best[0] not in self._rates:
-            self._rates[at_best[0]] = max(product.flops / self.operator_s(product) for product in at_best) * BEST_RATE
-        return operator.flops / min(self.peak, self._rates[at_best[0]])
+        if peak_calls[0] not in self._rates:
+            rates = (product.flops / self.operator_s(product) for product in peak_calls)
+            self._rates[peak_calls[0]] = max(rates) * BEST_RATE
+        return operator.flops / min(self.peak, self._rates[peak_calls[0]])
 
     def best_s(self, operator: Operator) -> float:
-        """A product of experts at the best rate of any; nothing for what moves rows."""
+        """Seconds of an expert's product at the best rate of any product; 0 for kernels that move rows."""
         if not operator.role.routed or not isinstance(operator, Gemm):
             return 0.0
         if operator.dtype not in self._best:
             large = replace(operator, m=LARGE, n=LARGE, k=LARGE, batch=1)
             self._best[operator.dtype] = large.flops / self.cost(large) * BEST_PRODUCT
-        # Rows are whole: one of them may be there because of that.
+        # Rows are rounded up to whole ones: one of them may be due to that.
         return (operator.m - 1) / operator.m * operator.flops / self._best[operator.dtype]
 
     def of_model(self, job: Job) -> KernelSeconds:
-        """Kernels of one micro-batch by where they are."""
+        """Kernels of one micro-batch, by where they stand."""
         job = job.least_again
         key = signature(job)
         if key not in self._compute:
@@ -110,7 +110,7 @@ class KernelTimes:
         return self._compute[key]
 
     def outside_s(self, job: Job) -> float:
-        """Kernels of one micro-batch that are in no layer: embedding and head."""
+        """Seconds of one micro-batch's kernels outside layers: embedding and head."""
         job = job.least_again
         key = signature(job)
         if key in self._compute:
@@ -122,7 +122,7 @@ class KernelTimes:
         return self._outside[key]
 
     def head_s(self, job: Job) -> float:
-        """Those of the head alone."""
+        """Seconds of one micro-batch's kernels of the head."""
         job = job.least_again
         key = signature(job)
         if key not in self._heads:
@@ -131,8 +131,7 @@ class KernelTimes:
         return self._heads[key]
 
     def summed(self, job: Job, seconds: Callable[[Operator], float]) -> KernelSeconds:
-        """Kernels of one micro-batch through a whole model on one stage. Of layers of several kinds one of each is
-        written."""
+        """Kernels of one micro-batch through a whole model on one stage; of each kind of layer, one is written."""
         chunk = job.chunks(0)[0]
         if not mixed(job):
             return self.of_pieces(job, [(chunk, 1)], seconds)
@@ -142,7 +141,7 @@ class KernelTimes:
     def of_pieces(
         self, job: Job, pieces: Sequence[tuple[Chunk, int]], seconds: Callable[[Operator], float]
     ) -> KernelSeconds:
-        """Kernels of some chunks, each so many times."""
+        """Kernels of chunks, each ``count`` times."""
         self.effort.add(SUM_S)
         outside_s = layers_s = 0.0
         both_s, forward_s = [0.0] * len(pieces), [0.0] * len(pieces)
@@ -160,8 +159,10 @@ class KernelTimes:
         return np.array([outside_s, layers_s, min(both_s[of_layers]), min(forward_s[of_layers])])
 
     def _operators(self, job: Job, piece: Chunk, kind: str) -> list[tuple[list[Operator], int]]:
-        """Kernels of one micro-batch's task on a chunk of layers alone, in pieces that run as often, and how often.
-        What is made again is so in front of a backward: forwards have the same."""
+        """Kernels of one micro-batch's task on a chunk of layers, in pieces with how often each runs.
+
+        Recomputation runs before a backward, so forwards with and without it share an entry.
+        """
         alike = job.making(KEPT) if kind == FORWARD else job
         key = (signature(alike), piece, kind)
         if key not in self._written:
@@ -172,20 +173,20 @@ class KernelTimes:
         return self._written[key]
 
     def write(self, job: Job, stage: int, chunk: Chunk, visit: Task) -> Program:
-        """The program of one visit alone."""
+        """The program of one visit."""
         writer = Writer(scheme_of(job.plan), job, {"pp": stage})
         writer.visit(visit, chunk)
         return self.counted(writer.builder.program())
 
     def counted(self, program: Program) -> Program:
-        """A program that was written."""
+        """Count a written program as effort, and return it."""
         written = sum(len(body) for body, _ in program.bodies())
         self.effort.add(WRITE_S + written * WRITTEN_S)
         return program
 
     def least_of_schedules(self, family: Job, seconds: Callable[[Job], KernelSeconds]) -> KernelSeconds:
-        """The least kernels of all schedules. What one chooses for attention and for the MLP is asked apart: kernels of
-        one do not depend on the other."""
+        """The least kernels over all schedules. Switches of attention and of the MLP are varied apart, since the
+        kernels of one do not depend on the other."""
         least: KernelSeconds | None = None
         every = (job for job in schedules_of(family, self.cluster.layout.mesh) if legal(job))
         for _, jobs in itertools.groupby(every, _stated):
@@ -204,19 +205,19 @@ class KernelTimes:
 
 
 def on_one_stage(job: Job) -> Job:
-    """The job without pipeline and divided state."""
+    """The job without pipeline and without sharded state."""
     whole = replace(job.plan, degrees={**job.plan.degrees, "pp": 1}, vpp=1, stage_layers=(), accumulation=1, zero=0)
     return replace(job, plan=whole)
 
 
 def kinds_of(job: Job) -> list[tuple[int, int]]:
-    """Every kind of layer: where the first one stands, and how many there are."""
+    """(index of the first layer, number of layers) of every kind of layer."""
     blocks = job.model.blocks
     return [(blocks.index(block), blocks.count(block)) for block in dict.fromkeys(blocks)]
 
 
 def signature(job: Job) -> Hashable:
-    """What of a plan decides one task's instructions, the placement and the number of layers aside."""
+    """Key of the facts of a plan that decide one task's instructions, except placement and number of layers."""
     plan = job.plan
     degrees = tuple(plan.degree(axis) for axis in (*scheme_axes(), "ep"))
     experts = (plan.expert_dispatch, plan.expert_overlap, plan.expert_pieces, plan.expert_shards, plan.expert_balance)
@@ -229,11 +230,11 @@ def signature(job: Job) -> Hashable:
 
 
 def _switches(job: Job, names: Sequence[str]) -> tuple[Hashable, ...]:
-    """The values of some of a plan's switches."""
+    """Values of a plan's switches."""
     return tuple(job.plan.value(name) for name in names)
 
 
 def _stated(job: Job) -> tuple[Hashable, ...]:
-    """Everything of a plan that is not chosen for a machine."""
+    """Values of all switches that are not chosen for the machine."""
     chosen = switches_of(job.plan)
     return _switches(job, [name for name in SWITCHES if name not in chosen])

@@ -1,15 +1,14 @@
-"""A time that a plan's step cannot undercut in the simulator, from one layer's program and closed forms.
+"""Lower bounds of a plan's simulated step, from one layer's program and closed forms.
 
-A step is a graph of tasks: what a stage does for one micro-batch follows what it did before and what the neighbouring
-stage sends. The bound is the longest path through it, where the time of a task is that of its rank alone
-(:mod:`tspsim.step.paths.walk`): kernels at the device's fitted cost, transfers that nothing can hide at the cost
-they have on free links. With equal stages it is the closed form of the schedule, (m + p − 1)·(F + B) for m
-micro-batches on p stages of 1F1B and (m + (p − 1)/v)·(F + B) with v chunks a stage (Narayanan et al. 2021, §2.2), and
-what follows the last task: gradients that no backward hides, their norm, the optimizer.
+A step is a graph of tasks: a stage's task for a micro-batch follows its task before and what the neighbouring stage
+sends. The bound is the longest path through the graph, with a task's time that of its rank alone
+(:mod:`tspsim.step.paths.walk`): kernels at the device's fitted cost, transfers that nothing can hide at their cost on
+idle links. With equal stages this is the closed form of the schedule, (m + p − 1)·(F + B) for m micro-batches on p
+stages of 1F1B and (m + (p − 1)/v)·(F + B) with v chunks per stage (Narayanan et al. 2021, §2.2), plus what follows the
+last task: gradient sums that no backward hides, their norm, the optimizer.
 
-The bounds of this file are those of families (:mod:`tspsim.step.paths.families`), of the stages of one plan
-(:mod:`tspsim.step.paths.stages`) and of sequences of unequal length (:mod:`tspsim.step.paths.unequal`), whichever a job
-needs.
+This module chooses the bound that a job needs: of a family (:mod:`tspsim.step.paths.families`), of the stages of one
+plan (:mod:`tspsim.step.paths.stages`), of sequences of unequal length (:mod:`tspsim.step.paths.unequal`).
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ from .replicas import Division
 from .stages import Outline, StageBounds, hides
 from .unequal import UnequalBounds
 
-#: Sums of many floats in another order than the engine's may differ in the last digits.
+#: Sums in another order than the engine's may differ in the last digits.
 ROUNDING = 1.0 - 1e-9
 
 
 class LowerBound:
-    """Bounds of plans of one model on one cluster; what plans have in common is computed once.
+    """Bounds of plans of one model on one cluster; what plans share is computed once.
 
     Parameters
     ----------
     cluster
-        Where the plans run.
+        Where plans run.
     cost
         Seconds of an operator.
     peak_flops_per_s
-        No kernel is faster.
+        Upper bound of any kernel's rate.
     slowdown
         Factor on a kernel's time while its device moves data, at least 1.
     effort
-        Is told what is done to find them.
+        Counts the work done.
     """
 
     def __init__(
@@ -67,19 +66,19 @@ class LowerBound:
         self._unequal = UnequalBounds(self._kernels, parts)
 
     def first_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
-        """:meth:`floor_s` or less, alike for all ways to experts that a family may have."""
+        """A bound below :meth:`floor_s`, equal for all ways to dispatch tokens to experts."""
         self.effort.add(ASK_S)
         if family.unequal:
             return self.dealt_s(family)
         return self._families.first_s(family, pipelines) * ROUNDING
 
     def floor_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
-        """Kernels of a step alone where nothing is made again, attention as fast as it is on any shape.
+        """Kernels of a step without recomputation, attention at the best rate of any shape.
 
         Parameters
         ----------
         pipelines
-            Those that the family may have, of which the one with the least bubble counts; none: not asked.
+            The pipelines that the family may have, of which the smallest bubble counts; none: no bubble counts.
         """
         self.effort.add(ASK_S)
         if family.unequal:
@@ -87,52 +86,51 @@ class LowerBound:
         return self._families.floor_s(family, pipelines) * ROUNDING
 
     def compute_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
-        """The kernels of a step alone, spread evenly over the stages, of the schedule that has the least; needs no
-        mesh."""
+        """Kernels of a step spread evenly over the stages, of the schedule that has least; needs no mesh."""
         self.effort.add(ASK_S)
         if family.unequal:
             return self.dealt_s(family)
         return self._families.compute_s(family, pipelines) * ROUNDING
 
     def schedule_s(self, job: Job, pipelines: Sequence[Shape] = ()) -> float:
-        """The same of one schedule, where that is quickly told."""
+        """Kernels of a step under one schedule; 0 if that is expensive to compute."""
         return 0.0 if job.unequal else self._families.schedule_s(job, pipelines) * ROUNDING
 
     def partly_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
-        """One plan of which some layers are made again, as :meth:`even_s` but for what kernels wait for."""
+        """:meth:`even_s` without the kernels' waits, for a plan that recomputes some layers."""
         if job.unequal:
             return self.dealt_s(job)
         return self._stages.partly_s(job, mesh, divisions) * ROUNDING
 
     def flops_s(self, family: Job) -> float:
-        """The model's FLOPs at the device's peak on all GPUs: of unequal sequences, however they are dealt."""
+        """The model's FLOPs at the device's peak on all GPUs; for unequal sequences, however they are assigned."""
         return self._unequal.flops_s(family) * ROUNDING
 
     def dealt_s(self, family: Job) -> float:
-        """Of sequences of unequal length the replica that takes longest, as they are dealt."""
+        """The slowest replica with its assigned sequences of unequal length."""
         return self._unequal.dealt_s(family) * ROUNDING
 
     def even_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
-        """Layers with what their kernels surely wait for and lose, spread evenly over the stages, without a bubble.
+        """Layers with unavoidable waits and losses of their kernels, spread evenly over the stages, without a bubble.
 
         Parameters
         ----------
         divisions
-            Ways to divide state over replicas, of which that which says least counts; none: what replicas say to each
-            other is left out.
+            Possible ways to shard state over replicas, of which the one with the least exchange counts; none:
+            exchanges between replicas do not count.
         """
         if job.unequal:
             return self.dealt_s(job)
         return self._stages.even_s(job, mesh, divisions) * ROUNDING
 
     def rough_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
-        """:meth:`even_s` with the bubble of the pipeline."""
+        """:meth:`even_s` with the pipeline's bubble."""
         if job.unequal:
             return self.dealt_s(job)
         return self._stages.rough_s(job, mesh, divisions) * ROUNDING
 
     def outline(self, job: Job, mesh: Mesh) -> Outline:
-        """The longest path of a step without what replicas say to each other: alike for all ways to divide."""
+        """The longest path of a step without exchanges between replicas: equal for all ways to shard state."""
         if job.unequal:
             alone = replace(job, plan=replace(job.plan, zero=0))
             return Outline(self._unequal.step_s(alone, mesh))
@@ -141,24 +139,24 @@ class LowerBound:
     def outline_s(
         self, job: Job, mesh: Mesh, divisions: Sequence[Division] = (), outline: Outline | None = None
     ) -> float:
-        """The step of a layout's :meth:`outline`, with ``divisions`` as in :meth:`even_s`."""
+        """The step of an :meth:`outline`, with ``divisions`` as in :meth:`even_s`."""
         return self._stages.outline_s(outline or self.outline(job, mesh), job, divisions) * ROUNDING
 
     def step_s(self, job: Job, mesh: Mesh) -> float:
-        """Seconds that the simulated step takes at least."""
+        """Lower bound of the simulated step's seconds."""
         least_s = self._unequal.step_s(job, mesh) if job.unequal else self._stages.step_s(job, mesh)
         return least_s * ROUNDING
 
     def layer_s(self, job: Job, mesh: Mesh) -> float:
-        """One layer between two others, forward and back, with what its kernels lose to what moves beside them."""
+        """Seconds of one layer between two others, forward and backward, with its kernels' losses to transfers."""
         return self._stages.layer_s(job, mesh)
 
     def instructions(self, job: Job, mesh: Mesh) -> int:
-        """About how many a simulation of it runs."""
+        """Approximate number of instructions in a simulation of the job."""
         return self._stages.instructions(job, mesh)
 
     def simulation_s(self, job: Job, mesh: Mesh) -> float:
-        """The effort of a simulation of it, about."""
+        """Approximate effort of a simulation of the job."""
         instructions = self.instructions(job, mesh)
         unlike = (IN_TURN if hides(job) else 1.0) * (UNLIKE if job.plan.copies else 1.0)
         return BEGIN_S + unlike * instructions * INSTRUCTION_S

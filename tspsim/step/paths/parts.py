@@ -1,4 +1,4 @@
-"""Programs of a stage's tasks as tasks with times: kernels at their cost, transfers at what they take on free links."""
+"""Timed tasks from the programs of a stage: kernels at their cost, transfers at their cost on idle links."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ...network import Cluster, ExpertExchange, collective, host_copy, point_to_
 from ...parallel import Job, scheme_of
 from ...parallel.interleave import flat, interleaved
 from ...parallel.pipeline import Chunk
-from ...parallel.step import GRADIENTS, Writer, write_program
+from ...parallel.stage_messages import GRADIENTS, message_bytes
+from ...parallel.step import write_program
 from ...program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
 from ...steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .effort import TIMED_S, WRITTEN_S
@@ -25,7 +26,7 @@ from .walk import RECEIVE, SEND, Layers, TimedInstruction, TimedTask
 
 @dataclass(frozen=True)
 class _Visits(Job):
-    """A job whose stages do only the visits named: a step in little."""
+    """A job whose stages do only the given visits."""
 
     visits: tuple[Task, ...] = ()
 
@@ -44,7 +45,7 @@ class TaskParts:
         self._pairs: dict[Hashable, Pair] = {}
 
     def stage(self, job: Job, groups: RankGroups, stage: int, whole: bool) -> Stage:
-        """The tasks of one; ``whole``: with what is special about the first and the last one."""
+        """The tasks of a stage; ``whole``: with what is special about the first and the last task."""
         chunks, final = job.chunks(stage), job.micro_batches - 1
 
         def middle(kind: str) -> tuple[TaskPart, ...]:
@@ -52,7 +53,7 @@ class TaskParts:
             return tuple(self.part(job, groups, stage, chunks, Task(kind, MIDDLE, chunk)) for chunk in every)
 
         forward = middle(FORWARD)
-        # Where micro-batches come from both ends, half of the stages begin and end with what goes down.
+        # With micro-batches from both ends, half of the stages start and end with the downward direction.
         own = int(job.plan.order.both_ways and 2 * stage >= job.plan.pp)
         first = self.part(job, groups, stage, chunks, Task(FORWARD, 0, own)) if whole else forward[own]
         kinds = job.step.kinds(job.order)
@@ -66,10 +67,10 @@ class TaskParts:
         return Stage(forward, backward, weights, first, last, own, own)
 
     def message_s(self, job: Job, groups: Sequence[RankGroups]) -> float:
-        """Seconds of a message between stages, at least."""
+        """Least seconds of a message between stages."""
         if job.plan.pp == 1:
             return 0.0
-        size = round(Writer(scheme_of(job.plan), job, {}).message_bytes)
+        size = round(message_bytes(replace(job, replica=0) if job.unequal else job))
         ranks = [group.rank for group in groups]
         return min(self._message(a, b, size, groups[0])[0] for a, b in itertools.pairwise(ranks))
 
@@ -80,7 +81,7 @@ class TaskParts:
         replicas = (groups.replicas, job.plan.shard_group) if met or visit.micro_batch != MIDDLE else ()
         place = (groups.pattern, replicas)
         ends = (visit.micro_batch == 0, visit.micro_batch == job.micro_batches - 1)
-        # Of layers that differ a chunk is like another with the same ones in the same order.
+        # If layers differ, chunks are equal if they have the same kinds in the same order.
         layers = tuple(job.model.kinds(chunk.first_layer, chunk.layers)) if unlike else ()
         tables = (chunk.has_embedding, chunk.has_head, layers)
         task = (signature(job), job.plan.pp > 1, visit.kind, ends, tables, met)
@@ -92,7 +93,7 @@ class TaskParts:
                 part = self.compile(self.kernels.write(job, stage, chunk, visit), groups)
             else:  # layers are alike: the task is written with one, which then runs as often as there are layers
                 if shape not in self._parts:
-                    # Groups elsewhere move the same over other links.
+                    # Groups elsewhere move the same bytes over other links.
                     alike = (*task, replicas, job.plan.rail_axes)
                     if alike not in self._programs:
                         self._programs[alike] = self.kernels.write(job, stage, replace(chunk, layers=1), visit)
@@ -102,14 +103,14 @@ class TaskParts:
         return part
 
     def paired(self, job: Job, groups: RankGroups, stage: int, alone: Stage) -> Stage:
-        """A stage with the tasks that take turns on it: every pair of its chunks that meet."""
+        """A stage with its interleaved tasks: every pair of its chunks that meet."""
         tasks, chunks = job.tasks(stage), job.chunks(stage)
         met = {(task.chunk, tasks[place + 1].chunk) for place, task in enumerate(tasks) if task.beside}
         pairs = {pair: self.pair(job, groups, stage, [chunks[index] for index in pair]) for pair in sorted(met)}
         return replace(alone, pairs=pairs)
 
     def pair(self, job: Job, groups: RankGroups, stage: int, chunks: Sequence[Chunk]) -> Pair:
-        """The forward of the first chunk and the backward of the second, as a middle of a step interleaves them."""
+        """The first chunk's forward interleaved with the second chunk's backward, in the middle of a step."""
         parts: list[Hashable] = []
         for chunk in chunks:
             layers = tuple(job.model.kinds(chunk.first_layer, chunk.layers)) if mixed(job) else chunk.layers
@@ -136,12 +137,12 @@ class TaskParts:
         return self.compile(self.kernels.counted(program), groups)
 
     def compile(self, program: Program, groups: RankGroups) -> TaskPart:
-        """A program with the times that a rank's groups give it."""
+        """Time a program, with the transfers of a rank's groups."""
         outside_s, layers_s = np.zeros(groups.near), np.zeros(groups.near)
         items: list[TimedInstruction | Layers] = []
         for item in program.items:
             if isinstance(item, Repeat):
-                # Those of a draft, behind the model's, stay as many as they are.
+                # A draft's layers, behind the model's, do not scale with the model's layers.
                 moved_s = outside_s if any(isinstance(before, Layers) for before in items) else layers_s
                 steps = tuple([self._step(step, groups, moved_s, item.times) for step in item.body])
                 items.append(Layers(steps, item.times))
@@ -166,7 +167,7 @@ class TaskParts:
         if isinstance(instruction, Launch):
             return TimedInstruction(stream, instruction.host_s, after, False)
         if isinstance(instruction, Copy):
-            # How long it lasts depends on what else its link carries: at least as long as alone.
+            # A lower bound: its duration depends on what else its link carries.
             size, direction = instruction.size_bytes, instruction.direction
             alone_s = instruction.seconds or host_copy(self.cluster, groups.rank, size, direction).alone_s
             return TimedInstruction(stream, alone_s, after, False)
@@ -176,7 +177,7 @@ class TaskParts:
             return TimedInstruction(stream, seconds, after, False)
         assert isinstance(instruction, SendReceive)
         if not instruction.wrap or instruction.to is None or instruction.source is None:
-            # A message between stages: when it comes and how long it takes is the pipeline's business.
+            # A message between stages: the path through all tasks adds when it arrives and how long it takes.
             return TimedInstruction(stream, 0.0, after, False, SEND if instruction.to is not None else RECEIVE)
         ranks = groups.along(instruction.axis)
         size = len(ranks)
@@ -189,7 +190,7 @@ class TaskParts:
         return TimedInstruction(stream, seconds, after, False)
 
     def _collective(self, instruction: Collective, groups: RankGroups) -> tuple[float, Floats]:
-        """Its time alone, and how long it occupies each link near the rank."""
+        """Seconds of a collective alone, and seconds that it occupies each link near the rank."""
         ranks, tokens = groups.along(instruction.axis), instruction.tokens
         how = instruction.root, instruction.algorithm, tokens, instruction.slices
         key = (instruction.kind, instruction.size_bytes, *how, ranks)

@@ -1,9 +1,9 @@
-"""What replicas say to each other, whatever the schedule: the links that it occupies near a rank.
+"""Exchanges between replicas, whatever the schedule: the links near a rank that they occupy.
 
-A layout becomes a plan when it is said what replicas divide (the ZeRO stage) and which of them divide it among
-themselves. That leaves kernels and their exchanges as they are and adds sums of gradients and gathers of weights. Those
-of a layer are the same in every schedule, so all divisions of all layouts with the same degrees are bounded together,
-from a program of these collectives alone.
+A layout becomes a plan with a ZeRO stage and the group of replicas that shards state. The choice leaves kernels and
+their exchanges unchanged and adds reductions of gradients and gathers of weights. A layer's are the same in every
+schedule, so all choices for all layouts with equal degrees are bounded together, from a program of these collectives
+alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .parts import TaskParts
 
 
 class Division(NamedTuple):
-    """A ZeRO stage, the ranks that divide among themselves (None: all that could), and the mesh with their groups."""
+    """A ZeRO stage, the number of ranks that shard state (None: all that can), and the mesh with their groups."""
 
     zero: int
     shard_group: int | None
@@ -33,15 +33,14 @@ class Division(NamedTuple):
 
 
 class ReplicaExchanges:
-    """Sums of gradients and gathers of weights, of each division once."""
+    """Reductions of gradients and gathers of weights, computed once per division."""
 
     def __init__(self, parts: TaskParts) -> None:
         self.parts = parts
         self._known: dict[Hashable, Floats] = {}
 
     def of_layers_s(self, job: Job, divisions: Sequence[Division]) -> Floats:
-        """Seconds of a step, of all layers of the model, that each link near a rank is occupied with them; shape
-        (divisions, links)."""
+        """Seconds per step that these exchanges of all layers occupy links near a rank, shape (divisions, links)."""
         plan = job.plan
         degrees = (*plan.degrees.values(), plan.rail_axes, plan.expert_shards, plan.expert_owners)
         alike = (plan.scheme, degrees, job.micro_batches)
@@ -52,7 +51,7 @@ class ReplicaExchanges:
 
     def _of_layers_s(self, job: Job, division: Division, alike: Hashable) -> Floats:
         zero, group, mesh = division
-        if job.micro_batches == 1 and zero == 2:  # runs what ZeRO 1 runs
+        if job.micro_batches == 1 and zero == 2:  # equal to ZeRO 1
             zero = 1
         key = (alike, zero, group)
         if key not in self._known:
@@ -64,7 +63,7 @@ class ReplicaExchanges:
         share = OwnedParameters(job, scheme_of(job.plan).residency.weight_shards(job))
         final, blocks = job.micro_batches - 1, job.model.blocks
         occupied = np.zeros(groups.near)
-        # The first and the last micro-batch of a step, and those between; of one alone it is both.
+        # The first and the last micro-batch of a step, and those between; a single one is both.
         numbers = [(0, 1), (MIDDLE, max(0, final - 1))] + ([(final, 1)] if final else [])
         for block in dict.fromkeys(blocks):
             held = share.trained_layer(block)

@@ -1,15 +1,15 @@
-"""What the tasks of a plan's stages take: their kernels, what these wait for, and what they lose to what moves.
+"""Lower bounds of a plan's stages: kernels, their waits, and their losses to transfers.
 
-Three bounds of a plan on its mesh, each closer and dearer than the one before: layers spread evenly over the stages
-(:meth:`StageBounds.even_s`), with the bubble of the last stage (:meth:`StageBounds.rough_s`), and the longest path
-through all tasks (:meth:`StageBounds.outline`, and with everything of one plan :meth:`StageBounds.step_s`).
+Three bounds of a plan on its mesh, each tighter and more expensive than the one before: layers spread evenly over the
+stages (:meth:`StageBounds.even_s`), with the bubble of the last stage (:meth:`StageBounds.rough_s`), and the longest
+path through all tasks (:meth:`StageBounds.outline`, and with all of one plan :meth:`StageBounds.step_s`).
 
-Kernels slow by a factor f while data moves through their device. Of the time M in which it must move (the busiest
-link's work), only what falls in the gaps G between kernels is free of that, so also
+Kernels slow down by a factor f while their device moves data. Of the time M in which it must move data (the work of the
+busiest link), only the gaps G between kernels are free of that, so
 
     step ≥ compute + G + (M − G)·(1 − 1/f),     and     step ≥ M.
 
-M counts what replicas say to each other as the division of their state does that says least, of those asked about.
+M includes the exchanges between replicas, of the division of state that exchanges least among those asked about.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from .walk import Layers
 
 @dataclass(frozen=True)
 class StageWork:
-    """What one stage has to do: its kernels, gaps between them that are sure, and seconds that its transfers occupy
-    each link near it."""
+    """The work of one stage: its kernels, unavoidable gaps between them, and seconds that its transfers occupy each
+    link near it."""
 
     kernels_s: float
     gaps_s: float
     moved_s: Floats
 
     def least_s(self, slowdown: float, divided_s: Floats | None = None) -> float:
-        """What it takes at least; ``divided_s`` is moved as well, of several divisions that which takes least."""
+        """Lower bound of the stage's seconds; ``divided_s`` moves too, of several divisions the cheapest."""
         moved = self.moved_s if divided_s is None else self.moved_s + divided_s
         if not moved.shape[-1]:
             return self.kernels_s + self.gaps_s
@@ -57,30 +57,32 @@ class StageWork:
 
 @dataclass(frozen=True)
 class Outline:
-    """The longest path through a plan's tasks, and the work of some stages with the number of their layers."""
+    """The longest path through a plan's tasks, and the work of some stages with their numbers of layers."""
 
     path_s: float
     works: tuple[tuple[StageWork, int], ...] = ()
 
     def least_s(self, slowdown: float, of_a_layer_s: Floats | None = None) -> float:
-        """What a step takes at least; replicas say ``of_a_layer_s`` besides."""
-        said = [None if of_a_layer_s is None else of_a_layer_s * layers for _, layers in self.works]
-        works = [work.least_s(slowdown, of_layers_s) for (work, _), of_layers_s in zip(self.works, said, strict=True)]
+        """Lower bound of a step; ``of_a_layer_s``: link seconds of exchanges between replicas, per layer."""
+        exchanges_s = [None if of_a_layer_s is None else of_a_layer_s * layers for _, layers in self.works]
+        works = [
+            work.least_s(slowdown, of_layers_s) for (work, _), of_layers_s in zip(self.works, exchanges_s, strict=True)
+        ]
         return max([self.path_s, *works])
 
 
 class StageBounds:
-    """Bounds of plans whose sequences are all as long."""
+    """Bounds of plans with sequences of equal length."""
 
     def __init__(self, kernels: KernelTimes, parts: TaskParts, slowdown: float) -> None:
         self.cluster, self.kernels, self.parts, self.slowdown = kernels.cluster, kernels, parts, slowdown
         self.replicas = ReplicaExchanges(parts)
 
     def instructions(self, job: Job, mesh: Mesh) -> int:
-        """About how many a simulation runs: those of every stage's layers, of every shard whose program differs; of
-        layers that are made again in part as many as of those that are not.
+        """Approximate number of instructions in a simulation: those of every stage's layers, of every shard whose
+        program differs; layers recomputed in part count once.
 
-        Micro-batches repeat where there is no pipeline, and are not all run (:mod:`tspsim.engine.steady`).
+        Without a pipeline micro-batches repeat, and only some are simulated (:mod:`tspsim.engine.steady`).
         """
         plan = job.plan
         shards = plan.token_shards if scheme_of(plan).by_position(plan) else 1
@@ -105,15 +107,15 @@ class StageBounds:
         return steps * turns * shards
 
     def even_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
-        """Layers with what their kernels surely wait for, spread evenly over the stages, without a bubble; of all
-        pipelines that there may be around the schedule within a stage."""
-        every, said = list(self._layers_of_each_kind(job, mesh)), self._said_s(job, divisions)
+        """Layers with their kernels' unavoidable waits, spread evenly over the stages, without a bubble: a bound of all
+        pipelines around the schedule within a stage."""
+        every, exchanges_s = list(self._layers_of_each_kind(job, mesh)), self._replica_exchanges_s(job, divisions)
         if hides(job):
-            return max(self._hidden_s(job, every, any_pipeline=True), self._beside_s(job, every, said))
-        return self._evenly_s(job, every, said)
+            return max(self._hidden_s(job, every, any_pipeline=True), self._beside_s(job, every, exchanges_s))
+        return self._evenly_s(job, every, exchanges_s)
 
     def partly_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
-        """Kernels of a plan of which some layers are made again, with what they lose, spread evenly over the stages."""
+        """Kernels of a plan that recomputes some layers, with their losses, spread evenly over the stages."""
         kernels, plan = self.kernels.of_model(job), job.plan
         again_s = 0.0
         if plan.recomputed is not None and not mixed(job):
@@ -127,20 +129,23 @@ class StageBounds:
         if hides(job):
             return kernels_s
         every = [_work_of(parts, job.micro_batches * times) for times, parts in self._layers_of_each_kind(job, mesh)]
-        moved_s, said = np.sum([work.moved_s for work in every], axis=0) / plan.pp, self._said_s(job, divisions)
-        return StageWork(kernels_s, 0.0, moved_s).least_s(self.slowdown, None if said is None else said / plan.pp)
+        moved_s = np.sum([work.moved_s for work in every], axis=0) / plan.pp
+        exchanges_s = self._replica_exchanges_s(job, divisions)
+        return StageWork(kernels_s, 0.0, moved_s).least_s(
+            self.slowdown, None if exchanges_s is None else exchanges_s / plan.pp
+        )
 
     def rough_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
-        """:meth:`even_s`, or the last stage: the first micro-batch comes through a chunk of every other stage first,
-        and its gradients go back through them."""
-        every, said = list(self._layers_of_each_kind(job, mesh)), self._said_s(job, divisions)
+        """The larger of :meth:`even_s` and the last stage: the first micro-batch reaches it through a chunk of every
+        other stage, and its gradients return through them."""
+        every, exchanges_s = list(self._layers_of_each_kind(job, mesh)), self._replica_exchanges_s(job, divisions)
         if hides(job):
-            return max(self._hidden_s(job, every), self._beside_s(job, every, said))
+            return max(self._hidden_s(job, every), self._beside_s(job, every, exchanges_s))
         plan, layers = job.plan, job.model.layers
-        even_s = self._evenly_s(job, every, said)
+        even_s = self._evenly_s(job, every, exchanges_s)
         if plan.order.both_ways:
             return even_s
-        # Which kinds of layer a stage has is not asked: the quickest. Where weights are put off they fill the end.
+        # The kinds of layer on a stage are unknown: the fastest counts. Deferred weight gradients fill the end.
         layer_s = min(sum(part.busy.end_s for part in parts) for _, parts in every)
         waits = slice(1 if plan.order.splits_backward else None)
         turn_s = min(sum(part.busy.end_s for part in parts[waits]) for _, parts in every)
@@ -151,38 +156,39 @@ class StageBounds:
         if len(every) == 1 and plan.pp > 1:
             work = _work_of(every[0][1], job.micro_batches * here)
             waiting = replace(work, kernels_s=work.kernels_s + head_s, gaps_s=work.gaps_s + bubble_s)
-            last_s = max(last_s, waiting.least_s(self.slowdown, None if said is None else said * (here / layers)))
+            last_s = max(
+                last_s, waiting.least_s(self.slowdown, None if exchanges_s is None else exchanges_s * (here / layers))
+            )
         return max(even_s, last_s)
 
     def outline(self, job: Job, mesh: Mesh) -> Outline:
-        """A step without what replicas say to each other: alike for all ZeRO stages, and quicker to find."""
+        """A step without exchanges between replicas: equal for all ZeRO stages, and cheaper to compute."""
         return self._longest(replace(job, plan=replace(job.plan, zero=0)), mesh, whole=False)
 
     def outline_s(self, outline: Outline, job: Job, divisions: Sequence[Division] = ()) -> float:
-        """The step of an outline, divided in the one of several ways that takes least."""
-        said = self._said_of_a_layer_s(job, divisions) if outline.works else None
-        return outline.least_s(self.slowdown, said)
+        """The step of an outline, with the cheapest of the divisions."""
+        exchanges_s = self._replica_exchanges_of_a_layer_s(job, divisions) if outline.works else None
+        return outline.least_s(self.slowdown, exchanges_s)
 
     def step_s(self, job: Job, mesh: Mesh) -> float:
-        """Everything of one plan."""
+        """The bound with all of one plan."""
         everything = self._longest(job, mesh, whole=True)
         if job.plan.vpp == 1 or not job.training or not job.plan.zero or hides(job):
             return everything.least_s(self.slowdown)
-        # Tasks stand for the first and the last of one chunk; replicas speak of every chunk's.
+        # The first and the last task represent one chunk's; replicas exchange every chunk's.
         outline, own = self.outline(job, mesh), Division(job.plan.zero, job.plan.shard_group, mesh)
-        said = self._said_of_a_layer_s(job, (own,))
-        if said is None:
+        exchanges_s = self._replica_exchanges_of_a_layer_s(job, (own,))
+        if exchanges_s is None:
             return everything.least_s(self.slowdown)
         works = []
         for (work, layers), (alone, _) in zip(everything.works, outline.works, strict=True):
-            moved_s = np.maximum(work.moved_s, alone.moved_s + said[0] * layers)
+            moved_s = np.maximum(work.moved_s, alone.moved_s + exchanges_s[0] * layers)
             works.append((replace(work, moved_s=moved_s), layers))
         return Outline(everything.path_s, tuple(works)).least_s(self.slowdown)
 
     def layer_s(self, job: Job, mesh: Mesh) -> float:
-        """One layer between two others, forward and back, with what its kernels lose to what moves beside them: the
-        mean of those behind the first, as of a simulation's steady layers
-        (:func:`tspsim.step.metrics.steady_layer_s`)."""
+        """Seconds of one layer between two others, forward and backward, with its kernels' losses to transfers: the
+        mean over layers after the first, as in :func:`tspsim.step.metrics.steady_layer_s`."""
         behind = job.model.blocks[1:]
         firsts = [(1 + behind.index(block), count) for block, count in Counter(behind).items()] or [(1, 1)]
         total_s = 0.0
@@ -192,23 +198,23 @@ class StageBounds:
             total_s += count * max(sum(part.busy.end_s for part in parts), lost_s)
         return total_s / sum(count for _, count in firsts)
 
-    def _said_s(self, job: Job, divisions: Sequence[Division]) -> Floats | None:
-        """What replicas say of all layers, a row each way to divide; nothing where stages may be told apart by where
-        their groups stand, or nobody divides."""
+    def _replica_exchanges_s(self, job: Job, divisions: Sequence[Division]) -> Floats | None:
+        """Link seconds of exchanges between replicas for all layers, one row per division; None if stages may differ by
+        where their groups stand, or if nothing is sharded."""
         near = self.cluster.gpus_per_node
         unlike = near & (near - 1) or self.cluster.factors
         if not divisions or not job.training or job.copies == 1 or (job.plan.pp > 1 and unlike):
             return None
         return self.replicas.of_layers_s(job, divisions)
 
-    def _said_of_a_layer_s(self, job: Job, divisions: Sequence[Division]) -> Floats | None:
-        """The same of one layer; where layers differ, of those on one stage nothing is known."""
+    def _replica_exchanges_of_a_layer_s(self, job: Job, divisions: Sequence[Division]) -> Floats | None:
+        """The same per layer; None if layers differ and a pipeline spreads them, since a stage's are unknown."""
         if mixed(job) and job.plan.pp > 1:
             return None
-        said = self._said_s(job, divisions)
-        return None if said is None else said / job.model.layers
+        exchanges_s = self._replica_exchanges_s(job, divisions)
+        return None if exchanges_s is None else exchanges_s / job.model.layers
 
-    def _evenly_s(self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], said: Floats | None) -> float:
+    def _evenly_s(self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], exchanges_s: Floats | None) -> float:
         count, pp = job.micro_batches, job.plan.pp
         inside_s = sum(times * sum(part.busy.end_s for part in parts) for times, parts in every)
         outside_s = count * self.kernels.outside_s(job)
@@ -218,11 +224,11 @@ class StageBounds:
             sum(work.gaps_s for work in works) / pp,
             np.sum([work.moved_s for work in works], axis=0) / pp,
         )
-        lost_s = whole.least_s(self.slowdown, None if said is None else said / pp)
+        lost_s = whole.least_s(self.slowdown, None if exchanges_s is None else exchanges_s / pp)
         return max((count * inside_s + outside_s) / pp, lost_s)
 
-    def _beside_s(self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], said: Floats | None) -> float:
-        """What moves beside kernels of other tasks, and what these lose to it, spread evenly over the stages."""
+    def _beside_s(self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], exchanges_s: Floats | None) -> float:
+        """Transfers beside kernels of other tasks, and the kernels' losses to them, spread evenly over the stages."""
         count, pp = job.micro_batches, job.plan.pp
         works = [_work_of_turns(parts, count * times / pp) for times, parts in every]
         whole = StageWork(
@@ -230,12 +236,14 @@ class StageBounds:
             sum(work.gaps_s for work in works),
             np.sum([work.moved_s for work in works], axis=0),
         )
-        return whole.least_s(self.slowdown, None if said is None else said / pp)
+        return whole.least_s(self.slowdown, None if exchanges_s is None else exchanges_s / pp)
 
     def _hidden_s(self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], *, any_pipeline: bool = False) -> float:
-        """Kernels with the bubble and with what they wait for inside their pieces, and besides what they wait for where
-        nothing runs: a micro-batch may hide all of that for another, but each stage has some that meet none. How many
-        do the pipeline says: in one or another nearly all may meet, and with ``any_pipeline`` all of them do."""
+        """Kernels with the bubble and the waits inside their pieces, plus waits during which nothing else runs.
+
+        A micro-batch may hide another's waits, but each stage has some that meet none; the pipeline's order says how
+        many. With ``any_pipeline`` all may meet.
+        """
         count, pp, vpp = job.micro_batches, job.plan.pp, job.plan.vpp
         kernels = self.kernels
         both_s = forward_s = backward_s = 0.0
@@ -254,13 +262,13 @@ class StageBounds:
         even_s = (inside_s / vpp + count * kernels.outside_s(job)) / pp
         if pp == 1 or job.plan.order.both_ways:
             return even_s
-        # The last stage: the first micro-batch comes to it through the others, and goes back, beside nothing.
+        # The last stage: the first micro-batch reaches it through the others, and returns, with nothing beside it.
         chunk, head_s = job.model.layers // (pp * vpp), count * kernels.head_s(job)
         own_s = chunk * ((count * vpp - met[-1]) * min(least_s) + met[-1] * min(fewest_s))
         return max(even_s, own_s + head_s + (pp - 1) * chunk * min(least_s))
 
     def _layers_of_each_kind(self, job: Job, mesh: Mesh) -> Iterator[tuple[int, list[TaskPart]]]:
-        """One layer of each kind between two others, in every kind of task, and how many there are."""
+        """One layer of each kind between two others, in every kind of task, and the number of such layers."""
         if not mixed(job):
             yield job.model.layers, self._layer_parts(job, mesh)
             return
@@ -281,7 +289,7 @@ class StageBounds:
         self.kernels.effort.add(job.plan.pp * STAGE_S + len(job.step.kinds(job.order)) * tasks * TASK_S)
         stages = [self.parts.stage(job, groups[stage], stage, whole) for stage in range(job.plan.pp)]
         layers = [sum(chunk.layers for chunk in job.chunks(stage)) for stage in range(job.plan.pp)]
-        # Where micro-batches come from both ends, each meets one of a stage's chunks.
+        # With micro-batches from both ends, each meets one of a stage's chunks.
         count = job.micro_batches // (2 if job.plan.order.both_ways else 1)
         message_s = self.parts.message_s(job, groups)
         if hides(job):
@@ -306,7 +314,7 @@ def hides(job: Job) -> bool:
 
 
 def _work_of(parts: Sequence[TaskPart], times: float) -> StageWork:
-    """Some tasks, each so many times."""
+    """The work of tasks, each ``times`` times."""
     return StageWork(
         times * sum(part.busy.compute_s for part in parts),
         times * sum(part.busy.gaps_s for part in parts),
@@ -315,7 +323,8 @@ def _work_of(parts: Sequence[TaskPart], times: float) -> StageWork:
 
 
 def _work_of_stage(stage: Stage, count: int, idle_s: float) -> StageWork:
-    """Micro-batches of one stage that waits for another as long; the first task and the last with what is special."""
+    """The work of ``count`` micro-batches on one stage that also idles; the first and the last task with their
+    extras."""
     work = _work_of((*stage.forward, *stage.backward, *stage.weights), count)
     kernels_s, gaps_s, moved_s = work.kernels_s, work.gaps_s + idle_s, work.moved_s
     for part, path, usual in (
@@ -329,8 +338,8 @@ def _work_of_stage(stage: Stage, count: int, idle_s: float) -> StageWork:
 
 
 def _work_of_last(stage: Stage, count: int, lead_s: float, tail_s: float) -> StageWork:
-    """Micro-batches of the last stage of a pipeline: its kernels up to the last that it sends, between the time in
-    which nothing has come to it and that in which others are at what it sent."""
+    """The work of micro-batches on the last stage: kernels up to its last message, between the time before the first
+    input (``lead_s``) and the time in which others process its last output (``tail_s``)."""
     parts = (*stage.forward, *stage.backward, *stage.weights)
     work = _work_of(parts, count)
     kernels_s, moved_s = work.kernels_s, work.moved_s
@@ -346,11 +355,11 @@ def _work_of_last(stage: Stage, count: int, lead_s: float, tail_s: float) -> Sta
 
 
 def _work_beside(stage: Stage, count: int) -> StageWork:
-    """The same where micro-batches take turns."""
+    """:func:`_work_of_stage` if micro-batches are interleaved."""
     return _work_of_turns((*stage.forward, *stage.backward, *stage.weights), count)
 
 
 def _work_of_turns(parts: Sequence[TaskPart], times: float) -> StageWork:
-    """Some tasks where transfers may run beside kernels of another, but for those that a task's own pieces wait for."""
+    """The work of tasks whose transfers may run beside kernels of another task, except waits inside a task's pieces."""
     gaps_s = times * sum(max(0.0, part.apart_s - part.busy.compute_s) for part in parts)
     return replace(_work_of(parts, times), gaps_s=gaps_s)

@@ -1,4 +1,4 @@
-"""The longest path through the tasks of a step: what every stage does for every micro-batch, and what it waits for."""
+"""The longest path through the tasks of a step: every stage's task for every micro-batch, with its dependencies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...steps import BACKWARD, FORWARD, Task
 from .walk import NEVER, RECEIVE, SEND, TimedTask, Walk, in_pieces_s, walk
 
 Floats = NDArray[np.float64]
-#: Micro-batches a stage that are walked: the start of a pipeline takes fewer than two a stage, and so does its end.
+#: Micro-batches per stage that are walked: filling a pipeline takes fewer than two per stage, draining too.
 ROUNDS = 6
 
 
@@ -32,22 +32,22 @@ class TaskPart:
 
     @once
     def busy(self) -> Walk:
-        """Kernels free and all that it needs here."""
+        """The walk from idle kernels, with all inputs present."""
         return walk(self.task)
 
     @once
     def arriving(self) -> Walk:
-        """Kernels free, and what it needs from the neighbouring stage just arrived."""
+        """The walk from idle kernels, at the arrival of the neighbouring stage's input."""
         return walk(self.task, arrivals={RECEIVE: 0.0})
 
     @once
     def first(self) -> Walk:
-        """Kernels free, and nothing issued before."""
+        """The walk from idle kernels, with nothing issued before."""
         return walk(self.task, from_zero=True)
 
     @once
     def apart_s(self) -> float:
-        """What it takes where another task runs between its pieces."""
+        """Seconds of the task if another task runs between its pieces."""
         return in_pieces_s(self.task, EXCHANGE)
 
     @once
@@ -55,29 +55,29 @@ class TaskPart:
         return self.outside_s + self.layers_s
 
     def with_layers(self, layers: int) -> TaskPart:
-        """The task of as many layers as this one has of one."""
+        """This task of one layer, with ``layers`` layers."""
         return TaskPart(self.task.with_layers(layers), self.outside_s, layers * self.layers_s)
 
 
 def role_of(role: str, kind: str) -> str:
-    """The role of a message of one of two tasks that take turns."""
+    """Role of a message of one of two interleaved tasks."""
     return f"{role} {kind}"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A forward and a backward that take turns, with its walks; each needs something from a neighbouring stage."""
+    """An interleaved forward and backward, with its walks; both need input from a neighbouring stage."""
 
     task: TimedTask
 
     @once
     def busy(self) -> Walk:
-        """Kernels free and all that they need here."""
+        """The walk from idle kernels, with all inputs present."""
         return self._arriving("")
 
     @once
     def arriving(self) -> Mapping[str, Walk]:
-        """Kernels free, and what the forward, or the backward, needs just arrived."""
+        """The walks from idle kernels at the arrival of the forward's, or the backward's, input."""
         return {kind: self._arriving(kind) for kind in (FORWARD, BACKWARD)}
 
     def _arriving(self, late: str) -> Walk:
@@ -86,14 +86,17 @@ class Pair:
 
     @staticmethod
     def sent_s(path: Walk, kind: str) -> float:
-        """When what the forward, or the backward, sends is ready."""
+        """Seconds until the output of the forward, or the backward, is ready."""
         return path.ready_s.get(role_of(SEND, kind), path.end_s)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What one stage does in a step; ``first`` and ``last`` stand for tasks of its chunks ``own`` and ``last_own``,
-    ``pairs`` for those of two chunks that take turns."""
+    """The tasks of one stage in a step.
+
+    ``first`` and ``last`` are the first and last task, of chunks ``own`` and ``last_own``; ``pairs`` are interleaved
+    tasks of two chunks.
+    """
 
     forward: tuple[TaskPart, ...]
     backward: tuple[TaskPart, ...]
@@ -110,7 +113,7 @@ class Stage:
         return kinds.get(task.kind, self.weights)[task.chunk]
 
     def busy_s(self, tasks: Sequence[Task]) -> float:
-        """Some tasks in the middle of a step, one after the other or in turn, when nothing has to be waited for."""
+        """Seconds of tasks in the middle of a step, in order or interleaved, if nothing has to be waited for."""
         total_s, number = 0.0, 0
         while number < len(tasks):
             task = tasks[number]
@@ -124,15 +127,16 @@ class Stage:
 
     @property
     def turn_s(self) -> float:
-        """One micro-batch in the middle of a step, when nothing has to be waited for."""
+        """Seconds of one micro-batch in the middle of a step, if nothing has to be waited for."""
         return sum(part.busy.end_s for part in (*self.forward, *self.backward, *self.weights))
 
 
 def longest_path(job: Job, stages: Sequence[Stage], message_s: float) -> tuple[float, float]:
-    """Through all tasks of a step, or a path that is hardly shorter; its end, and that of the first stage's kernels.
+    """The longest path through all tasks of a step, or one hardly shorter: its end, and that of the first stage's
+    kernels.
 
-    Of many micro-batches :data:`ROUNDS` a stage are walked. The others stand between, in the order of the slowest
-    stage: a path that comes to its middle may go on through them, and then on its way, later ones renumbered.
+    Of many micro-batches, :data:`ROUNDS` per stage are walked. The others are inserted in the middle of the slowest
+    stage: a path that reaches it can pass through them and then continue, with later micro-batches renumbered.
     """
     most = ROUNDS * job.plan.pp
     if job.micro_batches <= most:
@@ -140,26 +144,28 @@ def longest_path(job: Job, stages: Sequence[Stage], message_s: float) -> tuple[f
     few = most + job.micro_batches % job.plan.pp
     short = replace(job, work=replace(job.work, sequences=few * job.sequences))
     if any(stage.pairs for stage in stages):
-        # Those in between, pairs of chunks as often as they meet.
+        # The micro-batches left out, with each pair of chunks as often as it meets.
         more_s = [
             here.busy_s(job.tasks(number)) - here.busy_s(short.tasks(number)) for number, here in enumerate(stages)
         ]
         longest = max(range(len(stages)), key=more_s.__getitem__)
         return _walked(short, stages, message_s, longest, more_s[longest])
     slowest = max(range(len(stages)), key=lambda stage: stages[stage].turn_s)
-    # Where micro-batches come from both ends, each meets one of a stage's chunks.
+    # With micro-batches from both ends, each meets one of a stage's chunks.
     left = (job.micro_batches - few) / (2 if job.plan.order.both_ways else 1)
     step_s, first_s = _walked(short, stages, message_s, slowest, left * stages[slowest].turn_s)
     if slowest and not job.training and job.plan.vpp == 1:
-        # Nothing comes back to the first stage, which goes through the others at its own pace.
+        # Nothing returns to the first stage, which passes through the others at its own pace.
         first_s += left * stages[0].turn_s
     return step_s, first_s
 
 
 def around_last(job: Job, stages: Sequence[Stage], message_s: float) -> tuple[float, float] | None:
-    """Of the last stage, before its first kernel the time in which the first micro-batch comes to it through all the
-    others, and after it has sent its last gradients that until the first stage is done with them. None where it does
-    not wait so at the beginning; no time at the end where something else comes last there."""
+    """Idle seconds of the last stage: until the first micro-batch reaches it, and after it has sent its last gradients
+    until the first stage is done with them.
+
+    None if it does not wait at the start; 0 at the end if something else ends the step.
+    """
     depth = job.plan.pp
     if depth == 1 or job.plan.order.both_ways:
         return None
@@ -177,7 +183,7 @@ def around_last(job: Job, stages: Sequence[Stage], message_s: float) -> tuple[fl
 def _walked(
     job: Job, stages: Sequence[Stage], message_s: float, slowest: int = 0, between_s: float = 0.0
 ) -> tuple[float, float]:
-    """Through every task, in the order in which they can run; ``between_s`` goes by in the middle of one stage."""
+    """The longest path through every task, in a runnable order; ``between_s`` passes in the middle of ``slowest``."""
     depth, width, both_ways = job.plan.pp, job.plan.vpp, job.plan.order.both_ways
     orders = [job.tasks(stage) for stage in range(depth)]
     free_s, step_s = [0.0] * depth, 0.0
@@ -185,23 +191,23 @@ def _walked(
     position = [0] * depth
     waiting = deque(range(depth))
 
-    def way_of(kind: str, chunk: int, stage: int) -> tuple[int, range, int]:
-        """Chunks of the whole model in order: this one, those of its way, and which way along the stages that goes.
-        What goes the other way has an order of its own, behind that one."""
+    def place_of(kind: str, chunk: int, stage: int) -> tuple[int, range, int]:
+        """Index of a chunk among those of the model in its direction, the range of these, and the direction along the
+        stages. The second direction has indices of its own, after the first's."""
         if both_ways and chunk:
             return 2 * depth - 1 - stage, range(depth, 2 * depth), -1
         return chunk * depth + stage, range(depth * width), 1
 
     def arrival_s(task: Task, stage: int) -> float:
-        """When what a task needs of a neighbour is here, infinite as long as that is not known."""
-        place, ends, _ = way_of(task.kind, task.chunk, stage)
+        """Arrival of a task's input from a neighbour; infinite while unknown."""
+        place, ends, _ = place_of(task.kind, task.chunk, stage)
         source = place - 1 if task.kind == FORWARD else place + 1 if task.kind == BACKWARD else -1
         if source not in ends:
             return NEVER
         return ready.get((task.kind, task.micro_batch, source), math.inf) + message_s
 
     def done(task: Task, stage: int, at_s: float) -> None:
-        place, _, way = way_of(task.kind, task.chunk, stage)
+        place, _, way = place_of(task.kind, task.chunk, stage)
         ready[task.kind, task.micro_batch, place] = at_s
         waiting.append((stage + (way if task.kind == FORWARD else -way)) % depth)
 

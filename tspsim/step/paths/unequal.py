@@ -1,16 +1,15 @@
-"""What sequences of unequal length take at least, from the rates of one long sequence and how they are dealt.
+"""Lower bounds for sequences of unequal length, from the rates of one long sequence and the assignment of sequences.
 
-A micro-batch of sequences of s tokens each, over r ranks, takes a rank at least
+A micro-batch of sequences with s tokens each, over r ranks, takes each rank at least
 
     c = Σ (s·l + a(s)·q) / r,
 
-with l the kernels of a token but for attention, through the whole model, forward and back, where products are as long
-as they ever are; a(s) the FLOPs of a sequence's attention, and 1/q the best rate of any. The ranks of a replica take
+with l the seconds per token of all kernels but attention, through the whole model, forward and backward, with products
+as long as they ever are; a(s) the FLOPs of a sequence's attention, and 1/q its best rate. With p stages, a replica
+takes
 
-    step ≥ Σ c / p + (p − 1)/p · min c     of p stages, which wait for the first and at the end for the last, and
-    step ≥ max c                           for the longest goes through all of them.
-
-What sequences of unequal length take at least: as they are dealt, and along the program of the busiest rank.
+    step ≥ Σ c / p + (p − 1)/p · min c     since stages wait for the first micro-batch and at the end for the last, and
+    step ≥ max c                           since the longest passes through all stages.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from .groups import RankGroups
 from .kernels import KernelTimes
 from .parts import TaskParts
 
-#: Tokens of the sequence that rates are found on, and how much faster a token may be than on it.
+#: Tokens of the sequence that rates are taken from, and by how much a token may be faster than on it.
 PROBED, FASTER = 32_768, 1.02
 
 
 @dataclass(frozen=True)
 class TokenRates:
-    """Of one rank, through a whole model: seconds of a token, and of a FLOP of attention."""
+    """Rates of one rank through a whole model: seconds per token, and per FLOP of attention."""
 
     token_s: float
     attention_s: float
 
     def pack_s(self, job: Job, pack: Pack) -> float:
-        """c, of a micro-batch."""
+        """c of a micro-batch, in seconds."""
         work = sum(tokens * self.token_s + self.attention_of(job, tokens) for tokens in pack.tokens)
         return work / pack.ranks
 
@@ -53,7 +52,7 @@ class TokenRates:
 
 
 def attention_flops(model: Architecture, tokens: int, causal: bool) -> float:
-    """a(s), of a forward."""
+    """a(s), FLOPs of a forward."""
     return tokens * (model.forward_flops_per_token(tokens, causal) - model.forward_flops_per_token(0, causal))
 
 
@@ -71,49 +70,49 @@ def probe(job: Job) -> Job:
 
 def rates_of(job: Job, summed: Callable[[Job, Callable[[Operator], float]], float], least: Callable[[Operator], float],
              cost: Callable[[Operator], float]) -> TokenRates:  # fmt: skip
-    """Rates of a job's ranks; ``summed`` adds up a micro-batch's kernels by what each takes, ``least`` and ``cost``."""
+    """Rates of a job's ranks; ``summed`` adds up a micro-batch's kernels, priced by ``least`` and ``cost``."""
     one = probe(job)
     others = summed(one, lambda operator: 0.0 if operator.role is Role.ATTENTION else cost(operator))
     flops = attention_flops(job.model, PROBED, job.work.causal)
 
     def attended(operator: Operator) -> float:
-        return least(operator) if operator.role is Role.ATTENTION and operator.at_best else 0.0
+        return least(operator) if operator.role is Role.ATTENTION and operator.peak_calls else 0.0
 
     attention_s = summed(one, attended) / flops if flops else 0.0
     return TokenRates(others / PROBED / FASTER, attention_s)
 
 
 def replicas_s(job: Job, rates: TokenRates) -> list[float]:
-    """Seconds that each replica takes at least, as its sequences are dealt."""
+    """Lower bound of each replica's seconds with its assigned sequences."""
     stages, replicas = job.plan.pp, []
-    for packs in job.dealt.packs:
+    for packs in job.assignment.packs:
         packs_s = [rates.pack_s(job, pack) for pack in packs]
         replicas.append(max(sum(packs_s) / stages + (stages - 1) / stages * min(packs_s), max(packs_s)))
     return replicas
 
 
-# --- what sequences of unequal length take at least -----------------------------------------------------------
+# --- bounds ----------------------------------------------------------------------------------------------------
 
 
 class UnequalBounds:
-    """Bounds of plans whose sequences are of unequal length."""
+    """Bounds of plans with sequences of unequal length."""
 
     def __init__(self, kernels: KernelTimes, parts: TaskParts) -> None:
         self.cluster, self.kernels, self.parts = kernels.cluster, kernels, parts
         self._of_lengths: dict[Hashable, TokenRates] = {}
 
     def flops_s(self, family: Job) -> float:
-        """The model's FLOPs at the device's peak on all GPUs: however sequences are dealt."""
+        """Seconds of the model's FLOPs at the device's peak on all GPUs, however sequences are assigned."""
         work, gpus = family.work, self.cluster.gpus
         return work.tokens_of(family.plan.dp) * work.flops_per_token(family.model) / (gpus * self.kernels.peak)
 
     def dealt_s(self, family: Job) -> float:
-        """The replica that takes longest, as they are dealt."""
+        """Seconds of the slowest replica with its assigned sequences."""
         self.kernels.effort.add(SUM_S)
         return max(self.flops_s(family), max(replicas_s(family, self._rates_of(family))))
 
     def _rates_of(self, family: Job) -> TokenRates:
-        """Seconds of a token and of attention's FLOPs on a rank of a family."""
+        """Seconds per token and per FLOP of attention on a rank of a family."""
         plan, kernels = family.plan, self.kernels
         key = (plan.scheme, plan.tp, plan.recomputation, plan.activation_store, plan.sequence_regions)
         if key not in self._of_lengths:
@@ -127,9 +126,11 @@ class UnequalBounds:
         return self._of_lengths[key]
 
     def step_s(self, job: Job, mesh: Mesh) -> float:
-        """The path of the rank that takes longest through its own program, whose micro-batches all differ. Its kernels
-        alone where there are stages, where weights travel every micro-batch, and where nodes divide groups unlike each
-        other or links differ."""
+        """Seconds of the slowest rank's path through its own program, whose micro-batches all differ.
+
+        Kernels alone count with a pipeline, if weights are gathered every micro-batch, and if groups lie differently
+        on nodes or links differ.
+        """
         seconds, scheme = replicas_s(job, self._rates_of(job)), scheme_of(job.plan)
         longest = max(range(len(seconds)), key=seconds.__getitem__)
         program = self.kernels.counted(write_program(scheme, job, {"dp": longest}))

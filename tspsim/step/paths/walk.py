@@ -1,13 +1,13 @@
-"""The longest path of one rank through a task: what it takes when every other rank is ready and nothing is shared.
+"""The longest path of one rank through a task: its time if every other rank is ready and nothing is shared.
 
 A task is what a pipeline stage does for one micro-batch: some instructions, a layer that repeats, some more. The walk
-keeps the engine's rules that concern the rank alone (:mod:`tspsim.program.instructions`, where both ask for them) and
-drops those that can only delay it: meeting other ranks, sharing links, kernels and transfers that slow each other. Path
-lengths are monotone in the times of their pieces, so the walk never ends after the engine does.
+keeps the engine's rules about the rank alone (:mod:`tspsim.program.instructions`) and drops those that can only delay
+it: meeting other ranks, sharing links, kernels and transfers that slow each other. Path lengths are monotone in the
+times of their pieces, so the walk never ends after the engine.
 
-It is no run of the engine: it has one number a path and no events, runs a few turns of what repeats, and tells which
-part of a path nothing can hide. A search walks tens of thousands of tasks for each plan that it simulates. Where ranks
-neither meet nor share, both end at the same time (`tests/step/test_both_walkers.py`).
+Unlike the engine, it has one number per path and no events, runs few iterations of what repeats, and tells which part
+of a path nothing can hide. A search walks tens of thousands of tasks for each plan that it simulates. If ranks neither
+meet nor share, both end at the same time (`tests/step/test_both_walkers.py`).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from ...program.instructions import StreamOrder, waits_in_turn
 NEVER = -math.inf
 #: Roles of messages between stages.
 RECEIVE, SEND = "receive", "send"
-#: Everything that stages send has come.
+#: Arrivals if all inputs are present.
 HERE: Mapping[str, float] = MappingProxyType({RECEIVE: NEVER})
-#: A period is accepted when clocks advance alike to this relative precision: the order in which floats were added.
+#: Relative precision to which all clocks must advance alike to be periodic: floats are added in different orders.
 ALIKE = 1e-12
 
 
 class TimedInstruction(NamedTuple):
-    """An instruction with its time alone. ``after`` counts as in :class:`tspsim.program.Repeat`.
+    """An instruction with its time alone; ``after`` counts as in :class:`tspsim.program.Repeat`.
 
-    ``role`` is :data:`RECEIVE` or :data:`SEND` for what goes between stages; of two tasks that take turns it says of
-    which, behind one of these.
+    ``role`` is :data:`RECEIVE` or :data:`SEND` for messages between stages, followed by the kind of task if two tasks
+    are interleaved.
     """
 
     stream: str
@@ -46,7 +46,7 @@ class TimedInstruction(NamedTuple):
 
 @dataclass(frozen=True)
 class Layers:
-    """Steps that run ``times`` times; an ``after`` counts from the start of its own turn."""
+    """Instructions that run ``times`` times; an ``after`` counts from the start of its own iteration."""
 
     steps: tuple[TimedInstruction, ...]
     times: int
@@ -59,9 +59,9 @@ class TimedTask:
     items: tuple[TimedInstruction | Layers, ...]
 
     def with_layers(self, layers: int) -> TimedTask:
-        """This task of one layer with more of it; what stood behind the layer waits for the last.
+        """This task of one layer, with ``layers`` layers; what followed the layer waits for the last one.
 
-        Further layers, those of a draft, stay as many as they are.
+        Further Layers, those of a draft, keep their number.
         """
         first, length = next(
             ((place, len(item.steps)) for place, item in enumerate(self.items) if isinstance(item, Layers)),
@@ -79,28 +79,28 @@ class TimedTask:
 
 @dataclass(frozen=True)
 class Walk:
-    """What a walk found."""
+    """The result of a walk, in seconds from the task's start."""
 
-    #: When the last kernel ends, after the task's start.
+    #: End of the last kernel.
     end_s: float
-    #: When the last instruction of any stream ends.
+    #: End of the last instruction of any stream.
     last_s: float
-    #: When the result is ready to be sent on; ``end_s`` where nothing is sent.
+    #: Time at which the output is ready to be sent; ``end_s`` if nothing is sent.
     sent_s: float
-    #: Kernels' own time.
+    #: Sum of the kernels' own times.
     compute_s: float
-    #: Part of ``end_s`` in which kernels wait for a transfer that itself waited for the kernel before: nothing can
+    #: Part of ``end_s`` in which kernels wait for a transfer that itself waited for the previous kernel: nothing can
     #: hide it.
     gaps_s: float
-    #: When what is sent under each role is ready, of those that are.
+    #: Role → time at which its message is ready.
     ready_s: Mapping[str, float]
 
 
 class _Clocks:
-    """Ends of instructions so far, and of the chains of transfers that began at the last kernel.
+    """Ends of instructions so far, and lengths of the chains of transfers since the last kernel.
 
-    ``chains[i]`` is the time from the end of the last kernel to that of instruction i, where one waited for the other;
-    indices from ``root`` on may have one.
+    ``chains[i]`` is the time from the end of the last kernel to that of instruction i, if i waited for the kernel;
+    only indices from ``root`` on can have one.
     """
 
     def __init__(self, start_s: float, arrivals: Mapping[str, float]) -> None:
@@ -109,7 +109,7 @@ class _Clocks:
         self.ends: list[float] = []
         self.chains: list[float] = []
         self.root = 0
-        #: The chain of what waits for nothing: where nothing was issued before the start, it began there.
+        #: Chain of instructions without dependencies: if nothing was issued before the start, it began there.
         self.begun_s = 0.0 if start_s == 0.0 else NEVER
         self.kernel_s = self.compute_s = self.gaps_s = 0.0
         self.ready_s: dict[str, float] = {}
@@ -146,13 +146,13 @@ def walk(task: TimedTask, *, arrivals: Mapping[str, float] = HERE, from_zero: bo
     Parameters
     ----------
     arrivals
-        By role of what is received, when what a neighbouring stage sent is here.
+        Role → arrival of its message from a neighbouring stage, in seconds.
     from_zero
-        Nothing was issued before 0 (the first task of a step); otherwise transfers that wait for nothing are over.
+        Nothing was issued before 0 (the first task of a step); otherwise transfers without dependencies have ended.
     """
     clocks = _Clocks(0.0 if from_zero else NEVER, arrivals)
-    # Where an unrolled index is found among those that were run: of layers the last turns, as many as one reaches back;
-    # a wait for an earlier turn can only delay, and is dropped.
+    # Maps unrolled indices to those that ran. Of layers the last iterations ran, as many as one reaches back; a
+    # dependency on an earlier iteration can only delay, and is dropped.
     starts: list[int] = []
     borders: list[int] = []
     skipped: list[int] = []
@@ -176,10 +176,10 @@ def walk(task: TimedTask, *, arrivals: Mapping[str, float] = HERE, from_zero: bo
 
 
 def in_pieces_s(task: TimedTask, stream: str) -> float:
-    """Kernels of a task with what they wait for inside its pieces, which begin with every kernel that waits for a
-    transfer of ``stream``: what another task's pieces may run between is left out, and what one waits for in another.
+    """Seconds of a task's pieces, each with its inner waits; a piece begins at a kernel that waits for ``stream``.
 
-    A layer that repeats is cut at its borders as well, which can only leave out more.
+    Left out: times between pieces, in which another task's may run, and waits across pieces. A repeated layer is cut at
+    its borders too, which can only leave out more.
     """
     total_s, alone = 0.0, list[TimedInstruction]()
     for item in task.items:
@@ -187,14 +187,14 @@ def in_pieces_s(task: TimedTask, stream: str) -> float:
             total_s += item.times * sum(_piece_s(item.steps, *piece) for piece in _pieces(item.steps, stream))
         else:
             alone.append(item)
-    # What stands outside of layers counts its waits from the task's beginning: none of them is inside a piece then.
+    # Outside of layers dependencies count from the task's start: none of them is inside a piece then.
     if len(alone) < len(task.items):
         return total_s + sum(step.duration_s for step in alone if step.is_compute)
     return total_s + sum(_piece_s(alone, *piece) for piece in _pieces(alone, stream))
 
 
 def _pieces(steps: Sequence[TimedInstruction], stream: str) -> Iterator[tuple[int, int]]:
-    """Where each piece of some instructions begins and ends."""
+    """Begin and end of each piece."""
     length, begin = len(steps), 0
     for place, step in enumerate(steps):
         if place and step.is_compute and any(steps[index % length].stream == stream for index in step.after):
@@ -204,7 +204,7 @@ def _pieces(steps: Sequence[TimedInstruction], stream: str) -> Iterator[tuple[in
 
 
 def _piece_s(steps: Sequence[TimedInstruction], begin: int, end: int) -> float:
-    """One piece by itself."""
+    """Seconds of one piece alone."""
     clocks = _Clocks(NEVER, HERE)
     for step in steps[begin:end]:
         clocks.take(step, [index - begin for index in step.after if begin <= index])
@@ -223,12 +223,12 @@ def _found(
 
 
 def _run_layers(clocks: _Clocks, layer: Sequence[TimedInstruction], times: int) -> int:
-    """Run a layer ``times`` times and return the turns that were run: those in between advance all clocks alike.
+    """Run a layer ``times`` times; returns the iterations that were walked. Those in between advance all clocks alike.
 
-    When every clock that matters later has advanced by the same stride for as many turns as a layer reaches back, it
-    will for ever: the rules are max and plus. Streams that nobody waits for (a reduction of gradients) may fall
-    behind at a pace of their own; they advance by their own work, and meet what they wait for in the last turn, which
-    is always run.
+    If every clock that matters later has advanced by the same stride for as many iterations as a layer reaches back, it
+    does so for ever, since the rules are max and plus. Streams that nobody waits for (a reduction of gradients) may
+    fall behind at their own pace; they advance by their own work, and meet their dependencies in the last iteration,
+    which is always walked.
     """
     length, first = len(layer), len(clocks.ends)
     reach = _reach(layer)
@@ -263,12 +263,12 @@ def _run_layers(clocks: _Clocks, layer: Sequence[TimedInstruction], times: int) 
 
 
 def _reach(layer: Sequence[TimedInstruction]) -> int:
-    """Turns that a layer waits for at most, at least one."""
+    """Iterations that a layer's dependencies reach back, at least one."""
     return max(1, *(-(index // len(layer)) for step in layer for index in step.after), 1)
 
 
 def core_streams(layer: Sequence[TimedInstruction]) -> frozenset[str]:
-    """Streams of kernels, and those that an instruction of another stream waits for."""
+    """Streams of kernels, and streams that an instruction of another stream waits for."""
     core = {step.stream for step in layer if step.is_compute}
     for step in layer:
         core |= {layer[index % len(layer)].stream for index in step.after} - {step.stream}
@@ -276,7 +276,7 @@ def core_streams(layer: Sequence[TimedInstruction]) -> frozenset[str]:
 
 
 def _stride(ends: Sequence[float], position: int, layer: Sequence[TimedInstruction], core: frozenset[str]) -> float:
-    """By how much every end of the core advanced over a turn; NaN where not all alike."""
+    """The advance of every core stream's ends over an iteration; NaN if they differ."""
     length, stride = len(layer), NEVER
     for offset, step in enumerate(layer):
         if step.stream not in core:
@@ -293,6 +293,6 @@ def _stride(ends: Sequence[float], position: int, layer: Sequence[TimedInstructi
 
 
 def _settled(strides: Sequence[float], reach: int) -> bool:
-    """Whether the last ``reach`` strides are one."""
+    """Whether the last ``reach`` strides are equal."""
     last = strides[-reach:]
     return len(last) == reach and all(math.isfinite(s) and abs(s - last[0]) <= 1e-9 * abs(s) for s in last)

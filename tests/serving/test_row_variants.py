@@ -1,4 +1,4 @@
-"""Programs that are put together from others are those that would be written."""
+"""Programs of steps that differ in rows alone: each is the one that would be written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.draws import draws
 
-from tspsim.parallel import Job
+from tspsim.parallel import Captured, Job
 from tspsim.scenario import load
 from tspsim.serving.costs import costs_of
 from tspsim.serving.programs import StepPrograms
@@ -45,15 +45,15 @@ def some_works(programs: StepPrograms, count: int, longest: int) -> list[StepWor
 
 
 def assert_alike(programs: StepPrograms, job: Job) -> None:
-    """What is put together stands where it would if it were written, and does the same."""
-    (found, layout), (written, other) = programs.laid_out(job), programs._written_out(job)
+    """What an earlier step's program becomes stands where it would if it were written, and does the same."""
+    (found, layout), (written, other) = programs.laid_out(job), programs.written_out(job)[0]
     assert layout is other
     assert [each.does for each in found] == [each.does for each in written]
 
 
 @draws(16, 50)
 @pytest.mark.parametrize(("model", "plan", "speculation"), CASES, ids=str)
-def test_a_program_put_together_is_the_one_that_would_be_written(
+def test_a_program_of_other_rows_is_the_one_that_would_be_written(
     model: str, plan: dict[str, Any], speculation: Speculation | None, count: int
 ) -> None:
     """Contexts below windows and beyond; short ones first, so that what they say is not taken for long ones."""
@@ -65,7 +65,7 @@ def test_a_program_put_together_is_the_one_that_would_be_written(
 
 @draws(60, 150)
 @pytest.mark.parametrize("model", ["gpt-oss-120b", "deepseek-v4-pro", "deepseek-v3.2", "qwen3-next-80b-a3b"])
-def test_a_program_put_together_is_the_one_that_would_be_written_where_attention_bends(model: str, count: int) -> None:
+def test_a_program_of_other_rows_is_the_one_that_would_be_written_where_attention_bends(model: str, count: int) -> None:
     """Contexts that fill a window, or what is chosen, exactly, and one token fewer and more."""
     programs, draw = programs_of(model, {"tp": 8}, None), random.Random(7)
     for _ in range(count):
@@ -93,7 +93,27 @@ def test_most_programs_are_not_written() -> None:
     works = [StepWork((PromptChunk(5, 0),), (context,) * 16, programs.query_len) for context in range(1000, 1200)]
     for work in works:
         programs.seconds(programs.of(work))
-    assert programs.written < 25
+    assert programs.written == 4  # one padded for prefill kernels and one not; once short and once with all layers
+
+
+def test_what_experts_get_in_the_mean_is_a_number_of_a_step() -> None:
+    programs = programs_of("kimi-k2.6", {"tp": 4, "dp": 2, "ep": 8}, None)
+    for context in (100, 3000):
+        for share in (1.0, 2.0):
+            assert_alike(programs, programs.decoding((context,) * 6, share))
+    assert programs.experts_s(12, Captured.WHOLE) > programs.experts_s(6, Captured.WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("plan", "alone"), [({"tp": 8}, True), ({"tp": 8, "dcp": 4}, False), ({"sp": 8}, False)], ids=str
+)
+def test_a_step_whose_ranks_share_contexts_is_written_every_time(plan: dict[str, Any], alone: bool) -> None:
+    """Exchanges between these ranks are as long as the rows say."""
+    programs = programs_of("kimi-k2.6", plan, None)
+    programs.laid_out(programs.decoding((1000,) * 8))
+    written = programs.written
+    programs.laid_out(programs.decoding((2000,) * 8))
+    assert (programs.written == written) is alone
 
 
 def test_things_that_are_equal_by_chance_in_one_batch_are_not_taken_for_the_same_in_another() -> None:

@@ -1,10 +1,10 @@
-"""What a search over plans does with a key: the values that it tries, or why it leaves the key alone.
+"""Search rules of plan keys: the values that a search over plans tries, or why it keeps a key as stated.
 
-A key says so where it is declared: a field of every plan in its annotation (:mod:`tspsim.parallel.switches`), a key of
-a registered object in its :class:`~tspsim.parallel.registries.Option`. A search reads both (:mod:`.search_keys`) and
-prints them with its answer. Degrees, orders of micro-batches, schedules that are left open for the machine, and what is
-kept for a backward are tried by the search itself, which knows in which order to bound them; what it is told of them
-here is what it may print.
+A rule stands where its key is declared: for fields of every plan in the annotation (:mod:`tspsim.parallel.switches`),
+for keys of registered objects in the :class:`~tspsim.parallel.registries.Option`. A search reads both
+(:mod:`.search_keys`) and prints them with its answer. Degrees, orders of micro-batches, open schedules and
+recomputation are varied by the search itself, which knows in which order to bound them; their rules only say what to
+print.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from .work import Work
 
 
 class SearchedJob(Protocol):
-    """What rules of a search read of a :class:`~tspsim.parallel.job.Job`, which is defined above the keys of its
-    plan."""
+    """What rules read of a :class:`~tspsim.parallel.job.Job`, which is defined above the keys of its plan."""
 
     @property
     def model(self) -> Architecture: ...
@@ -48,39 +47,39 @@ class SearchedJob(Protocol):
     @property
     def unequal(self) -> bool: ...
     @property
-    def dealt(self) -> Any: ...
+    def assignment(self) -> Any: ...
 
 
 @dataclass(frozen=True)
-class Sought:
-    """One key of a plan.
+class SearchRule:
+    """The search rule of one key of a plan.
 
     Attributes
     ----------
     name
-        The key; empty: that of the field or option which says it.
+        The key; empty: the field or option with the rule.
     why_not
-        Why a search leaves it as it is stated; empty: it is searched.
+        Why a search keeps it as stated; empty: it is searched.
     while_serving
-        Of a step that serves it is searched too; otherwise left as it is stated there.
+        Whether it is also searched for serving steps; otherwise kept as stated there.
     called
-        What answers call it; empty: its name.
+        Its name in answers; empty: ``name``.
     of
-        (model, work) → whether it can matter there; where it cannot, it is neither searched nor spoken of.
+        (model, work) → whether it can matter; otherwise it is neither searched nor mentioned.
     values
-        (model, work) → values that are looked at, in words; none: all that are legal.
+        (model, work) → values that are tried, in words; empty: all legal ones.
     left
-        (model, work) → values that are not, and why.
+        (model, work) → values that are not tried, and why.
     ways
-        Job → values worth a look besides the one that it has, none where they could not matter; not all of them legal.
-        None: the search has its own way to go through them.
+        Job → candidates beside its present value, some of which may not be legal. None: the search varies the key
+        itself.
     kernels
-        It changes which kernels a rank runs, or what they wait for: bounded by itself. Otherwise only the order and the
-        moment of what runs anyway.
+        Whether it changes the kernels of a rank, or what they wait for, so that each value has its own bound; otherwise
+        only the order and time of the same work.
     of_requests
-        What a search of plans that serve requests tries of it, in words; empty: nothing.
+        What a search of plans that serve requests tries, in words; empty: nothing.
     used
-        Whether a job asks for it. An answer says of a key that is stated, and not asked for, that it does nothing.
+        Whether a job uses it; an answer says that a stated key without use does nothing.
     """
 
     name: str = ""
@@ -96,16 +95,16 @@ class Sought:
     used: Callable[[Any], bool] = lambda job: True
 
     def reason(self, work: Work) -> str:
-        """Why a search of such steps leaves it alone; empty: it is searched."""
+        """Why a search for such steps keeps it as stated; empty: it is searched."""
         return self.why_not or ("" if self.while_serving or not work.step.serves else AS_STATED)
 
 
 #: Keys that no field or option of this room declares.
-SOUGHT: Registry[Sought] = Registry("searched key", "tspsim.searched_keys", Sought)
+SEARCH_RULES: Registry[SearchRule] = Registry("searched key", "tspsim.searched_keys", SearchRule)
 
 
-class SaysWhyNot(Protocol):
-    """A registered object that says itself why a search leaves it alone; with an empty reason it is tried."""
+class Skippable(Protocol):
+    """A registered object that says why a search skips it; with an empty reason it is tried."""
 
     @property
     def name(self) -> str: ...
@@ -114,10 +113,10 @@ class SaysWhyNot(Protocol):
     def why_not(self) -> str: ...
 
 
-def sought_objects(objects: Callable[[Work], Iterable[SaysWhyNot]], **more: Any) -> Sought:
-    """A key whose values are registered objects: of those of a question (``objects``) which are tried, and why the
-    others are not; ``more`` as :class:`Sought` has it."""
-    return Sought(
+def rule_for_objects(objects: Callable[[Work], Iterable[Skippable]], **more: Any) -> SearchRule:
+    """The rule of a key whose values are registered objects: those of ``objects`` are tried unless they say why not;
+    ``more`` as in :class:`SearchRule`."""
+    return SearchRule(
         values=lambda model, work: [thing.name for thing in objects(work) if not thing.why_not],
         left=lambda model, work: {thing.name: thing.why_not for thing in objects(work) if thing.why_not},
         **more,
@@ -133,7 +132,7 @@ def trains(model: Architecture, work: Work) -> bool:
 
 
 def of_lengths(model: Architecture, work: Work) -> bool:
-    """Sequences of a step differ in length."""
+    """Whether sequences of a step differ in length."""
     return bool(work.unequal.tokens)
 
 
@@ -141,25 +140,25 @@ def serves(model: Architecture, work: Work) -> bool:
     return work.step.serves
 
 
-def serves_nobody(model: Architecture, work: Work) -> bool:
+def not_serving(model: Architecture, work: Work) -> bool:
     return not work.step.serves
 
 
 def divides_tokens(model: Architecture, work: Work) -> bool:
-    """Ranks may have tokens of a sequence each."""
+    """Whether ranks may divide the tokens of a sequence."""
     return work.step.shards_tokens
 
 
 def decodes(model: Architecture, work: Work) -> bool:
-    """Steps of an engine whose ranks may share contexts."""
+    """Whether ranks of a serving step may share contexts."""
     return work.step.serves and not work.step.shards_tokens
 
 
 def shares_tokens(job: SearchedJob) -> bool:
-    """Ranks of a replica have tokens of their own: of a step, or where it decodes of the prompts that need room."""
+    """Whether ranks of a replica have tokens of their own, in the step or in the prompts that a decode step needs."""
     return bool(job.plan.token_shards > 1)
 
 
 def spreads_experts(job: SearchedJob) -> bool:
-    """Experts are spread over the ranks of a group, or keep a pool of their own."""
+    """Whether experts are spread over the ranks of a group, or have a pool of their own."""
     return job.model.experts is not None and (job.plan.ep > 1 or "expert_pool" in job.plan.options)

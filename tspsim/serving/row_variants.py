@@ -1,0 +1,131 @@
+"""Steps that differ in the rows of their attention alone, whose program is written once.
+
+A pass of a step that serves depends on its batch in the tokens that pass, those that are sampled and those that experts
+get in the mean, in how much of it a graph holds, and in rows: how many sequences have how many new tokens behind how
+many cached ones. Rows are read by the methods of a kind of attention
+(:class:`~tspsim.model.attention.base.AttentionKind`) and by nobody else, where the pieces of a step say so
+(:attr:`~tspsim.parallel.scheme.WholeTokens.attends_alone`). A further step with the same numbers is the program of the
+first, with operators that these methods make of its own rows. Steps of other plans are written one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
+
+from ..base.memo import BoundedCache, Itself
+from ..operators import Operator
+from ..parallel import Job, axes_of, scheme_of
+from ..parallel.experts.expert_serving import mean_tokens
+from ..parallel.feature import pieces_of
+from ..parallel.job import MadeOfRows
+from ..parallel.step import passes_of
+from ..program.layout import InstructionLayout, Thing
+
+#: Programs of a plan that are kept.
+MOST_WRITTEN = 4096
+#: Seconds of each of some things; None where only the engine can price some of them.
+Times = list[float] | None
+
+
+class LaidOut(NamedTuple):
+    """The different things in a program, and where they stand."""
+
+    things: list[Thing]
+    layout: InstructionLayout
+
+
+class WrittenStep:
+    """A program that was written, and where in it operators of rows stand: (thing, operator) numbers."""
+
+    def __init__(self, first: LaidOut, places: Sequence[tuple[int, int]]) -> None:
+        self.first, self.places = first, places
+        self._priced = False
+        self._taken_s: Times = None
+
+    def of(self, operators: Sequence[Operator]) -> LaidOut:
+        """The program with operators of other rows."""
+        things = list(self.first.things)
+        for index, number in self.places:
+            things[index] = Thing(operators[number])
+        return LaidOut(things, self.first.layout)
+
+    def taken_s(self, things: Sequence[Thing], price: Callable[[Sequence[Thing]], Times]) -> Times:
+        """Seconds of each of such a program's things; of those that no row changes, as the first time."""
+        if not self._priced:
+            self._priced, self._taken_s = True, price(self.first.things)
+        if self._taken_s is None:
+            return None
+        taken_s = list(self._taken_s)
+        own_s = price([things[index] for index, _ in self.places])
+        for (index, _), seconds in zip(self.places, own_s or (), strict=True):
+            taken_s[index] = seconds
+        return taken_s
+
+
+class RowVariants:
+    """Programs of one plan's steps.
+
+    Parameters
+    ----------
+    write
+        Write the program of a job: what is in it, and the jobs of its passes.
+    """
+
+    def __init__(self, write: Callable[[Job], tuple[LaidOut, Sequence[Job]]]) -> None:
+        self._write = write
+        self._alone: dict[Hashable, bool] = {}
+        #: Of steps with the same passes: the number of a pass, and what makes operators of its rows, in order.
+        self._makers: dict[Hashable, list[tuple[int, MadeOfRows]]] = {}
+        self._written = BoundedCache(MOST_WRITTEN)
+
+    def laid_out(self, job: Job) -> tuple[LaidOut, WrittenStep | None]:
+        """The different things in a step's program, and the written one that they are of; None: of their own."""
+        plan = Itself(job.plan), job.step.name
+        if plan not in self._alone:
+            self._alone[plan] = attends_alone(job)
+        if not self._alone[plan] or job.micro_batches > 1:
+            return self._write(job)[0], None
+        passes = passes_of(job)
+        kind = *plan, *[part.tokens > 0 for part in passes]
+        numbers = [(part.tokens, part.head_tokens, mean_tokens(part), part.capture) for part in passes]
+        if kind in self._makers:
+            operators = [op for number, how in self._makers[kind] for op in how.make(how.layer, passes[number].rows)]
+            written: WrittenStep | None = self._written.get(key_of(kind, numbers, operators))
+            if written is not None:
+                return written.of(operators), written
+        return self._first(job, kind, numbers)
+
+    def _first(self, job: Job, kind: Hashable, numbers: Sequence[Hashable]) -> tuple[LaidOut, WrittenStep | None]:
+        """A program that is written, and kept where operators of rows stand in it as they were made: a stack may run
+        other kernels in their place."""
+        first, passes = self._write(job)
+        makers = [(number, how) for number, part in enumerate(passes) for how in part.attention_operators.values()]
+        operators = [operator for _, how in makers for operator in how.operators]
+        numbered = {id(operator): number for number, operator in enumerate(operators)}
+        places = [(i, numbered[id(what)]) for i, (what, _) in enumerate(first.things) if id(what) in numbered]
+        alike = same_makers(self._makers.setdefault(kind, makers), makers)
+        if not alike or {number for _, number in places} != set(numbered.values()):
+            return first, None
+        written = self._written[key_of(kind, numbers, operators)] = WrittenStep(first, places)
+        return first, written
+
+
+def key_of(kind: Hashable, numbers: Sequence[Hashable], operators: Sequence[Operator]) -> Hashable:
+    """Equal for steps whose programs differ in rows alone."""
+    return kind, tuple(numbers), tuple([type(operator) for operator in operators])
+
+
+def same_makers(ones: Sequence[tuple[int, MadeOfRows]], others: Sequence[tuple[int, MadeOfRows]]) -> bool:
+    """Whether operators of rows are made the same way."""
+    return [(number, how.make, how.layer) for number, how in ones] == [
+        (number, how.make, how.layer) for number, how in others
+    ]
+
+
+def attends_alone(job: Job) -> bool:
+    """Whether only attention reads the rows of a job's passes, in a program that all ranks have."""
+    whole = scheme_of(job.plan).whole
+    if whole is None or job.plan.pp > 1 or job.token_shards > 1 or set(axes_of(job)) != {"pp"}:
+        return False
+    return pieces_of(job, whole) is whole and whole.attends_alone(job)
