@@ -20,7 +20,7 @@ from tspsim.engine.instances import Assignment
 from tspsim.hardware import Costs
 from tspsim.network import Cluster
 from tspsim.parallel import build_mesh
-from tspsim.program import Compute, Instruction, Launch, Program, Repeat, Tokens
+from tspsim.program import Compute, ExpertExchange, Instruction, Launch, Program, Repeat
 from tspsim.program.instructions import Mesh, content
 from tspsim.scenario import load
 from tspsim.step import simulation
@@ -237,8 +237,8 @@ def test_instructions_of_the_same_content_differ_in_layer_and_waits_alone(each: 
     """A field that is added to an instruction has to be added to its content."""
     others = {
         "operators": (sleep(2.0),), "kind": "all_to_all", "axis": "y", "size_bytes": 7, "root": 1, "algorithm": "ring",
-        "tokens": Tokens(1.0, 2.0, 3, 4), "name": "other", "part": "other", "stream": "other", "to": 3, "source": 3,
-        "slices": 2, "host_s": 2e-6, "wrap": not getattr(each, "wrap", True),
+        "tokens": ExpertExchange(1.0, 2.0, 3, 4), "name": "other", "part": "other", "stream": "other", "to": 3,
+        "source": 3, "slices": 2, "host_s": 2e-6, "wrap": not getattr(each, "wrap", True),
     }  # fmt: skip
     for field in fields(each):
         if field.name in ("layer", "after"):

@@ -33,7 +33,7 @@ from tspsim.network import ExpertExchange, collective, exchange_experts, load_cl
 from tspsim.parallel import ExpertRouting, Job
 from tspsim.parallel.dispatch import distinct_ranks
 from tspsim.parallel.pipeline import interleaved_micro_batches
-from tspsim.program import Collective, Compute, Program, Repeat, Tokens
+from tspsim.program import Collective, Compute, Program, Repeat
 from tspsim.step.question import look_up
 from tspsim.steps import BACKWARD, FORWARD, Task
 
@@ -409,7 +409,7 @@ def test_a_dispatch_of_a_step_is_the_librarys_own_where_the_node_has_one() -> No
     job = job_of(moe(), dp=4, ep=4)
     sent = [move for move in communications(programs_of(job)[0]) if move.axis == "ep"]
     assert {(move.algorithm, move.tokens) for move in sent} == {
-        (phase, Tokens(1024.0, 1024.0, 8, 2)) for phase in ("dispatch", "combine")
+        (phase, ExpertExchange(1024.0, 1024.0, 8, 2)) for phase in ("dispatch", "combine")
     }
     bare = load_cluster("hgx-a100-80gb-8")
     size = 2.0**26

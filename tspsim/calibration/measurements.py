@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from ..base.errors import InputError
 from ..network.cluster import Cluster
 from ..network.collectives.algorithm import AlgorithmCandidate
-from ..network.collectives.exchange import ExpertExchange
 from ..network.collectives.experts import copies, exchange_candidate, expert_curve
 from ..network.collectives.library import candidates_of
 from ..network.collectives.schedule import Group
 from ..network.kinds import KINDS
+from ..program import ExpertExchange
 
 
 class MeasuredTransfer(Protocol):
@@ -104,10 +104,10 @@ class MeasuredExchange:
 
     @property
     def question(self) -> Hashable:
-        return self.phase, self.mode, self.ranks, replace(self.exchange, tokens=1.0)
+        return self.phase, self.mode, self.ranks, self.exchange._replace(tokens=1.0)
 
     def ways(self, cluster: Cluster) -> tuple[AlgorithmCandidate, ...]:
         group = Group(cluster, tuple(range(self.ranks)))
         curve = expert_curve(group, self.phase, self.mode, None)
         assert curve is not None
-        return (exchange_candidate(group, curve, replace(self.exchange, tokens=1.0), self.phase),)
+        return (exchange_candidate(group, curve, self.exchange._replace(tokens=1.0), self.phase),)

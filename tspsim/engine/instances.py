@@ -21,7 +21,6 @@ from ..base.quick import quick
 from ..network import (
     KINDS,
     Cluster,
-    ExpertExchange,
     Traffic,
     collective,
     host_copy,
@@ -31,7 +30,7 @@ from ..network import (
 )
 from ..network.wiring import Wiring
 from ..operators import Operator
-from ..program import Program, Tokens
+from ..program import ExpertExchange, Program
 from ..program.instructions import Content, Mesh
 from .timeline import Label
 
@@ -77,7 +76,7 @@ class Template:
     algorithm: str | None = None
     offset: int = 0
     wrap: bool = True
-    tokens: Tokens | None = None
+    tokens: ExpertExchange | None = None
     slices: int = 1
     seconds: float = 0.0
 
@@ -221,7 +220,7 @@ def moved(cluster: Cluster, ranks: tuple[int, ...], template: Template) -> Traff
         template.size_bytes * template.slices,
         root=template.root,
         algorithm=template.algorithm,
-        exchange=ExpertExchange(**template.tokens._asdict()) if template.tokens else None,
+        exchange=template.tokens,
     )
     return whole if template.slices == 1 else whole.slice_of(template.slices)
 

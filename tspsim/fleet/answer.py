@@ -141,7 +141,7 @@ def cluster_of(question: FleetQuestion) -> Cluster:
     if inline.measured is not None:
         cluster = measured_between(cluster, inline.measured)
     if inline.routing is not None:
-        cluster = cluster.with_routing(inline.routing.routing())
+        cluster = cluster.with_routing(inline.routing)
     return with_faults(cluster, inline.faults or Faults())
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import create_model
 
 from tspsim.base import catalog
+from tspsim.base.stated import Stated
 from tspsim.base.strict import Strict, keys_of
 
-from .specification import ASSUMED_AS, DeviceSpec, MeasuredAt, Sourced
+from .specification import ASSUMED_AS, DeviceSpec, MeasuredAt
 
 #: Vendor → its latest device with measured products and attention, forward and backward.
 LATEST_MEASURED: dict[str, str] = {"amd": "mi355x", "nvidia": "b200"}
@@ -67,7 +68,7 @@ class AnnouncedDevice(_AnnouncedKeys):
         return stated | left_out | further
 
 
-def _assumed(like: DeviceSpec, number: Sourced[Any]) -> Sourced[Any]:
+def _assumed(like: DeviceSpec, number: Stated[Any]) -> Stated[Any]:
     return number.model_copy(update={"source": f"{ASSUMED_AS}{like.name}: {number.source}"})
 
 

@@ -102,12 +102,13 @@ class Device(IsolatedKernels, DeviceFacts):
         """The device under a power limit; raises InputError for more watts than its TDP or at most its idle power."""
         if watts not in self._power_limited:
             # Imported late, so that importing this package does not load pydantic.
-            from .specification import IDLE_WATTS, Sourced
+            from ..base.stated import Stated
+            from .specification import IDLE_WATTS
 
             if not IDLE_WATTS < watts <= self.tdp_watts:
                 problem = f"{watts:g} W is not between {IDLE_WATTS:g} W and the {self.tdp_watts:g} W of {self.name}"
                 raise InputError(problem)
-            limit = Sourced[float](value=watts, source="the scenario's cluster.power_limit")
+            limit = Stated[float](value=watts, source="the scenario's cluster.power_limit")
             spec = self.spec.model_copy(update={"power_limit": limit})
             self._power_limited[watts] = Device(spec, self.relatives, self.clocks, self.engine, self.overrides)
         return self._power_limited[watts]

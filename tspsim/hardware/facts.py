@@ -15,7 +15,8 @@ from tspsim.operators import multiplied_as
 from ..base.memo import once
 
 if TYPE_CHECKING:
-    from .specification import DeviceSpec, KernelFit, Sourced
+    from ..base.stated import Stated
+    from .specification import DeviceSpec, KernelFit
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +113,7 @@ class DeviceFacts:
     def stated(self) -> tuple[Provenance, ...]:
         """Source and basis of every fact."""
         spec = self.spec
-        numbers: dict[str, tuple[str, Sourced[Any]]] = {
+        numbers: dict[str, tuple[str, Stated[Any]]] = {
             **{f"peak {dtype}": (f"{peak.value / 1e12:g} TFLOP/s", peak) for dtype, peak in spec.peak.items()},
             "HBM bandwidth": (f"{spec.hbm_bandwidth.value / 1e12:g} TB/s", spec.hbm_bandwidth),
             "memory": (f"{spec.memory.value / 1e9:g} GB", spec.memory),

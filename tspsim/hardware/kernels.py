@@ -24,7 +24,8 @@ from .families import FAMILIES
 from .limits import DeviceLimits, Estimate
 
 if TYPE_CHECKING:
-    from .specification import DeviceSpec, KernelFit, Sourced
+    from ..base.stated import Stated
+    from .specification import DeviceSpec, KernelFit
 
 #: Half widths in log time that a borrowed range adds to the lender's, one for each way in which the two differ; squares
 #: add. They are least-squares fits to 203 groups of rows, so that 92 % of the rows lie inside: each measured device
@@ -332,7 +333,7 @@ _LARGE["latent_prefill"] = (
 _LARGE["attention_backward"] = (_LARGE["attention_forward"][0], 2.5 * _LARGE["attention_forward"][1])
 
 
-def _best_measured(spec: DeviceSpec, family: str, dtype: str) -> Sourced[float] | None:
+def _best_measured(spec: DeviceSpec, family: str, dtype: str) -> Stated[float] | None:
     """Best rate measured on a device for a family and type, FLOP/s with source; None without one."""
     return {
         "gemm": spec.achieved.gemm.get(dtype),
@@ -344,7 +345,7 @@ def _best_measured(spec: DeviceSpec, family: str, dtype: str) -> Sourced[float] 
 
 def _best_of_generation(
     spec: DeviceSpec, relatives: Sequence[DeviceSpec], family: str, dtype: str
-) -> Sourced[float] | None:
+) -> Stated[float] | None:
     """Best rate at the share of peak that the nearest relative of its generation reached; None without one."""
     for other in relatives:
         best = _best_measured(other, family, dtype) if other.family == spec.family else None

@@ -44,12 +44,12 @@ class Estimate(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """A fitted parameter of a kernel model: start of the fit, bounds, and meaning."""
+    """A fitted parameter: start of the fit, bounds, and in a kernel model its meaning."""
 
     default: float
     low: float
     high: float
-    meaning: str
+    meaning: str = ""
 
 
 def cost_of_p_norm(a: Any, b: Any, p: float) -> Any:

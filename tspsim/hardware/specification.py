@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from ..base.stated import Stated
 from ..base.strict import Strict
 from ..base.units import BytesPerSecond, FlopsPerSecond, Hertz, PositiveBytes, PositiveCount, Seconds, UsdPerHour, Watts
 from ..operators import DTYPES
 from .families import FAMILIES
 
-Value = TypeVar("Value")
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 AtLeastOne = Annotated[float, Field(ge=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -26,13 +26,6 @@ IDLE_WATTS, POWER_TO_CLOCK = 100.0, 1 / 2.5
 TUNED = " tuned"
 #: Prefix of the source of a number that an announced device takes from a measured one.
 ASSUMED_AS = "assumed as "
-
-
-class Sourced(Strict, Generic[Value]):
-    """A number and its source."""
-
-    value: Value
-    source: str = Field(min_length=3)
 
 
 class GpuHourPrices(Strict):
@@ -48,10 +41,10 @@ class GpuHourPrices(Strict):
 class Achieved(Strict):
     """Best rates measured on a device; they anchor kernel models borrowed from a relative."""
 
-    gemm: dict[str, Sourced[FlopsPerSecond]] = Field({})
-    attention_forward: Sourced[FlopsPerSecond] | None = None
-    attention_backward: Sourced[FlopsPerSecond] | None = None
-    hbm: Sourced[BytesPerSecond] | None = None
+    gemm: dict[str, Stated[FlopsPerSecond]] = Field({})
+    attention_forward: Stated[FlopsPerSecond] | None = None
+    attention_backward: Stated[FlopsPerSecond] | None = None
+    hbm: Stated[BytesPerSecond] | None = None
 
 
 class Sustained(Strict):
@@ -67,14 +60,14 @@ class Sustained(Strict):
     ship such tables.
     """
 
-    gemm: Sourced[Fraction]
-    attention: Sourced[Fraction]
-    burst: Sourced[AtLeastOne] | None = None
-    settle: Sourced[PositiveSeconds] | None = None
-    grouped: Sourced[PositiveSeconds] | None = None
-    spread: Sourced[AtLeastOne] | None = None
-    libraries: Sourced[tuple[str, ...]] | None = None
-    tuned: Sourced[Fraction] | None = None
+    gemm: Stated[Fraction]
+    attention: Stated[Fraction]
+    burst: Stated[AtLeastOne] | None = None
+    settle: Stated[PositiveSeconds] | None = None
+    grouped: Stated[PositiveSeconds] | None = None
+    spread: Stated[AtLeastOne] | None = None
+    libraries: Stated[tuple[str, ...]] | None = None
+    tuned: Stated[Fraction] | None = None
 
     def untuned_share(self, library: str, engine: str) -> float:
         """Share of a library's measured rate that remains when no engine selects kernels by its tuned table."""
@@ -93,8 +86,8 @@ class Sustained(Strict):
 class OverlapSlowdown(Strict):
     """Factors by which compute and communication take longer while both run."""
 
-    compute: Sourced[AtLeastOne]
-    communication: Sourced[AtLeastOne]
+    compute: Stated[AtLeastOne]
+    communication: Stated[AtLeastOne]
 
 
 class HeldOutError(Strict):
@@ -221,16 +214,16 @@ class DeviceSpec(Strict):
     sold: bool = False
     like: str | None = None
     node: str | dict[str, Any] | None = None
-    peak: dict[str, Sourced[FlopsPerSecond]]
-    hbm_bandwidth: Sourced[BytesPerSecond]
-    memory: Sourced[PositiveBytes]
-    visible_memory: Sourced[PositiveBytes]
-    compute_units: Sourced[PositiveCount]
-    clock: Sourced[Hertz]
-    l2: Sourced[PositiveBytes]
-    tdp: Sourced[Watts]
-    power_limit: Sourced[Watts] | None = None
-    all_in_power: Sourced[Watts] | None = None
+    peak: dict[str, Stated[FlopsPerSecond]]
+    hbm_bandwidth: Stated[BytesPerSecond]
+    memory: Stated[PositiveBytes]
+    visible_memory: Stated[PositiveBytes]
+    compute_units: Stated[PositiveCount]
+    clock: Stated[Hertz]
+    l2: Stated[PositiveBytes]
+    tdp: Stated[Watts]
+    power_limit: Stated[Watts] | None = None
+    all_in_power: Stated[Watts] | None = None
     prices: GpuHourPrices | None = None
     channel_conflict: ChannelConflict | None = None
     measured_at: MeasuredAt | None = None
@@ -273,14 +266,14 @@ class DeviceSpec(Strict):
     @property
     def assumed(self) -> tuple[str, ...]:
         """Names of the facts that an announced device takes from another."""
-        numbers: dict[str, Sourced[Any]] = {
+        numbers: dict[str, Stated[Any]] = {
             "visible memory": self.visible_memory, "compute units": self.compute_units, "clock": self.clock,
             "cache": self.l2, "power": self.tdp, "clocks in a long step": self.sustained.gemm,
             "slowdown beside communication": self.overlap.compute,
         }  # fmt: skip
         return tuple(what for what, number in numbers.items() if self.basis_of(number) == "assumed")
 
-    def basis_of(self, number: Sourced[Any]) -> str:
+    def basis_of(self, number: Stated[Any]) -> str:
         """``stated`` on a measured device; on an announced one ``announced``, or ``assumed`` from another device."""
         if not self.announced:
             return "stated"

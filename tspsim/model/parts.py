@@ -120,23 +120,29 @@ class LinearAttention:
         return (layer + 1) % self.full_every == 0 or (self.last_full and layer == layers - 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CompressedAttention:
-    """One latent for several tokens, key and value of all heads, as wide as a head (DeepSeek-V4)."""
+    """One latent for several tokens, key and value of all heads, as wide as a head (DeepSeek-V4).
 
-    #: Width of the query latent.
-    q_rank: int
-    #: Rotary part of a head's width.
-    rope_dim: int
-    #: Low-rank output projection: every group of heads to ``output_rank`` columns, then all groups to h.
-    output_groups: int
-    output_rank: int
-    #: Tokens a cache entry, for each layer; 0: the layer keeps only its window.
-    ratios: tuple[int, ...]
-    #: Latest tokens that every layer keeps and attends uncompressed.
-    window: int = 128
-    #: Layers with this compression ratio own an indexer; others attend all their entries.
-    indexed: int = 4
+    The output projection is of low rank: every group of heads to ``output_rank`` columns, then all groups to h. Every
+    layer keeps and attends its ``window``. Layers whose ratio is not ``indexed`` attend all their entries.
+    """
+
+    q_rank: Annotated[PositiveCount, Field(description="width of the queries' latent")]
+    rope_dim: Annotated[PositiveCount, Field(description="rotary part of a head's width")]
+    output_groups: Annotated[PositiveCount, Field(description="groups of heads whose outputs are projected apart")]
+    output_rank: Annotated[PositiveCount, Field(description="width of a group's projection")]
+    ratios: Annotated[
+        tuple[Count, ...],
+        Field(
+            alias="compression",
+            min_length=1,
+            max_length=10_000,
+            description="tokens a cache entry, for each layer; 0: only the window",
+        ),
+    ]
+    window: Annotated[PositiveCount, Field(description="latest tokens that are kept and attended uncompressed")] = 128
+    indexed: Annotated[PositiveCount, Field(description="layers with this compression own an indexer")] = 4
 
 
 @dataclass(frozen=True)

@@ -51,13 +51,10 @@ class MlpSpec(Strict):
     gated: StrictBool = Field(True, description="gate, up and down instead of up and down")
 
 
-class _Moe(Strict):
-    kind: Literal["moe"]
-
-
-class MoeSpec(Experts, _Moe):
+class MoeSpec(Experts, Strict):
     """A mixture of experts, in all layers or in some with a dense MLP in the others."""
 
+    kind: Literal["moe"]
     dense_width: Count = Field(0, description="columns of the MLP in layers without experts")
     gated: StrictBool = Field(True, description="gate, up and down instead of up and down, in every MLP")
 

@@ -22,9 +22,10 @@ Finish times of any list of flows:
 [1.0]
 """
 
+from ..program import MULTIPROCESSORS, ExpertExchange
 from .cluster import Cluster
 from .collectives.algorithm import ALGORITHMS, CollectiveAlgorithm
-from .collectives.exchange import MULTIPROCESSORS, ExpertExchange, places_reached
+from .collectives.exchange import places_reached
 from .collectives.library import collective, exchange_experts, point_to_point, route_messages
 from .collectives.multi_ring import hamiltonian_cycles
 from .collectives.schedule import Group, Schedule, scheduled

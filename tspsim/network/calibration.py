@@ -6,10 +6,11 @@ formulas are beside the algorithms in :mod:`tspsim.network.collectives`; docs/co
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import Annotated, Generic, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from ..base.stated import Stated, Value
 from ..base.strict import Strict
 from ..base.units import BytesPerSecond, PositiveBytes, PositiveCount, Seconds
 from .kinds import KINDS
@@ -33,16 +34,13 @@ Basis = Literal["data sheet", "library", "measured", "fitted", "assumed"]
 #: One value for each regime of a library's protocols: LL, LL128, Simple.
 Regimes = tuple[Seconds, Seconds, Seconds]
 Efficiencies = tuple[Efficiency, Efficiency, Efficiency]
-Value = TypeVar("Value")
 #: Families of algorithms with one efficiency each on a node; ``default`` is that of all others.
 Family = Literal["default", "ring", "tree", "direct", "in_switch", "in_memory", "point_to_point"]
 
 
-class NumberWithBasis(Strict, Generic[Value]):
+class NumberWithBasis(Stated[Value], Generic[Value]):
     """A number, its source, and its basis (data sheet, measured, …)."""
 
-    value: Value
-    source: str = Field(min_length=3)
     basis: Basis = "data sheet"
 
 

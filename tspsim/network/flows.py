@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -86,25 +86,21 @@ def finish_times(cluster: Cluster, flows: Iterable[Flow]) -> list[float]:
             alone = float(bandwidth.min())
             usage = dict(zip(route.tolist(), (alone / bandwidth).tolist(), strict=True))
             way = Channel(index, latency_s, flow.size_bytes / alone, usage, 1.0 / alone, (), "", parties=1)
-            fluid.calendar.at(env.now, flow.start_s - env.now).callbacks.append(_Start(fluid, way, finish_s).begin)
+            fluid.calendar.at(env.now, flow.start_s - env.now).callbacks.append(_start(fluid, way, finish_s))
     env.run()
     return finish_s
 
 
-class _Start:
-    """The start of a flow at its time."""
+def _start(fluid: Fluid, way: Channel, finish_s: list[float]) -> Callable[[simpy.Event], None]:
+    """A callback that starts a flow's transfer, and records its end when it happens."""
 
-    def __init__(self, fluid: Fluid, way: Channel, finish_s: list[float]) -> None:
-        self.fluid = fluid
-        self.way = way
-        self.finish_s = finish_s
+    def arrived(_event: simpy.Event) -> None:
+        finish_s[way.number] = fluid.env.now
 
-    def begin(self, _event: simpy.Event) -> None:
-        """Start the transfer, and record its end when it happens."""
-        self.fluid.arrive(self.way, 0).callbacks.append(self._arrived)
+    def begin(_event: simpy.Event) -> None:
+        fluid.arrive(way, 0).callbacks.append(arrived)
 
-    def _arrived(self, _event: simpy.Event) -> None:
-        self.finish_s[self.way.number] = self.fluid.env.now
+    return begin
 
 
 def _check(cluster: Cluster, index: int, flow: Flow) -> None:

@@ -12,16 +12,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import factorial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, StrictInt
 
 from ..base.registry import Registry
+from ..base.strict import OneOf, section
 from .clos import Clos
 from .even import even_colouring
 
 Integers = NDArray[np.int64]
+#: Draws of paths that one answer is made of, at most.
+MOST_SEEDS = 1000
 
 
 class Flows(NamedTuple):
@@ -71,9 +75,23 @@ class RoutingPolicy:
 class Routing:
     """A scenario's routing: drawn policies are run with ``seeds`` seeds from ``seed`` on."""
 
-    policy: str = "spread"
-    seed: int = 0
-    seeds: int = 20
+    __pydantic_config__ = section(
+        "A routing policy; one that draws paths is run for every seed, and the answer is the median draw."
+    )
+
+    policy: Annotated[
+        str,
+        OneOf(lambda: ROUTINGS.names()),
+        Field(
+            description="of equal paths between switches: by destination, by a hash of each flow, planned for a "
+            "collective"
+        ),
+    ]
+    seed: Annotated[StrictInt, Field(ge=0, le=2**31, description="first seed, for policies that draw paths")] = 0
+    seeds: Annotated[
+        StrictInt,
+        Field(ge=1, le=MOST_SEEDS, description="number of draws, from `seed` on, for policies that draw paths"),
+    ] = 20
 
     @property
     def object(self) -> RoutingPolicy:
@@ -165,4 +183,4 @@ ROUTINGS.register(
 )
 ROUTINGS.register(RoutingPolicy("planned", "a collective's flows balanced over all paths", planned, alone="spread"))
 #: Default routing.
-SPREAD = Routing()
+SPREAD = Routing("spread")

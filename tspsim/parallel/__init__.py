@@ -49,7 +49,7 @@ from .stack_spec import StackSpec, load_stack
 from .state.checkpoint import CHECKPOINTS
 from .state.memory import peak_bytes, peak_memory
 from .step import axes_of, write_program
-from .work import Optimizer, Work
+from .work import OPTIMIZERS, Optimizer, Work
 
 __all__ = [
     "BALANCES",
@@ -60,6 +60,7 @@ __all__ = [
     "DECODE_FORMS",
     "IDEAL",
     "INDEX_EXCHANGES",
+    "OPTIMIZERS",
     "RESIDUALS",
     "SCHEMES",
     "SEARCH_RULES",

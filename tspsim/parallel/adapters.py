@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from ..base.strict import OneOf
+from ..base.strict import OneOf, refuse, section
 from ..base.units import PositiveCount
 from ..model import Architecture, Block
 from ..model.layer import LayerShard
@@ -30,6 +30,15 @@ TARGETS = {
     "gate_up": (Role.GATE_UP, Role.EXPERTS_GATE_UP),
     "down": (Role.DOWN, Role.EXPERTS_DOWN),
 }
+
+
+def _once(targets: tuple[str, ...]) -> tuple[str, ...]:
+    twice = next((target for target in targets if targets.count(target) > 1), None)
+    if twice is not None:
+        raise refuse(f"'{twice}' is named twice; name each product once")
+    return targets
+
+
 Target = Annotated[str, OneOf(lambda: tuple(TARGETS))]
 OfExperts = Annotated[str, OneOf(lambda: ("each", "shared", "none"))]
 ELEMENT_BYTES = 2.0
@@ -54,10 +63,12 @@ class Adapters:
     (Megatron-Bridge's ``share_expert_adapters``); ``none``: no pair.
     """
 
+    __pydantic_config__ = section("Low-rank adapters beside frozen weights (LoRA).")
+
     rank: Annotated[PositiveCount, Field(le=65536, description="columns of an adapter's first matrix")]
-    targets: Annotated[tuple[Target, ...], Field(min_length=1, description="products that have an adapter")] = tuple(
-        TARGETS
-    )
+    targets: Annotated[
+        tuple[Target, ...], Field(min_length=1, description="products that have an adapter"), AfterValidator(_once)
+    ] = tuple(TARGETS)
     experts: Annotated[
         OfExperts, Field(description="adapters of routed experts: a pair each, one pair for all of a rank, or none")
     ] = "each"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..model.layer import gradients
 from ..operators import Gemm, Operator, Part
-from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive, Tokens
+from ..program import Collective, Compute, Copy, ExpertExchange, Instruction, Launch, Program, Repeat, SendReceive
 from . import hyper_connections
 from .interleave import EXCHANGE
 from .job import Job
@@ -152,7 +152,7 @@ class ProgramBuilder:
         root: int = 0,
         stream: str = "",
         algorithm: str | None = None,
-        tokens: Tokens | None = None,
+        tokens: ExpertExchange | None = None,
         slice_of: Slice = WHOLE,
     ) -> int:
         """A collective of ``size_bytes``; or one slice of it, issued with the first.

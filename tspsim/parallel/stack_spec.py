@@ -9,13 +9,14 @@ from pydantic import AfterValidator, Field, StrictBool, model_validator
 from tspsim.base import catalog
 from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.base.provenance import Provenance
+from tspsim.base.strict import Strict
 from tspsim.base.units import Count, FlopsPerSecond, PositiveCount, Seconds, duration, flops
 from tspsim.steps import Step
 
+from ..base.stated import Expected, Stated
 from .activation_store import ACTIVATION_STORES
 from .engine_spec import EngineSpec
 from .stack import LAUNCH_NAMES, Stack
-from .stated import Expected, StackSection, Stated
 
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
 Lower = Annotated[float, Field(ge=0.3, le=1.0)]
@@ -74,7 +75,7 @@ class VersionSpec(EngineSpec):
     )
 
 
-class StackSpec(StackSection):
+class StackSpec(Strict):
     """A framework as its users run it; what is not stated costs nothing."""
 
     name: Annotated[str, Field(min_length=1, max_length=60)]

@@ -174,6 +174,11 @@ class Spread(StatedSchedule):
         return self
 
     @classmethod
+    def further_keys(cls) -> Iterator[str]:
+        """Names of what :meth:`further` gives, for messages that offer the nearest."""
+        return (option.name for option in cls.further())
+
+    @classmethod
     def further(cls) -> Iterator[Option]:
         """Keys of registered objects that are no fields: axes and options."""
         for axis in scheme_axes():

@@ -12,13 +12,12 @@ from pydantic import (
     Field,
     StrictBool,
     ValidationError,
-    field_validator,
     model_validator,
 )
 from pydantic_core import InitErrorDetails
 
 from ..base.errors import InputError, did_you_mean, shorten
-from ..base.strict import OneOf, as_stated
+from ..base.strict import OneOf
 from ..base.units import Bytes, Count, PositiveCount
 from ..model import load_model
 from ..model.attention import cache_names
@@ -27,6 +26,8 @@ from ..operators import DTYPES
 from ..operators.dtypes import products
 from ..parallel import Adapters, ExpertRouting, Optimizer, Unequal
 from ..parallel.draft import DRAFTS
+from ..parallel.routing import BALANCED
+from ..parallel.work import ADAMW
 from ..steps import STEPS, Load, Speculation, Streams
 from ..steps.load import ONE_STREAM
 from ..traffic import LENGTHS, Lengths, OneKind
@@ -36,78 +37,6 @@ from .engine_options import EngineOptions
 from .section import Name, Section, refuse
 
 Precision = Annotated[str, OneOf(products)]
-
-
-class OptimizerSpec(Optimizer, Section):
-    """Bytes a parameter while training: a name from :data:`OPTIMIZERS`, or the parts.
-
-    ``state`` holds the fp32 master weights and both moments of Adam; ``temporaries`` what an unfused step
-    makes; ``buffers`` what replicas never divide, such as the buckets of DDP.
-    """
-
-    name: Name = Field("stated", description="how answers call it")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value not in OPTIMIZERS:
-            raise refuse(f"unknown optimizer '{shorten(value)}'{did_you_mean(value, OPTIMIZERS)}")
-        return {"name": value, **OPTIMIZERS[value]}
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
-        return {"anyOf": [{"type": "string", "enum": sorted(OPTIMIZERS)}, handler(schema)]}
-
-
-#: Mixed-precision Adam keeps bf16 weights and gradients, fp32 master weights and two fp32 moments
-#: (Rajbhandari et al. 2020, ZeRO, §3.1: 2 + 2 + 12). An unfused step also holds an fp32 copy of the gradients
-#: and the fp32 update.
-OPTIMIZERS: dict[str, dict[str, float]] = {
-    "adamw": {"weights": 2.0, "gradients": 2.0, "state": 12.0, "temporaries": 0.0},
-    "adamw-unfused": {"weights": 2.0, "gradients": 2.0, "state": 12.0, "temporaries": 8.0},
-}
-
-
-#: Loads whose shares a skew makes.
-SKEWED = ("zipf", "dirichlet")
-
-
-class ExpertRoutingSpec(ExpertRouting, Section):
-    """How evenly tokens fall on experts; all wait for the busiest rank (:mod:`tspsim.parallel.routing`)."""
-
-    @model_validator(mode="after")
-    def _square(self) -> ExpertRoutingSpec:
-        rows = self.transitions
-        if any(len(row) != len(rows) or not sum(row) for row in rows):
-            raise refuse("transitions: needs as many numbers in every row as there are rows, not all of a row zero")
-        if rows and self.affinity:
-            raise refuse("transitions and affinity both say which expert follows which; leave one out")
-        return self
-
-    @model_validator(mode="after")
-    def _complete(self) -> ExpertRoutingSpec:
-        if (self.load == "measured") != bool(sum(self.shares)):
-            raise refuse("load: measured needs shares, one number an expert, not all zero; other loads take none")
-        if self.skew and self.load not in SKEWED:
-            raise refuse(f"skew: {self.skew:g} is of load: {' and '.join(SKEWED)}; load: {self.load} takes none")
-        stated = (self.hot_experts is not None, self.hot_share is not None)
-        if stated != (self.load == "hot",) * 2:
-            raise refuse("load: hot needs hot_experts and hot_share; other loads take neither")
-        return self
-
-
-class AdaptersSpec(Adapters, Section):
-    """Low-rank adapters beside frozen weights (LoRA)."""
-
-    @field_validator("targets")
-    @classmethod
-    def _once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        twice = next((target for target in value if value.count(target) > 1), None)
-        if twice is not None:
-            raise refuse(f"'{twice}' is named twice; name each product once")
-        return value
 
 
 def _type(value: Any) -> Any:
@@ -237,16 +166,6 @@ class SpeculationSpec(Section):
         return Speculation(self.tokens, accepted, self.draft, self.tree or (), model)
 
 
-class StreamsSpec(Streams, Section):
-    """Streams that decode together for every sequence."""
-
-    @model_validator(mode="after")
-    def _one_form(self) -> StreamsSpec:
-        if self.branch is not None and self.shared_cache:
-            raise refuse("branch and shared_cache are two forms of streams; leave one out")
-        return self
-
-
 class Workload(Section):
     """The model, and what every replica computes in one step (with traffic: the model that is served)."""
 
@@ -271,7 +190,7 @@ class Workload(Section):
         "prefill: another spelling of sequence"
     )  # fmt: skip
     speculation: SpeculationSpec | None = Field(None, description="verify: drafted tokens, and how many are accepted")
-    streams: StreamsSpec | None = Field(None, description="decode: streams that work on a sequence together")
+    streams: Streams | None = Field(None, description="decode: streams that work on a sequence together")
     global_batch: PositiveCount | None = Field(
         None, description="sequences per step over all replicas, instead of sequences_per_replica"
     )
@@ -286,21 +205,19 @@ class Workload(Section):
     document: PositiveCount | None = Field(
         None, description="tokens per document packed into a sequence; default: one document"
     )
-    adapters: AdaptersSpec | None = Field(None, description="low-rank adapters; the model itself is frozen")
+    adapters: Adapters | None = Field(None, description="low-rank adapters; the model itself is frozen")
     stack: Name = Field("ideal", description="the software, from the catalog of stacks, or a YAML file")
     engine: EngineOptions = Field(
         {},
         description="traffic: options of the serving engine by their own names, such as max_num_seqs; `policy` names "
         "another scheduler than the stack's",
     )
-    optimizer: OptimizerSpec = Field(
-        OptimizerSpec.model_validate("adamw"), description="of a training step: a name, or its bytes"
-    )
+    optimizer: Optimizer = Field(ADAMW, description="of a training step: a name, or its bytes")
     runtime_reserve: Bytes = Field(
         float(2 * 2**30), description="memory per GPU for context, collective buffers, fragmentation; default 2 GiB"
     )
     causal: StrictBool = Field(True, description="whether a token attends to those before it alone")
-    routing: ExpertRoutingSpec = Field(ExpertRoutingSpec(), description="how evenly tokens fall on experts")
+    routing: ExpertRouting = Field(BALANCED, description="how evenly tokens fall on experts")
     multi_token: StrictBool = Field(False, description="train the model's modules for further tokens (MTP)")
 
     @model_validator(mode="after")
@@ -427,5 +344,5 @@ class Workload(Section):
             batch=self.batch or 0,
             contexts=contexts,
             speculation=self.speculation.speculation() if self.speculation else None,
-            streams=as_stated(self.streams, Streams) if self.streams else ONE_STREAM,
+            streams=self.streams or ONE_STREAM,
         )

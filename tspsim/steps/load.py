@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field, StrictBool
 
+from ..base.strict import refuse, section
 from ..base.units import PositiveCount, several
 from ..model import Architecture
 from ..model.attention import MOST_DECODED
@@ -187,6 +188,8 @@ class Streams:
         time(P) / time(1) = (W + k·read(P)) / (W + k·C),    read = P·C (ParScale), C (Hogwild!), C − b + P·b (branches)
     """
 
+    __pydantic_config__ = section("Streams that decode together for every sequence.")
+
     count: Annotated[PositiveCount, Field(le=1024, description="streams of a sequence")]
     shared_cache: Annotated[
         StrictBool,
@@ -202,6 +205,10 @@ class Streams:
             "each puts out a token"
         ),
     ] = None
+
+    def __post_init__(self) -> None:
+        if self.branch is not None and self.shared_cache:
+            raise refuse("branch and shared_cache are two forms of streams; leave one out")
 
     @property
     def caches(self) -> int:

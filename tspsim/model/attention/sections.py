@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, StrictBool, model_validator
 from pydantic_core import PydanticCustomError
@@ -145,20 +145,11 @@ class KimiDeltaSection(_DeltaSection, _LatentsSection):
         return self
 
 
-class CompressedSection(AttentionSection):
+class CompressedSection(CompressedAttention, AttentionSection):
     """Compressed attention: one latent for several tokens is key and value of all heads; a window keeps the latest."""
 
     kind: Literal["csa"]
     head_dim: PositiveCount = Field(description="width of a head, and of the latent that is its key and value")
-    rope_dim: PositiveCount = Field(description="rotary part of it")
-    q_rank: PositiveCount = Field(description="width of the queries' latent")
-    output_groups: PositiveCount = Field(description="groups of heads whose outputs are projected apart")
-    output_rank: PositiveCount = Field(description="width of a group's projection")
-    window: PositiveCount = Field(128, description="latest tokens that are kept and attended uncompressed")
-    compression: Annotated[list[Count], Field(min_length=1, max_length=10_000)] = Field(
-        description="tokens a cache entry, for each layer; 0: only the window"
-    )
-    indexed: PositiveCount = Field(4, description="layers with this compression own an indexer")
     index_heads: PositiveCount = Field(description="heads of the indexer")
     index_dim: PositiveCount = Field(description="width of a head, and of the key of an entry")
     index_topk: PositiveCount = Field(description="entries that a query attends")
@@ -171,25 +162,16 @@ class CompressedSection(AttentionSection):
         return self
 
     def check_layers(self, layers: int) -> None:
-        if len(self.compression) != layers:
-            context = {"stated": len(self.compression), "layers": layers}
+        if len(self.ratios) != layers:
+            context = {"stated": len(self.ratios), "layers": layers}
             raise PydanticCustomError(
                 "layers", "attention.compression has {stated} entries for {layers} layers", context
             )
 
     def facts(self) -> dict[str, Any]:
-        compressed = CompressedAttention(
-            self.q_rank,
-            self.rope_dim,
-            self.output_groups,
-            self.output_rank,
-            tuple(self.compression),
-            self.window,
-            self.indexed,
-        )
         return super().facts() | {
             "kv_heads": 1,
             "head_dim": self.head_dim,
-            "compressed": compressed,
+            "compressed": as_stated(self, CompressedAttention),
             "indexing": indexing(self),
         }

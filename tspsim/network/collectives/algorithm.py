@@ -33,10 +33,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from ...base.registry import Registry
+from ...program import ExpertExchange
 from ..calibration import UNMEASURED, Factors
 from ..kinds import CollectiveKind
 from .between import across
-from .exchange import ExpertExchange
 from .schedule import Group, Schedule, busiest_s, power_sum
 from .traffic import Traffic
 
@@ -109,6 +109,8 @@ class MeasuredCurve:
 
 #: Builds a group's schedules for one byte of a kind of collective; empty: the algorithm cannot run there.
 Builder = Callable[[Group, CollectiveKind], list[Schedule]]
+#: A group's seconds for a schedule of a kind.
+Costing = Callable[[Group, CollectiveKind, Schedule], "CollectiveCost"]
 
 
 class CollectiveCost(Protocol):
@@ -250,12 +252,21 @@ class CollectiveAlgorithm:
         One line for the catalogue.
     build
         Builds a group's schedules for one byte of a kind, of which the cheapest is taken; empty: it cannot run there.
+    cost
+        Its own time of a schedule; None: that of a measured curve, or of the library's protocols.
+    apart
+        It runs without compute units.
+    needs
+        The key of a node's file that it cannot run without; empty: none.
     """
 
     name: str
     kinds: tuple[str, ...]
     summary: str
     build: Builder
+    cost: Costing | None = None
+    apart: bool = False
+    needs: str = ""
 
     def schedules(self, group: Group, kind: CollectiveKind) -> list[Schedule]:
         """Schedules for one byte of a kind; empty if the kind is not among :attr:`kinds`."""
@@ -264,7 +275,12 @@ class CollectiveAlgorithm:
     def candidates(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
     ) -> list[AlgorithmCandidate]:
-        """Candidates of its schedules, with measured times or one for each protocol."""
+        """Candidates of its schedules, with its own or measured times, or one for each protocol."""
+        if self.cost is not None:
+            return [
+                AlgorithmCandidate(self.name, schedule, self.cost(group, kind, schedule), self.apart)
+                for schedule in self.schedules(group, kind)
+            ]
         return [
             candidate
             for schedule in self.schedules(group, kind)

@@ -1,49 +1,20 @@
-"""Contents of an expert exchange, and the number of ranks or nodes that a token reaches."""
+"""The number of ranks or nodes of an expert-parallel group that a token reaches."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...base.memo import remembered
+from ...program import ExpertExchange
 
-#: Multiprocessors to which ``per_copy`` of a curve refers, and which a library uses by default.
-MULTIPROCESSORS = 24
 #: Tokens drawn for choices among groups; the expectation is exact to about 1 in 1,000.
 DRAWN = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertExchange:
-    """Contents of an exchange in an expert-parallel group.
-
-    Parameters
-    ----------
-    tokens
-        Tokens of each rank.
-    token_bytes
-        Bytes of a token as sent, scales included.
-    experts, topk
-        Experts of the layer, and experts a token.
-    multiprocessors
-        Multiprocessors that the kernels use.
-    groups, kept_groups
-        A token's experts are in ``kept_groups`` of ``groups`` groups of consecutive experts (DeepSeek-V3, §2.1.2).
-    """
-
-    tokens: float
-    token_bytes: float
-    experts: int = 256
-    topk: int = 8
-    multiprocessors: int = MULTIPROCESSORS
-    groups: int = 1
-    kept_groups: int = 1
-
-    def reached(self, places: int) -> float:
-        """Expected number of ``places`` (ranks or nodes, with consecutive experts) that a token's experts lie on."""
-        return places_reached(places, self.topk, self.groups, self.kept_groups, self.experts)
+def reached(exchange: ExpertExchange, places: int) -> float:
+    """Expected number of ``places`` (ranks or nodes, with consecutive experts) that a token's experts lie on."""
+    return places_reached(places, exchange.topk, exchange.groups, exchange.kept_groups, exchange.experts)
 
 
 def places_reached(places: int, topk: int, groups: int = 1, kept_groups: int = 1, experts: int = 256) -> float:

@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ...program import MULTIPROCESSORS, ExpertExchange
 from ..kinds import ALL_TO_ALL, CollectiveKind
 from . import direct
 from .algorithm import ALGORITHMS, AlgorithmCandidate, CollectiveAlgorithm, floor_and_stretch, inside_bytes_per_s
-from .exchange import MULTIPROCESSORS, ExpertExchange
+from .exchange import reached
 from .schedule import Group, Schedule, beside, pipelined, power_sum, scaled
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Volume:
 
 def copies(curve: ExpertCurve, exchange: ExpertExchange, ranks: int) -> float:
     """Copies of a token that its rank sends, one to itself included: ``size_bytes`` = tokens · bytes · copies."""
-    return exchange.reached(ranks) if curve.copies == "rank" else float(exchange.topk)
+    return reached(exchange, ranks) if curve.copies == "rank" else float(exchange.topk)
 
 
 def volume(curve: ExpertCurve, exchange: ExpertExchange, nodes: int, per_node: int) -> Volume:
@@ -60,7 +61,7 @@ def volume(curve: ExpertCurve, exchange: ExpertExchange, nodes: int, per_node: i
     ranks = nodes * per_node
     if curve.copies == "expert":
         return Volume((per_node - 1) / ranks, (nodes - 1) / nodes)
-    crossing = exchange.reached(nodes) / exchange.reached(ranks)
+    crossing = reached(exchange, nodes) / reached(exchange, ranks)
     return Volume((per_node - 1) / per_node, crossing * (nodes - 1) / nodes)
 
 
@@ -154,8 +155,8 @@ class ExpertPhase(CollectiveAlgorithm):
     library's all-to-all.
     """
 
-    phase: str
-    mode: str
+    phase: str = "dispatch"
+    mode: str = "normal"
 
     def candidates(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
@@ -178,5 +179,5 @@ class ExpertPhase(CollectiveAlgorithm):
 for _mode, _suffix in (("normal", ""), ("low_latency", "_low_latency")):
     for _phase, _what in (("dispatch", "tokens to the ranks of their experts"), ("combine", "and back, summed")):
         ALGORITHMS.register(
-            ExpertPhase(_phase + _suffix, (ALL_TO_ALL.name,), _what, lambda group, kind: [], _phase, _mode)
+            ExpertPhase(_phase + _suffix, (ALL_TO_ALL.name,), _what, lambda group, kind: [], phase=_phase, mode=_mode)
         )

@@ -21,7 +21,6 @@ import numpy as np
 
 from ..kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, RING_SHIFT, CollectiveKind
 from .algorithm import ALGORITHMS, AlgorithmCandidate, CollectiveAlgorithm, ProtocolLine
-from .exchange import ExpertExchange
 from .schedule import Group, Schedule, on_links
 
 
@@ -47,7 +46,7 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
 def message(group: Group) -> AlgorithmCandidate:
     """Candidate of a message from the group's first rank to its second."""
     (schedule,) = _written_and_read(group, np.array([1.0, 0.0]), np.array([0.0, 1.0]))
-    return _candidate(group, schedule, "point_to_point")
+    return AlgorithmCandidate("point_to_point", schedule, cost(group, BROADCAST, schedule))
 
 
 def _written_and_read(group: Group, writes: np.ndarray, reads: np.ndarray) -> list[Schedule]:
@@ -65,22 +64,14 @@ def _written_and_read(group: Group, writes: np.ndarray, reads: np.ndarray) -> li
     return [replace(schedule, own_s=min(float(writes.max()), float(reads.max())) / rate)]
 
 
-def _candidate(group: Group, schedule: Schedule, name: str) -> AlgorithmCandidate:
+def cost(group: Group, kind: CollectiveKind, schedule: Schedule) -> ProtocolLine:
+    """The pool's own latency takes the place of a library's."""
     pool = group.cluster.node.memory_pool
     assert pool is not None
-    return AlgorithmCandidate(name, schedule, ProtocolLine(2.0 * pool.latency.value, schedule.fluid_s))
-
-
-class InMemory(CollectiveAlgorithm):
-    """An algorithm with the pool's latency, not a library's."""
-
-    def candidates(
-        self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
-    ) -> list[AlgorithmCandidate]:
-        return [_candidate(group, schedule, self.name) for schedule in self.schedules(group, kind)]
+    return ProtocolLine(2.0 * pool.latency.value, schedule.fluid_s)
 
 
 KINDS = tuple([kind.name for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, ALL_TO_ALL, RING_SHIFT)])
 ALGORITHM = ALGORITHMS.register(
-    InMemory("in_memory", KINDS, "every rank writes to a pool that adds, and reads from it", build)
+    CollectiveAlgorithm("in_memory", KINDS, "every rank writes to a pool that adds, and reads from it", build, cost)
 )

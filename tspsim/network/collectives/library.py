@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import InputError, UnknownNameError, shorten
-from ...base.quick import replace
+from ...program import ExpertExchange
 from ..cluster import Cluster
 from ..kinds import ALL_REDUCE, ALL_TO_ALL, KINDS, CollectiveKind
 from . import (
@@ -44,8 +44,7 @@ from .algorithm import (
     inside_bytes_per_s,
     protocol_candidates,
 )
-from .copies import Copies
-from .exchange import ExpertExchange
+from .copy_engines import COPY_ENGINES  # noqa: F401  (registers)
 from .experts import copies, exchange_candidate, expert_curve
 from .schedule import Group, on_links, power_sum, summed
 from .traffic import NOTHING, GroupPosition, Traffic, position_of, renumbered_links
@@ -292,8 +291,8 @@ def candidates_of(
     if not candidates:
         able = [other.name for other in ALGORITHMS.values() if other.schedules(group, kind)]
         refused = f"algorithm '{named.name}'" if named else f"no algorithm of {node.name}"
-        if isinstance(named, Copies) and node.copy_engine is None:
-            refused = f"{node.name} states no copy_engine: algorithm '{named.name}'"
+        if named is not None and named.needs and getattr(node, named.needs) is None:
+            refused = f"{node.name} states no {named.needs}: algorithm '{named.name}'"
         raise InputError(f"{refused} cannot run {kind.name} on these {group.size} ranks; here: {', '.join(able)}")
     return tuple(candidates)
 
@@ -324,7 +323,7 @@ def _traffic(
     """Traffic of the cheapest candidate, computed once for all groups at equivalent positions."""
     cluster = group.cluster
     # Candidates are for one byte, whatever the number of tokens.
-    exchange = replace(exchange, tokens=1.0) if exchange else None
+    exchange = exchange._replace(tokens=1.0) if exchange else None
     position_key = ("position", group.ranks)
     position: GroupPosition | None = cluster.memo.get(position_key)
     if position is None:

@@ -9,13 +9,10 @@ arXiv 2512.13525, from second-hand notes: few large messages, one relay a node).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ..kinds import KINDS, CollectiveKind
-from .algorithm import ALGORITHMS, AlgorithmCandidate, CollectiveAlgorithm, ProtocolLine
-from .exchange import ExpertExchange
+from .algorithm import ALGORITHMS, CollectiveAlgorithm, ProtocolLine
 from .schedule import Group, Schedule, scheduled
 
 TO_POOL, FROM_POOL = (
@@ -49,25 +46,20 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
     return [scheduled(group, "point_to_point", source, destination, load, node_steps=1)]
 
 
-@dataclass(frozen=True)
-class Messages(CollectiveAlgorithm):
-    """An algorithm whose latency is that of the longest route, not a library's."""
-
-    def candidates(
-        self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
-    ) -> list[AlgorithmCandidate]:
-        costs = []
-        for schedule in self.schedules(group, kind):
-            routes = group.cluster.layout_of(group.ranks).routes(*messages(group, kind))
-            alone = np.where(routes >= 0, np.asarray(group.cluster.latency_s)[routes], 0.0)
-            costs.append(
-                AlgorithmCandidate(
-                    self.name, schedule, ProtocolLine(float(alone.sum(axis=1).max()), schedule.fluid_s), apart=True
-                )
-            )
-        return costs
+def cost(group: Group, kind: CollectiveKind, schedule: Schedule) -> ProtocolLine:
+    """The latency is that of the longest route, not a library's."""
+    routes = group.cluster.layout_of(group.ranks).routes(*messages(group, kind))
+    alone = np.where(routes >= 0, np.asarray(group.cluster.latency_s)[routes], 0.0)
+    return ProtocolLine(float(alone.sum(axis=1).max()), schedule.fluid_s)
 
 
 ALGORITHM = ALGORITHMS.register(
-    Messages("pool_messages", (TO_POOL.name, FROM_POOL.name), "one-sided messages between two pools of GPUs", build)
+    CollectiveAlgorithm(
+        "pool_messages",
+        (TO_POOL.name, FROM_POOL.name),
+        "one-sided messages between two pools of GPUs",
+        build,
+        cost,
+        apart=True,
+    )
 )

@@ -20,7 +20,7 @@ from math import ceil
 from ...model.layer import LayerShard, gradients
 from ...model.routed import RoutedShard
 from ...operators import ChoiceKernels, Computes, Gemm, Operator, element_bytes
-from ...program import Tokens
+from ...program import ExpertExchange
 from .. import expert_shards
 from ..builder import ProgramBuilder
 from ..expert_rows import expert_bytes, load_of, own_rows, own_tokens, routed_shard, sent_rows, touched_experts
@@ -243,7 +243,7 @@ def exchange(builder: ProgramBuilder, job: Job, name: str, way: int, after: Sequ
     if job.plan.dispatch.phases is not None and not expert_shards.sliced(job):
         phase = job.plan.dispatch.phases[way]
         choice = experts.count, experts.topk, experts.groups, experts.kept_groups
-        tokens = Tokens(own_tokens(job) * load_of(job, None) / pieces, row_bytes, *choice)
+        tokens = ExpertExchange(own_tokens(job) * load_of(job, None) / pieces, row_bytes, *choice)
         if job.work.stack.exchange_units is not None:
             tokens = tokens._replace(multiprocessors=job.work.stack.exchange_units)
     size = sent_rows(job) * row_bytes / pieces

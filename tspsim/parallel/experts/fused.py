@@ -31,7 +31,7 @@ from ..search_rule import SearchRule, not_serving
 
 #: Value of a plan's ``overlap`` for products and sums in slices of one kernel.
 FUSED = "fused"
-#: Algorithm of copies (:mod:`tspsim.network.collectives.copies`).
+#: Algorithm of copies (:mod:`tspsim.network.collectives.copy_engines`).
 COPIES = "copy_engines"
 TRANSPORT = Option(
     "fused_transport",

@@ -217,9 +217,10 @@ def cache_budget(
         GPUs of a replica.
     """
     limits, captured = engine.limits_on(visible_bytes), engine.graphs.tokens(1, engine.slots)
-    fixed, token, graph, rank = engine.memory.reserve
-    free = fixed + token * (limits.tokens if limits else 0) + graph * (captured[-1] if captured else 0) + rank * ranks
-    free = max(engine.memory.least_reserve, free)
+    kept = engine.memory.reserve
+    free = kept.fixed + kept.token * (limits.tokens if limits else 0)
+    free += kept.graph * (captured[-1] if captured else 0)
+    free = max(kept.least, free + kept.rank * ranks)
     own = engine.context_bytes if engine.context_bytes.value else Prior(*(3 * (reserve_bytes,)))
     sizes = []
     for runtime, peer, graphs in zip(own, engine.peer_bytes, engine.graph_bytes, strict=True):

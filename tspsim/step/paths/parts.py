@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...base.quick import replace
-from ...network import Cluster, ExpertExchange, collective, host_copy, point_to_point
+from ...network import Cluster, collective, host_copy, point_to_point
 from ...parallel import Job, scheme_of
 from ...parallel.interleave import flat, interleaved
 from ...parallel.pipeline import Chunk
@@ -202,7 +202,7 @@ class TaskParts:
                 instruction.size_bytes * instruction.slices,
                 root=instruction.root,
                 algorithm=instruction.algorithm,
-                exchange=ExpertExchange(**tokens._asdict()) if tokens else None,
+                exchange=tokens,
             ).slice_of(instruction.slices)
             self._moves[key] = traffic.latency_s + traffic.fluid_s, groups.occupied_s(traffic, instruction.axis)
         return self._moves[key]

@@ -6,14 +6,13 @@ reduce: a sum is an exchange of partial results and a separate kernel. Kernels a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ..kinds import ALL_GATHER, ALL_TO_ALL, CollectiveKind
 from . import direct
-from .algorithm import ALGORITHMS, AlgorithmCandidate, CollectiveAlgorithm, ProtocolLine
-from .exchange import ExpertExchange
+from .algorithm import ALGORITHMS, CollectiveAlgorithm, ProtocolLine
 from .schedule import Group, Schedule
 
 
@@ -31,31 +30,21 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
     ]
 
 
-@dataclass(frozen=True)
-class Copies(CollectiveAlgorithm):
-    """An algorithm whose cost is the copy engine's latency and bandwidth."""
-
-    def candidates(
-        self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
-    ) -> list[AlgorithmCandidate]:
-        engine = group.cluster.node.copy_engine
-        return [
-            AlgorithmCandidate(
-                self.name,
-                schedule,
-                ProtocolLine(engine.latency.value * schedule.node_steps, schedule.fluid_s),
-                apart=True,
-            )
-            for schedule in self.schedules(group, kind)
-            if engine is not None
-        ]
+def cost(group: Group, kind: CollectiveKind, schedule: Schedule) -> ProtocolLine:
+    """The copy engine's latency and bandwidth."""
+    engine = group.cluster.node.copy_engine
+    assert engine is not None
+    return ProtocolLine(engine.latency.value * schedule.node_steps, schedule.fluid_s)
 
 
-ALGORITHM = ALGORITHMS.register(
-    Copies(
+COPY_ENGINES = ALGORITHMS.register(
+    CollectiveAlgorithm(
         "copy_engines",
         (ALL_GATHER.name, ALL_TO_ALL.name),
         "copy engines send to every peer, without slowing kernels; on nodes with a copy_engine",
         build,
+        cost,
+        apart=True,
+        needs="copy_engine",
     )
 )
