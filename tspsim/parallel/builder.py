@@ -122,8 +122,8 @@ class ProgramBuilder:
         return self._put(Launch(name, seconds, self._part(), self._layer, tuple(after), stream))
 
     def read_counts(self, after: Iterable[int]) -> None:
-        """The host launches what follows for as many rows as an expert got: it waits until it can read how many, where
-        the stack's does in training."""
+        """Write the host's wait for the rows of each expert, which later launches depend on, if the stack waits in
+        training."""
         if self._launches and self._job.training and self._job.work.stack.reads_counts:
             self.host("read counts of rows", 0.0, after=after)
 

@@ -24,7 +24,7 @@ class EngineLimits:
     tokens: PositiveCount
     sequences: PositiveCount
     but: Annotated[
-        tuple[str, ...], Field(description="words of names of GPUs that have the limits of less memory")
+        tuple[str, ...], Field(description="words in names of GPUs that have the limits of less memory")
     ] = ()
     source: Annotated[str, Field(max_length=2000, description="version and line, where it is not that of all")] = field(
         default="", compare=False
@@ -49,7 +49,7 @@ class Pages:
         Field(alias="attention", min_length=1, description="kinds of attention, as models name them"),
     ]
     source: Source = field(compare=False)
-    devices: Annotated[tuple[str, ...], Field(description="words of names of GPUs; all when left out")] = ()
+    devices: Annotated[tuple[str, ...], Field(description="words in names of GPUs; default: all")] = ()
     backend: Annotated[str, Field(max_length=200, description="as the engine calls it")] = ""
 
     def hold(self, kind: str, device: str) -> bool:
@@ -101,25 +101,27 @@ class StateRule:
     ]
     source: Source = field(compare=False)
     inflates: Annotated[
-        StrictBool, Field(description="a block of a layer with attention covers a state of another")
+        StrictBool, Field(description="a block of an attention layer covers a state of another layer")
     ] = False
     align: Annotated[
-        dict[str, PositiveInt], Field(description="kind of attention → tokens of which a block has a multiple")
+        dict[str, PositiveInt], Field(description="kind of attention → tokens that a block is a multiple of")
     ] = field(default_factory=dict)
     inside: Annotated[
         tuple[Pages, ...],
-        Field(description="kernels that write states from inside a piece, and what blocks are multiples of for them"),
+        Field(description="kernels that write states inside a piece, and the tokens that blocks are then multiples of"),
     ] = ()
     at: Annotated[Literal["pieces", "last", "every"], Field(description="which states of a prompt are kept")] = "pieces"
-    live: Annotated[PositiveInt, Field(description="states of a sequence that runs")] = 1
-    copies: Annotated[PositiveInt, Field(description="states of the pool for each sequence that may run")] = 1
+    live: Annotated[PositiveInt, Field(description="states of a running sequence")] = 1
+    copies: Annotated[PositiveInt, Field(description="states of the pool per sequence that may run")] = 1
     share: Annotated[float, Field(ge=0.0, le=100.0, description="memory of the pool over that of tokens")] = 0.0
     grid: Annotated[
         PositiveCount,
-        Field(description="tokens: pieces of prompts keep a state at a multiple; 0: at blocks"),
+        Field(description="prompts' pieces keep a state at multiples of so many tokens; 0: blocks"),
     ] = 0
-    decoding: Annotated[PositiveCount, Field(description="the same while answers are put out")] = 0
-    every: Annotated[PositiveCount, Field(description="tokens of a prompt behind which a state is kept besides")] = 0
+    decoding: Annotated[PositiveCount, Field(description="the same during decoding")] = 0
+    every: Annotated[
+        PositiveCount, Field(description="a state is also kept after every so many tokens of a prompt")
+    ] = 0
 
     def on(self, kind: str, device: str) -> StateRule:
         """The rule for models of a kind on GPUs of a name."""

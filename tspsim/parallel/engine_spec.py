@@ -33,14 +33,14 @@ def _families(stated: Stated[dict[str, int]]) -> Stated[dict[str, int]]:
 
 
 class EngineSpec(Strict):
-    """How a serving engine runs a model; what is left out costs nothing."""
+    """How a serving engine runs a model; what is not stated costs nothing."""
 
     kernels: Stated[str] | None = Field(None, description="first word of its kernels' libraries")
     libraries: dict[str, Stated[str]] = Field(
         {}, description="family and types → the library that it runs instead, by the first words of its name"
     )
     graphs: Graphs | None = None
-    saved: Expected[Seconds] | None = Field(None, description="what a graph saves of a product measured alone")
+    saved: Expected[Seconds] | None = Field(None, description="time that a graph saves of a product measured alone")
     saved_types: dict[str, Expected[Seconds]] = Field({}, description="type of operands → the same, if different")
     fused_quantising: Stated[tuple[str, ...]] | None = Field(
         None, description="types to which the kernel before a product casts its input"
@@ -63,9 +63,9 @@ class EngineSpec(Strict):
     skew: Expected[Seconds] | None = Field(None, description="wait in a collective per doubling of its ranks")
     skews: dict[str, Expected[Seconds]] = Field({}, description="device → the same, if different")
     front_end: Expected[Seconds] | None = Field(None, description="from arrival to schedule and first token to client")
-    hosts: dict[str, Expected[Factor]] = Field({}, description="device → how much slower its host is")
+    hosts: dict[str, Expected[Factor]] = Field({}, description="device → slowdown of its host")
     paces: tuple[Pace, ...] = Field(
-        (), description="kernels that take longer on some GPUs than measured ones: the first that holds"
+        (), description="kernels that take longer on some GPUs than measured; the first entry that applies"
     )
     memory: MemoryRule | None = None
     context: Expected[Bytes] | None = Field(None, description="memory of the runtime")
@@ -73,8 +73,8 @@ class EngineSpec(Strict):
     graph_memory: Expected[Bytes] | None = Field(None, description="memory of captured graphs")
     logit: Expected[BytesPerLogit] | None = Field(None, description="bytes per logit while the largest pass samples")
     block: Stated[PositiveInt] | None = Field(None, description="tokens of a block of the cache")
-    pages: tuple[Pages, ...] = Field((), description="where blocks have other tokens: the first that holds")
-    states: StateRule | None = Field(None, description="of linear attention: how they are kept")
+    pages: tuple[Pages, ...] = Field((), description="other sizes of blocks; the first entry that applies")
+    states: StateRule | None = Field(None, description="how states of linear attention are kept")
     context_workspace: Stated[PositiveCount] | None = Field(
         None, description="most tokens of cached latents expanded to keys and values at once; default: whole contexts"
     )
@@ -86,7 +86,7 @@ class EngineSpec(Strict):
     norms_all: Stated[StrictBool] | None = Field(
         None, description="the last norm is of all tokens of a pass, not only of those that output one"
     )
-    scheduler: Scheduler | None = Field(None, description="of requests, and options of it")
+    scheduler: Scheduler | None = Field(None, description="scheduler of requests, and its options")
 
     def engine(self, name: str) -> ServingEngine:
         """The facts as programs and capacities read them."""

@@ -29,13 +29,13 @@ Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
 
 
 class Pace(Expected[Factor]):
-    """How much longer some kernels take on some GPUs than the measured ones."""
+    """Factor by which kernels take longer on some GPUs than measured ones."""
 
     devices: tuple[str, ...] = Field(min_length=1, description="names of GPUs")
     kernels: tuple[str, ...] = Field(
-        (), description="types, classes of operators, `routed`, or several of them in a text; all when left out"
+        (), description="types, classes of operators, `routed`, or several of them in a text; default: all"
     )
-    least: Seconds = Field(0.0, ge=0.0, description="and none of them takes less")
+    least: Seconds = Field(0.0, ge=0.0, description="least time of each of these kernels")
 
     @field_validator("kernels")
     @classmethod

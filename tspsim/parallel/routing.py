@@ -20,7 +20,7 @@ LoadKind = Annotated[str, OneOf(lambda: ("balanced", "zipf", "dirichlet", "hot",
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-#: Loads whose shares a skew makes.
+#: Loads whose shares are set by a skew.
 SKEWED = ("zipf", "dirichlet")
 
 

@@ -61,7 +61,7 @@ class Prior(NamedTuple):
 NONE = Prior(0.0, 0.0, 0.0)
 
 
-#: A size, or from where on every so many.
+#: A size, or (start, stride).
 Size = PositiveInt | tuple[PositiveInt, PositiveInt]
 
 
@@ -82,15 +82,19 @@ class Graphs:
     #: Upper limit of the sizes; 0: none is captured.
     most: PositiveInt
     per_slot: Annotated[
-        PositiveInt | None, Field(description="at most so many times the sequences that may run at once")
+        PositiveInt | None, Field(description="largest size over the sequences that may run at once")
     ] = None
-    with_most: Annotated[StrictBool, Field(description="the largest is captured where the sizes leave it out")] = False
+    with_most: Annotated[
+        StrictBool, Field(description="the largest size is captured even if `sizes` leaves it out")
+    ] = False
     unit: Literal["tokens", "sequences"] = "tokens"
-    with_drafts: Annotated[tuple[Size, ...] | None, Field(description="sizes where drafts are verified, if others")] = (
-        None
-    )
+    with_drafts: Annotated[
+        tuple[Size, ...] | None, Field(description="sizes when drafts are verified, if different")
+    ] = None
     pads: Annotated[StrictBool, Field(description="smaller batches are padded to the next size")] = True
-    pieces: Annotated[StrictBool, Field(description="other passes run in pieces, to the same largest size")] = False
+    pieces: Annotated[
+        StrictBool, Field(description="other passes run as piecewise graphs, up to the same largest size")
+    ] = False
 
     def tokens(self, queries: int, slots: int | None) -> tuple[int, ...]:
         """Captured sizes in tokens, ascending, for ``queries`` per sequence and at most ``slots`` running sequences."""
@@ -146,7 +150,7 @@ class Scheduler:
 
     source: Source = field(compare=False)
     name: Annotated[str, Field(min_length=1, max_length=200)]
-    options: Annotated[dict[str, Any], Field(description="of the scheduler, by their real names")] = field(
+    options: Annotated[dict[str, Any], Field(description="options of the scheduler, by their real names")] = field(
         default_factory=dict
     )
     share: Annotated[str, Field(max_length=200, description="the engine's own name for its share of memory")] = ""
@@ -163,18 +167,16 @@ class Selection:
         "Choosing experts by biased sigmoids where the engine's one kernel for it does not take their number."
     )
 
-    per_group: Annotated[
-        PositiveInt, Field(description="experts of a group that it takes, in powers of two altogether")
-    ]
-    kernels: Annotated[PositiveInt, Field(description="that run instead")]
-    each: Annotated[Expected[Seconds], Field(description="time of one in a graph")]
+    per_group: Annotated[PositiveInt, Field(description="experts of a group that it takes, powers of two in all")]
+    kernels: Annotated[PositiveInt, Field(description="kernels that run instead")]
+    each: Annotated[Expected[Seconds], Field(description="time of one of them in a graph")]
     source: Source = field(compare=False)
     counts: Annotated[tuple[PositiveInt, ...], Field(description="further numbers of experts that have a kernel")] = ()
     but: Annotated[
-        tuple[str, ...], Field(description="words of names of GPUs on which one kernel takes any number")
+        tuple[str, ...], Field(description="words in names of GPUs on which one kernel takes any number")
     ] = ()
     gate: Annotated[
-        PositiveCount, Field(description="kernels of a gate of shared experts, and of their sum with the others")
+        PositiveCount, Field(description="kernels of a gate of shared experts, and of the sum with the others")
     ] = 0
 
     def several(self, experts: Experts) -> int:

@@ -52,7 +52,7 @@ def _roles(stated: Stated[dict[str, float]]) -> Stated[dict[str, float]]:
     return stated
 
 
-#: By the role of an operator, and what it computes where that is no output (:func:`tspsim.parallel.stack.launch_name`).
+#: Kernels launched per operator, by its name (:func:`tspsim.parallel.stack.launch_name`).
 Launched = Annotated[Stated[dict[str, Launches]], AfterValidator(_roles)]
 
 
@@ -67,9 +67,9 @@ class VersionSpec(EngineSpec):
     kernel: Expected[Seconds] | None = Field(None, description="host time of a kernel")
     collective: Expected[Seconds] | None = Field(None, description="host time of a collective")
     collective_per_rank: Expected[Seconds] | None = Field(None, description="host time of a collective per other rank")
-    expert: Stated[Seconds] | None = Field(None, description="of each local expert in a product of experts")
-    role_launches: Launched | None = Field(None, description="of operators that are launched otherwise")
-    reads_counts: Stated[StrictBool] | None = Field(None, description="whether it reads how many rows experts got")
+    expert: Stated[Seconds] | None = Field(None, description="host time per local expert")
+    role_launches: Launched | None = Field(None, description="launches that differ in this version")
+    reads_counts: Stated[StrictBool] | None = Field(None, description="host waits to read rows per expert")
     spread: Stated[tuple[Lower, Upper]] | None = Field(
         None, description="90 % interval of measured step time over the simulated one"
     )
@@ -87,21 +87,21 @@ class StackSpec(Strict):
     message: Expected[Seconds] | None = Field(None, description="host time of a message")
     collective_per_rank: Expected[Seconds] | None = Field(None, description="host time of a collective per other rank")
     expert: Stated[Seconds] | None = Field(None, description="host time per local expert of a product of experts")
-    role_launches: Launched | None = Field(None, description="role of an operator → kernels that it launches for one")
+    role_launches: Launched | None = Field(None, description="operator by role → kernels launched for one")
     cast_launches: Stated[Launches] | None = Field(
-        None, description="kernels more that scale and cast what a product in eight bits or fewer reads"
+        None, description="further kernels that scale and cast the operands of a product in eight bits or fewer"
     )
     exchange_launches: Stated[tuple[Launches, Launches]] | None = Field(
-        None, description="kernels launched for an all-to-all with experts: a library's, a plain one"
+        None, description="kernels launched for an all-to-all with experts: by a library, by a plain all-to-all"
     )
     reads_counts: Stated[StrictBool] | None = Field(
-        None, description="in training the host waits behind a choice of experts to read how many rows each got"
+        None, description="in training the host waits after a choice of experts to read the rows of each"
     )
     ahead_without_experts: Stated[StrictBool] | None = Field(
-        None, description="of models without routed experts the host is ahead of the device: no launch of theirs counts"
+        None, description="for models without routed experts the host runs ahead of the device: launches cost nothing"
     )
     queues_chunks: Stated[StrictBool] | None = Field(
-        None, description="with several chunks a stage, the device alone waits for what other stages send"
+        None, description="with several chunks per stage, the device alone waits for messages of other stages"
     )
     traffic_factor: Stated[Factor] | None = Field(None, description="bytes of unfused kernels over fused ones")
     loss_factor: Stated[Factor] | None = Field(None, description="bytes of the loss and its gradient over a fused one")
@@ -146,18 +146,18 @@ class StackSpec(Strict):
     reduced_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="per gradient, into the sum's buffer")
     norm_tensors: Stated[tuple[Tensors, Tensors, Tensors]] | None = Field(
         None,
-        description="of the residual stream read and written around a norm: forward, again, backward; 4 in one kernel",
+        description="tensors of the residual stream moved by a norm: forward, recomputed, backward; 4 in one kernel",
     )
     casts_apart: Stated[StrictBool] | None = Field(
-        None, description="what products in eight bits read is cast, and turned, by kernels of its own"
+        None, description="separate kernels cast and transpose the operands of products in eight bits"
     )
     choice_kernels: Stated[tuple[Count, Count, Count, Count, Count]] | None = Field(
         None,
-        description="in which a token's experts are chosen where no one kernel does it: over all scores, over few"
-        " numbers, and searches of the best; in a backward over all scores, over few numbers",
+        description="kernels that choose a token's experts if no single one does: over all scores, over few numbers,"
+        " top-k searches; in a backward over all scores, over few numbers",
     )
     layout_token: Stated[Seconds] | None = Field(
-        None, description="a token of the kernel that counts the tokens for every rank before an exchange"
+        None, description="time per token of the kernel that counts tokens per destination rank before an exchange"
     )
     expert_bias_bytes: Stated[tuple[BytesPerWeight, BytesPerWeight, BytesPerWeight, BytesPerWeight]] | None = Field(
         None,

@@ -89,7 +89,7 @@ def waits_for_all(issued: Sequence[tuple[str, Sequence[int]]], place: int) -> bo
     return len(ended) == place
 
 
-# --- what a rank is told to do --------------------------------------------------------------------------------
+# --- instructions ---------------------------------------------------------------------------------------------
 
 #: Multiprocessors that an expert-parallel library takes unless told (those of DeepEP).
 MULTIPROCESSORS = 24

@@ -206,7 +206,7 @@ class Workload(Section):
         None, description="tokens per document packed into a sequence; default: one document"
     )
     adapters: Adapters | None = Field(None, description="low-rank adapters; the model itself is frozen")
-    stack: Name = Field("ideal", description="the software, from the catalog of stacks, or a YAML file")
+    stack: Name = Field("ideal", description="software stack, from the catalog of stacks, or a YAML file")
     engine: EngineOptions = Field(
         {},
         description="traffic: options of the serving engine by their own names, such as max_num_seqs; `policy` names "
@@ -216,8 +216,8 @@ class Workload(Section):
     runtime_reserve: Bytes = Field(
         float(2 * 2**30), description="memory per GPU for context, collective buffers, fragmentation; default 2 GiB"
     )
-    causal: StrictBool = Field(True, description="whether a token attends to those before it alone")
-    routing: ExpertRouting = Field(BALANCED, description="how evenly tokens fall on experts")
+    causal: StrictBool = Field(True, description="whether a token attends only to tokens before it")
+    routing: ExpertRouting = Field(BALANCED, description="balance of tokens over experts")
     multi_token: StrictBool = Field(False, description="train the model's modules for further tokens (MTP)")
 
     @model_validator(mode="after")
