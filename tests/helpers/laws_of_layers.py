@@ -61,8 +61,7 @@ def context(order: Order, rows: Sequence[Row]) -> Broken:
     attended goes back before it is multiplied on, and gradients that others add to before they are used."""
     backward = rows[0].phase == "backward"
     moved = [row for row in rows if row.on("context", "context by rail")]
-    last = max((row.place for row in rows if row.on("context", "context gradients", "context back")), default=0)
-    attended = [row for row in rows if row.attends or (row.empty and not (backward and row.place > last))]
+    attended = attends(rows)
     if not attended:
         return
     roles = (Role.OUTPUT,) if backward else (Role.QKV, Role.LATENT_KEYS_VALUES)
@@ -89,6 +88,13 @@ def context(order: Order, rows: Sequence[Row]) -> Broken:
     for number, move in enumerate(back, 1):
         if (move.instruction.to, move.instruction.source) != (-number, number):
             yield f"{move.name} goes elsewhere than home"
+
+
+def attends(rows: Sequence[Row]) -> list[Row]:
+    """Kernels that attend, and blocks of which a rank attends nothing; what only waits at the end is none."""
+    last = max((row.place for row in rows if row.on("context", "context gradients", "context back")), default=0)
+    backward = rows[0].phase == "backward"
+    return [row for row in rows if row.attends or (row.empty and not (backward and row.place > last))]
 
 
 def others(attended: Sequence[Row], count: int) -> list[Row]:

@@ -9,7 +9,20 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import ceil, inf
 
-from helpers.laws_of_layers import INWARD, ROUTED, back, besides, blocks, context, experts, state, steps, sums, weights
+from helpers.laws_of_layers import (
+    INWARD,
+    ROUTED,
+    attends,
+    back,
+    besides,
+    blocks,
+    context,
+    experts,
+    state,
+    steps,
+    sums,
+    weights,
+)
 from helpers.order import Broken, Order, Row, Visit
 
 from tspsim.network.kinds import KINDS
@@ -194,7 +207,7 @@ def hidden(order: Order, rows: Sequence[Row]) -> Broken:
     plan = order.job.plan
     if plan.overlap is False:
         return
-    attended = [row for row in rows if row.attends or (row.empty and row.phase != "backward")]
+    attended = attends(rows)
     dense = [row for row in rows if row.runs(Role.GATE_UP)]
     context_ = [row for row in rows if row.on("context") and not row.sums]
     routed = [row for row in rows if row.runs(*ROUTED)]
