@@ -21,7 +21,7 @@ from tspsim.network.announced import AnnouncedLink, AnnouncedNode, LentNode
 from tspsim.network.specs import LinkSpec, NodeSpec
 from tspsim.parallel import Adapters, ExpertRouting, Optimizer, Plan
 from tspsim.parallel.engine_memory import EngineLimits, MemoryRule, Pages, StateRule
-from tspsim.parallel.recomputed import Partly
+from tspsim.parallel.recomputed import PartialRecompute
 from tspsim.parallel.search_keys import ORDER, search_keys
 from tspsim.parallel.serving_engine import Graphs, Scheduler, Selection
 from tspsim.parallel.switches import OpenSwitches, PartlyRecomputed, Switches
@@ -31,7 +31,7 @@ from tspsim.steps import Streams
 
 PAIRS: tuple[tuple[type[Strict], type], ...] = (
     (PlanSpec, Switches),
-    (PartlyRecomputed, Partly),
+    (PartlyRecomputed, PartialRecompute),
     (ModelSpec, StatedFacts),
     (MoeSpec, Experts),
     (LatentSection, LatentAttention),

@@ -14,7 +14,7 @@ from ..model import Architecture
 from ..network import Routing
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .pipeline import PipelineOrder, order_of
-from .recomputed import KEPT, Partly
+from .recomputed import KEPT, PartialRecompute
 from .registries import SCHEME_FACTS
 from .switches import BESIDE, OpenSwitches, Switches
 
@@ -69,7 +69,7 @@ class Plan(OpenSwitches, Switches):
     degrees: Mapping[str, int]
     vpp: int = 1
     recomputation: str = field(default=KEPT, kw_only=True)
-    recomputed: Partly | None = None
+    recomputed: PartialRecompute | None = None
     algorithms: Mapping[str, str] = field(default_factory=dict)
     node_axes: tuple[str, ...] = ()
     rail_axes: tuple[str, ...] = ()
@@ -250,7 +250,7 @@ class Plan(OpenSwitches, Switches):
         return self.together.get(axis, self.degree(axis))
 
 
-def recomputation_keys(recomputation: str, partly: Partly | None) -> str | dict[str, Any]:
+def recomputation_keys(recomputation: str, partly: PartialRecompute | None) -> str | dict[str, Any]:
     """The recomputation of all layers or of some, as a scenario's plan states it."""
     if partly is None:
         return recomputation

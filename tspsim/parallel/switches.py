@@ -51,7 +51,7 @@ from .plan_keys import (
     ways_to_shard,
 )
 from .reasons import ANOTHER_QUESTION, CHANGES_NUMBERS, OWN_KERNELS
-from .recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
+from .recomputed import ATTENTION, CHEAP, FULL, KEPT, PartialRecompute
 from .search_rule import (
     SearchRule,
     divides_tokens,
@@ -80,7 +80,7 @@ Cut = Annotated[str, OneOf(lambda: ("heads", "blocks"))]
 Partition = Annotated[str, OneOf(lambda: ("zigzag", "contiguous"))]
 
 
-class PartlyRecomputed(Partly, Strict):
+class PartlyRecomputed(PartialRecompute, Strict):
     """Recomputation of some layers of every chunk: ``{what: full, layers: 12}``."""
 
     what: Literal["selective", "cheap", "full"] = Field(

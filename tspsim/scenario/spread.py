@@ -29,7 +29,7 @@ from ..parallel import CONTEXT_METHODS, SCHEMES, Option, mesh_axes, scheme_axes
 from ..parallel.feature import plan_options
 from ..parallel.plan import scheme_name
 from ..parallel.plan_keys import folds
-from ..parallel.recomputed import KEPT, Partly
+from ..parallel.recomputed import KEPT, PartialRecompute
 from ..parallel.search_rule import SearchRule, not_serving
 from ..parallel.switches import OpenSwitches, PartlyRecomputed, Switches
 from .section import MOST_RANKS, Degree, Section, refuse
@@ -207,11 +207,11 @@ class Spread(StatedSchedule):
         return int(getattr(self, axis, None) or 1)
 
     @property
-    def remade(self) -> tuple[str, Partly | None]:
+    def remade(self) -> tuple[str, PartialRecompute | None]:
         """What is recomputed, and in which layers if not in all."""
         stated = self.recomputation
         if isinstance(stated, PartlyRecomputed):
-            return stated.what, as_stated(stated, Partly)
+            return stated.what, as_stated(stated, PartialRecompute)
         return stated or KEPT, None
 
     def _spread(self) -> dict[str, int]:

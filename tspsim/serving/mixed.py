@@ -28,7 +28,7 @@ from ..model.attention.base import MOST_DECODED, Rows
 from ..operators import Role
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
-from ..program.layout import InstructionLayout, Thing
+from ..program.layout import InstructionLayout, StageCall
 from .carriers import RowConsumer, carrier_of
 from .compositions import BATCH, SECOND, CompositionChange, InstructionPart, StepComposition, compositions, part_by
 from .grid import TILE, Cells, KnotLine, TokenVectors
@@ -114,25 +114,25 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
     tokens, more = (sizes[-2], sizes[-1] - sizes[-2]) if sizes else (COMPARED, 1)
     if tokens - SECOND - BATCH * programs.query_len <= MOST_DECODED:
         return None
-    written: dict[CompositionChange | None, tuple[Job, list[Thing]]] = {}
+    written: dict[CompositionChange | None, tuple[Job, list[StageCall]]] = {}
     layouts: list[InstructionLayout] = []
     for change, work in compositions(kind, programs.query_len, more, tokens).items():
         jobs = programs.together(work)
         if len(jobs) != 1 or jobs[0].capture is not kind.captured or jobs[0].micro_batches > 1:
             return None
-        things, layout = programs.laid_out(jobs[0])
+        calls, layout = programs.laid_out(jobs[0])
         layouts.append(layout)
-        written[change] = jobs[0], things
+        written[change] = jobs[0], calls
     layout = layouts[0]
     if any(other is not layout for other in layouts):
         return None
     parts: list[InstructionPart] = []
     carriers: list[RowConsumer] = []
     _, first = written[None]
-    for index, thing in enumerate(first):
-        changed = {change for change, (_, its) in written.items() if its[index].does != thing.does and change}
+    for index, call in enumerate(first):
+        changed = {change for change, (_, its) in written.items() if its[index].key != call.key and change}
         part = part_by(changed, {change for change in written if change})
-        if part is InstructionPart.TOKENS and getattr(thing.what, "role", Role.OTHER).routed:
+        if part is InstructionPart.TOKENS and getattr(call.what, "role", Role.OTHER).routed:
             part = InstructionPart.EXPERTS
         if part in (None, InstructionPart.PROMPTS):
             carrier = carrier_of([job.rows for job, _ in written.values()], [its[index] for _, its in written.values()])
@@ -156,7 +156,7 @@ class Shape:
         sizes: tuple[int, ...],
         breakpoints: tuple[int, ...],
         layout: InstructionLayout,
-        things: list[Thing],
+        calls: list[StageCall],
         parts: tuple[InstructionPart, ...],
         carriers: Sequence[RowConsumer],
         kind: StepComposition,
@@ -177,8 +177,8 @@ class Shape:
         self._beside, self._before = programs.query_len if kind.decodes else 0, int(kind.cached)
         #: Tokens of the prompt chunk that accompanies the measured part.
         self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
-        self._last: dict[StepWork, list[Thing]] = {}
-        self._constant = layout.issued_s + self._sums(things, InstructionPart.NOTHING)
+        self._last: dict[StepWork, list[StageCall]] = {}
+        self._constant = layout.issued_s + self._sums(calls, InstructionPart.NOTHING)
         smallest = self._written(self._work(MOST_DECODED + 1 if not sizes else sizes[0] + MOST_DECODED))
         least = self._least = sum(float(self._sums(smallest, part)[0]) for part in InstructionPart)
         first = self._beside + MOST_DECODED + 1
@@ -250,32 +250,32 @@ class Shape:
             (PromptChunk(tokens, self._before, outputs > batch * query_len),), (STANDING,) * batch, query_len
         )
 
-    def _written(self, work: StepWork) -> list[Thing]:
+    def _written(self, work: StepWork) -> list[StageCall]:
         if work not in self._last:
             # Consecutive calls ask for parts of the same programs.
             (job,) = self.programs.together(work)
-            self._last = {work: self._things(job), **dict(islice(self._last.items(), LAST))}
+            self._last = {work: self._calls(job), **dict(islice(self._last.items(), LAST))}
         return self._last[work]
 
-    def _things(self, job: Job) -> list[Thing]:
+    def _calls(self, job: Job) -> list[StageCall]:
         """The kernel calls of a step of this shape."""
-        things, layout = self.programs.laid_out(job)
+        calls, layout = self.programs.laid_out(job)
         if layout is not self.layout:
             raise UnlikeError
-        return things
+        return calls
 
     def _of_experts(self, tokens: int) -> Floats:
         """Seconds of the part that depends on expert tokens, with ``tokens`` per replica, in a small step."""
         work = self._work(self._piece)
         (job,) = self.programs.together(work, tokens / work.tokens)
-        return self._sums(self._things(job), InstructionPart.EXPERTS)
+        return self._sums(self._calls(job), InstructionPart.EXPERTS)
 
     def _part(self, part: InstructionPart, work: StepWork) -> Floats:
         return self._sums(self._written(work), part)
 
-    def _sums(self, things: list[Thing], part: InstructionPart) -> Floats:
+    def _sums(self, calls: list[StageCall], part: InstructionPart) -> Floats:
         """For every position, the seconds of a part's instructions from there on."""
-        taken_s = self.programs.taken_s([things[i] for i in self._where[part]], self.kind.captured)
+        taken_s = self.programs.taken_s([calls[i] for i in self._where[part]], self.kind.captured)
         assert taken_s is not None
         sums: Floats = self._follows[part] @ np.array(taken_s)
         return sums

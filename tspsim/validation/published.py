@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tspsim.base import catalog
 from tspsim.base.errors import InputError
 from tspsim.model import Architecture, load_model
-from tspsim.parallel.recomputed import Partly
+from tspsim.parallel.recomputed import PartialRecompute
 
 from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
@@ -276,14 +276,14 @@ def recomputation_of(text: str) -> str | None:
     return None
 
 
-def recomputed_of(text: str) -> Partly | None:
+def recomputed_of(text: str) -> PartialRecompute | None:
     """The part of the layers that is recomputed, from a source's words; None if it is not a part.
 
     >>> recomputed_of("full block, 5 layers"), recomputed_of("full uniform 1")
-    (Partly(layers=5, method='block'), None)
+    (PartialRecompute(layers=5, method='block'), None)
     """
     match = re.search(r"full block, (\d+) layers", text.strip().lower())
-    return Partly(int(match.group(1))) if match else None
+    return PartialRecompute(int(match.group(1))) if match else None
 
 
 def metric_of(row: Row, run: Run, step: Predicted) -> Callable[[float], float]:

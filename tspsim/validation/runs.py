@@ -22,7 +22,7 @@ from tspsim.network.load import usual_node
 from tspsim.operators import element_bytes
 from tspsim.parallel import peak_bytes
 from tspsim.parallel.plan import recomputation_keys
-from tspsim.parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
+from tspsim.parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, PartialRecompute
 from tspsim.parallel.state.memory import stage_memory
 from tspsim.scenario import load
 from tspsim.step.description import range_of
@@ -68,7 +68,7 @@ class Run:
     expert_overlap: str = "none"
     zero: int = 0
     recomputation: str | None = None
-    recomputed: Partly | None = None
+    recomputed: PartialRecompute | None = None
     activation_store: str | None = None
     sequence_regions: bool = False
     exchange: str = "ring"
@@ -165,11 +165,11 @@ def _policies(run: Run) -> Iterator[Run]:
     job, visible = question.job(question.plans[0]), question.device.visible_memory_bytes
 
     def fits(layers: int) -> bool:
-        return peak_bytes(replace(job, plan=replace(job.plan, recomputed=Partly(layers)))) <= visible
+        return peak_bytes(replace(job, plan=replace(job.plan, recomputed=PartialRecompute(layers)))) <= visible
 
     fewest = 1 + bisect.bisect_left(range(1, max(job.chunk_sizes)), True, key=fits)
     if fewest < max(job.chunk_sizes):
-        yield replace(run, recomputation=FULL, recomputed=Partly(fewest))
+        yield replace(run, recomputation=FULL, recomputed=PartialRecompute(fewest))
     yield replace(run, recomputation=FULL)
 
 

@@ -41,7 +41,7 @@ from ...parallel.choices import schedules_of, with_defaults
 from ...parallel.lengths import OFFLOAD_FROM
 from ...parallel.pipeline import ORDERS, Pipeline
 from ...parallel.rank_groups import replica_axis
-from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
+from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, PartialRecompute
 from ...parallel.search_keys import not_searched, searched_keys, ways_of
 from ...parallel.search_rule import SearchRule
 from ...program.instructions import Mesh
@@ -355,7 +355,7 @@ class Space:
         narrow = element_bytes(job.work.precision) < 2.0
         stores = [name for name in ACTIVATION_STORES if name != WIDE.name] if narrow else []
         ways: list[Callable[[int], Plan]] = [
-            lambda layers: replace(plan, recomputation=FULL, recomputed=Partly(layers)),
+            lambda layers: replace(plan, recomputation=FULL, recomputed=PartialRecompute(layers)),
             *([lambda layers: replace(plan, offload_layers=layers)] if self.work.host_bytes_per_s else []),
         ]
 
