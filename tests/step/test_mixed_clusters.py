@@ -134,7 +134,7 @@ def test_folded_equals_every_rank_on_two_devices() -> None:
     [
         ((None, "mi325x"), "mi300x", "mi325x is faster in memory"),
         ((None, "mi355x"), "mi300x", "links in nodes of mi355x are faster"),
-        ((None, "h100"), "mi355x", "joined otherwise"),
+        ((None, "h100"), "mi355x", "other links"),
         ((None, "mi356x"), "mi355x", "unknown device"),
     ],
 )

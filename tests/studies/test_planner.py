@@ -366,7 +366,7 @@ def test_what_was_simulated_before_ctrl_c_is_not_lost(model: str, monkeypatch: p
 
     def interrupted(questions: Any, executor: Any, ask: Any) -> Any:
         for question in questions:
-            asked.append(question.scenario.plans[0].name)
+            asked.append(question.asked.plans[0].name)
             if len(asked) == 2:
                 raise KeyboardInterrupt
             yield ask([question])

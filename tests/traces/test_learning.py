@@ -47,7 +47,7 @@ def test_a_slower_machine_is_learnt_and_the_other_batch_follows(runs: list[tuple
     factors = {fit.operator: (fit.start_us, fit.factor) for fit in found.fits}
     # What was fitted takes the place of the pace that SGLang's kernels have on this device.
     stack = look_up(tspsim.load(scenario(16))).work.stack
-    pace = next(each.factor for each in stack.engine.paces if each.kernels == ("bf16",))
+    pace = next(each.value for each in stack.engine.paces if each.kernels == ("bf16",))
     assert factors["DecodeAttention"][1] == pytest.approx(1.2 * pace, rel=0.1) and pace > 1.0
     for check in found.checks:
         assert abs(check.before_s / check.measured_s - 1.0) > 0.2

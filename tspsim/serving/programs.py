@@ -127,16 +127,19 @@ class StepPrograms:
 
     def job(self, step: Step, load: Load) -> Job:
         """One step of the plan, with the schedule of a typical one."""
-        question = self.question
-        if step.name not in self._plans:
-            work = replace(question.work, pass_=step.name, load=self._typical(step))
-            chosen = scheduled(replace(question, work=work), self.plan)
-            check(chosen)
-            self._plans[step.name] = chosen.plan
-        plan = self._plans[step.name]
+        question, plan = self.question, self._plan_of(step)
         if plan.hiding.halves and load.batch + load.prompts < 2:
             plan = once_a_plan(self._unhidden, plan, expert_overlap=ALONE)
         return Job(question.model, plan, replace(question.work, pass_=step.name, load=load))
+
+    def _plan_of(self, step: Step) -> Plan:
+        """The plan with the schedule of a typical step."""
+        if step.name not in self._plans:
+            work = replace(self.question.work, pass_=step.name, load=self._typical(step))
+            chosen = scheduled(replace(self.question, work=work), self.plan)
+            check(chosen)
+            self._plans[step.name] = chosen.plan
+        return self._plans[step.name]
 
     def _typical(self, step: Step) -> Load:
         longest = self.question.model.max_context or TYPICAL_CONTEXT
@@ -206,7 +209,7 @@ class StepPrograms:
 
     def _alone(self, piece: Piece, expert_share: float) -> Job:
         """A chunk whose tokens ranks divide evenly, with padding."""
-        plan = self._plans[PREFILL_STEP.name]
+        plan = self._plan_of(PREFILL_STEP)
         parts = plan.token_shards * (2 if plan.partition == "zigzag" else 1)
         tokens = -(-piece.query_tokens // parts) * parts
         load = Load(prompts=1, prompt=tokens, cached=piece.context_tokens, expert_share=expert_share)
