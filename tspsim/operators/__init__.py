@@ -9,6 +9,7 @@ layer is its :class:`Role`; ``name`` is for people, and nothing depends on it.
 """
 
 from .base import MEMORY_BOUND_OPS, ChoiceKernels, Computes, MemoryBound, Operator, Role, Sharding
+from .batch import BatchQuantity
 from .dtypes import DTYPES, DataType, element_bytes, kindred_of, multiplied_as, weight_bytes, widened_to
 from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
@@ -21,6 +22,7 @@ __all__ = [
     "MEMORY_BOUND_OPS",
     "AbsorbProduct",
     "Attention",
+    "BatchQuantity",
     "BestOf",
     "ChoiceKernels",
     "Computes",

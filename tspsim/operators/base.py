@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from ..base.quick import quick
+from .batch import BatchQuantity
 
 
 class Sharding(StrEnum):
@@ -78,6 +79,9 @@ class Operator(ABC):
     __slots__ = ("_hash",)
     #: The family that breakdowns and ranges count it to: ``gemm``, ``attention``, ``memory_bound``, or one's own.
     kind: ClassVar[str] = "other"
+    #: In attention of a serving step: what its size depends on, unless the kind of attention says otherwise
+    #: (:meth:`tspsim.model.attention.base.AttentionKind.reads`).
+    reads: ClassVar[BatchQuantity] = BatchQuantity.ROWS
     #: For display alone.
     name: str = "operator"
     #: What it is in the layer.
@@ -151,6 +155,7 @@ class BehindCache:
     """What attention of a few queries a sequence over a cache has: ``rows`` of (context tokens, sequences)."""
 
     __slots__ = ()
+    reads: ClassVar[BatchQuantity] = BatchQuantity.DECODING
     rows: tuple[tuple[int, int], ...]
     queries: int
 
@@ -196,6 +201,7 @@ class MemoryBound(Operator):
     computes: Computes = Computes.OUTPUT
 
     kind = "memory_bound"
+    reads = BatchQuantity.TOKENS
 
     @property
     def flops(self) -> float:

@@ -6,13 +6,14 @@ frozen weights, casts of kept activations, the stack.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from ..model.layer import gradients
-from ..operators import Gemm, Operator, Part
+from ..operators import BatchQuantity, Gemm, Operator, Part
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive, Tokens
 from . import hyper_connections
 from .job import Job
@@ -72,6 +73,7 @@ class ProgramBuilder:
     border of a run of layers: streams carry the order there. ``recomputing`` is set while a layer's forward is repeated
     for its backward, ``further_token`` in an MTP module, ``weight_gradients`` cleared while they are deferred;
     ``exchanged_gradients`` are a layer's instructions that bring its weights' gradients to their owners.
+    ``sized_by`` is what the sizes of a serving step's instructions depend on, until :meth:`sized` changes it.
     ``coordinates`` are the positions of the program's ranks on the axes along which programs differ; ``capture`` is the
     part of the pass that runs as graphs; ``renamed`` maps axes to those that replace them.
     """
@@ -86,6 +88,8 @@ class ProgramBuilder:
         self._ranks: dict[str, int] = {}
         self._launches = job.work.stack.launches(experts=job.model.experts is not None)
         self.part = ""
+        self.sized_by = BatchQuantity.TOKENS
+        self._serves = job.step.serves
         self.capture = job.capture
         self._items: list[Instruction | Repeat] = []
         self._length = 0
@@ -106,13 +110,38 @@ class ProgramBuilder:
         after: Iterable[int] = (),
         stream: str = "compute",
         slice_of: Slice = WHOLE,
+        reads: Callable[[Operator], BatchQuantity] | None = None,
     ) -> int:
-        """Kernels; or one slice of each, launched with the first."""
-        kernels = self._lower(operators)
+        """Kernels; or one slice of each, launched with the first. ``reads``: what an operator's size depends on."""
+        if self._serves:
+            kernels, sized_by = self._lower_sized(operators, reads or self._sized_by)
+        else:
+            kernels, sized_by = self._lower(operators), ()
         if slice_of.of > 1:
             kernels = tuple(Part(kernel, slice_of.of) for kernel in kernels)
-        step = Compute(kernels, name, self._part(), self._layer, tuple(after), stream)
+        step = Compute(kernels, name, self._part(), self._layer, tuple(after), stream, sized_by)
         return self._put(step) if slice_of.number else self._add(step)
+
+    def _lower_sized(
+        self, operators: Sequence[Operator], reads: Callable[[Operator], BatchQuantity]
+    ) -> tuple[tuple[Operator, ...], tuple[BatchQuantity, ...]]:
+        """Kernels, and what their sizes depend on: what that of the operator does which they are of."""
+        kernels, sized_by = list[Operator](), list[BatchQuantity]()
+        for operator in operators:
+            lowered = self._lower((operator,))
+            kernels += lowered
+            sized_by += [reads(operator)] * len(lowered)
+        return tuple(kernels), tuple(sized_by)
+
+    def _sized_by(self, operator: Operator) -> BatchQuantity:
+        return self.sized_by
+
+    @contextmanager
+    def sized(self, quantity: BatchQuantity) -> Iterator[None]:
+        """Sizes of what is written inside depend on ``quantity``."""
+        before, self.sized_by = self.sized_by, quantity
+        yield
+        self.sized_by = before
 
     def host(self, name: str, seconds: float, *, after: Iterable[int] = (), stream: str = "host") -> int:
         """Work of the host that kernels and transfers may wait for."""
@@ -164,6 +193,7 @@ class ProgramBuilder:
             stream or "communication",
             tokens,
             slice_of.of,
+            self.sized_by,
         )
         return self._put(moved) if slice_of.number else self._add(moved)
 

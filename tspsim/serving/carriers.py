@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -75,9 +75,9 @@ WHOLE: tuple[OperatorField, ...] = (
 )
 
 
-def carrier_of(passes: Sequence[Rows], things: Sequence[Thing]) -> RowConsumer | None:
-    """The field in which operators read whole rows of their passes; None where there is none."""
+def carrier_of(rows: Rows, thing: Thing) -> RowConsumer | None:
+    """The field in which an operator reads whole rows of its pass; None where there is none."""
     for field in WHOLE:
-        if all(field.are_of(thing.what, rows) for rows, thing in zip(passes, things, strict=True)):
-            return RowConsumer(things[0], field)
+        if field.are_of(thing.what, rows):
+            return RowConsumer(thing, field)
     return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...base.errors import InputError
 from ...base.registry import Registry
-from ...operators import DTYPES, Gemm, Operator, Role
+from ...operators import DTYPES, BatchQuantity, Gemm, Operator, Role
 from ...operators.dtypes import caches
 from ..parts import Block, Dimensions, WeightClass
 from ..shard import ServingShard, Shard
@@ -195,6 +195,11 @@ class AttentionKind(ABC):
     @abstractmethod
     def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """Attention over the cache."""
+
+    def reads(self, operator: Operator) -> BatchQuantity:
+        """What of a pass the size of one of these operators depends on. Of what reads
+        :attr:`~tspsim.operators.BatchQuantity.ROWS`, no part of a step's time has a table."""
+        return operator.reads
 
     def choose(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """Of :meth:`attend`, what says which tokens are attended: nothing where all are."""
