@@ -244,6 +244,7 @@ class ProgramBuilder:
                 self._layer,
                 after,
                 f"{stream} {direction}",
+                self.sized_by,
             )
         )
 
@@ -266,6 +267,7 @@ class ProgramBuilder:
                 layer=self._layer,
                 after=tuple(after),
                 stream=stream or "communication",
+                sized_by=self.sized_by,
             )
         )
 

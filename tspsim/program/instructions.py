@@ -198,12 +198,14 @@ class SendReceive:
     layer: int = -1
     after: tuple[int, ...] = ()
     stream: str = "communication"
+    #: In a serving step: what its size depends on.
+    sized_by: BatchQuantity = BatchQuantity.TOKENS
 
     def at(self, layer: int, after: tuple[int, ...]) -> SendReceive:
         """A copy in another layer, with other dependencies."""
         return SendReceive(
             self.axis, self.size_bytes, self.name, self.to, self.source, self.wrap, self.part, layer, after,
-            self.stream,
+            self.stream, self.sized_by,
         )  # fmt: skip
 
 

@@ -89,10 +89,8 @@ def quantities(stages: Sequence[Program]) -> list[BatchQuantity]:
         for instruction, _ in program.counted():
             if isinstance(instruction, Compute):
                 every += instruction.sized_by
-            elif isinstance(instruction, Collective):
+            elif isinstance(instruction, MOVES) and timed(instruction):
                 every.append(instruction.sized_by)
-            else:
-                every += [BatchQuantity.TOKENS] * len(timed(instruction))
     return every
 
 
