@@ -89,7 +89,6 @@ class ProgramBuilder:
         self._launches = job.work.stack.launches(experts=job.model.experts is not None)
         self.part = ""
         self.sized_by = BatchQuantity.TOKENS
-        self._serves = job.step.serves
         self.capture = job.capture
         self._items: list[Instruction | Repeat] = []
         self._length = 0
@@ -113,16 +112,17 @@ class ProgramBuilder:
         reads: Callable[[Operator], BatchQuantity] | None = None,
     ) -> int:
         """Kernels; or one slice of each, launched with the first. ``reads``: what an operator's size depends on."""
-        if self._serves:
-            kernels, sized_by = self._lower_sized(operators, reads or self._sized_by)
+        if reads is None:
+            kernels = self._lower(operators)
+            sized_by = (self.sized_by,) * len(kernels)
         else:
-            kernels, sized_by = self._lower(operators), ()
+            kernels, sized_by = self._lower_each(operators, reads)
         if slice_of.of > 1:
             kernels = tuple(Part(kernel, slice_of.of) for kernel in kernels)
         step = Compute(kernels, name, self._part(), self._layer, tuple(after), stream, sized_by)
         return self._put(step) if slice_of.number else self._add(step)
 
-    def _lower_sized(
+    def _lower_each(
         self, operators: Sequence[Operator], reads: Callable[[Operator], BatchQuantity]
     ) -> tuple[tuple[Operator, ...], tuple[BatchQuantity, ...]]:
         """Kernels, and what their sizes depend on: what that of the operator does which they are of."""
@@ -132,9 +132,6 @@ class ProgramBuilder:
             kernels += lowered
             sized_by += [reads(operator)] * len(lowered)
         return tuple(kernels), tuple(sized_by)
-
-    def _sized_by(self, operator: Operator) -> BatchQuantity:
-        return self.sized_by
 
     @contextmanager
     def sized(self, quantity: BatchQuantity) -> Iterator[None]:

@@ -235,29 +235,31 @@ class StepPrograms:
 
     def written_out(self, job: Job) -> tuple[LaidOut, Sequence[Job]]:
         """The same from programs written for this job, and the jobs of their passes."""
-        layout, stages, passes = self._layout(job)
-        return LaidOut(layout.different(flattened(stages)[1]), layout), passes
+        layout, every, _, passes = self._looked_up(job)
+        return LaidOut(layout.different(every), layout), passes
 
     def quantities(self, job: Job) -> list[BatchQuantity]:
         """What the size of each of the different kernel calls depends on."""
-        layout, stages, _ = self._layout(job)
+        layout, _, stages, _ = self._looked_up(job)
         every = quantities(stages)
         return [every[index] for index, _ in layout.where]
 
-    def _layout(self, job: Job) -> tuple[InstructionLayout, list[Program], Sequence[Job]]:
-        """The layout of a job's programs, those in which its instructions are looked up, and the jobs of passes."""
+    def _looked_up(self, job: Job) -> tuple[InstructionLayout, list[Timed], list[Program], Sequence[Job]]:
+        """The layout of a job's programs; the kernels and transfers in which it is looked up, their programs and the
+        jobs of their passes."""
         shorter, passes = self._shorter(job)
-        key = job.capture, flattened(shorter)[0]
+        form, every = flattened(shorter)
+        key = job.capture, form
         if key not in self._layouts:
             self._layouts[key] = InstructionLayout.of(self.written_of(job)[0], shorter)
         layout = self._layouts[key]
         if layout is not None:
-            return layout, shorter, passes
+            return layout, every, shorter, passes
         # Some of its instructions are not in the shorter program.
         whole, passes = self.written_of(job)
         layout = InstructionLayout.of(whole, whole)
         assert layout is not None
-        return layout, whole, passes
+        return layout, flattened(whole)[1], whole, passes
 
     def _shorter(self, job: Job) -> WrittenPasses:
         """The programs with the fewest layers that contain all kinds. With a pipeline, all layers."""
