@@ -16,4 +16,5 @@ class BatchQuantity(Enum):
     CACHED = "tokens of prompts that were there before"
     LENGTHS = "tokens that prompts have, together"
     PROMPTS = "prompts, each with its tokens and those before them"
+    BENT_PROMPTS = "the same, of which attention reads a window, or chunks"
     ROWS = "all rows of the pass"

@@ -127,7 +127,9 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
         part = kind.quantity(quantity)
         if part is BatchQuantity.TOKENS and getattr(thing.what, "role", Role.OTHER).routed:
             part = BatchQuantity.EXPERTS
-        if part in (BatchQuantity.PROMPTS, BatchQuantity.ROWS):
+        if part is BatchQuantity.BENT_PROMPTS:
+            part = BatchQuantity.PROMPTS
+        elif part in (BatchQuantity.PROMPTS, BatchQuantity.ROWS):
             carrier = carrier_of(job.rows, thing)
             if carrier is not None:
                 part = BatchQuantity.ROWS

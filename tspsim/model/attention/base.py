@@ -196,8 +196,8 @@ class AttentionKind(ABC):
     def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """Attention over the cache."""
 
-    def reads(self, operator: Operator) -> BatchQuantity:
-        """What of a pass the size of one of these operators depends on. Of what reads
+    def reads(self, operator: Operator, block: Block) -> BatchQuantity:
+        """What of a pass the size of one of these operators of a layer depends on. Of what reads
         :attr:`~tspsim.operators.BatchQuantity.ROWS`, no part of a step's time has a table."""
         return operator.reads
 

@@ -107,7 +107,7 @@ class Chosen(Latent):
     def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         return *self.choose(layer, rows), *self.attend_chosen(layer, rows)
 
-    def reads(self, operator: Operator) -> BatchQuantity:
+    def reads(self, operator: Operator, block: Block) -> BatchQuantity:
         """Prompts absorb keys and values too."""
         return operator.reads
 

@@ -103,7 +103,7 @@ class Latent(AttentionKind):
             )
         return tuple(operators)
 
-    def reads(self, operator: Operator) -> BatchQuantity:
+    def reads(self, operator: Operator, block: Block) -> BatchQuantity:
         """Keys and values are made of all tokens of prompts; sequences that decode absorb them."""
         if isinstance(operator, AbsorbProduct):
             return BatchQuantity.DECODING

@@ -73,7 +73,7 @@ class Linear(AttentionKind):
             for part in _kernels(rows)
         )
 
-    def reads(self, operator: Operator) -> BatchQuantity:
+    def reads(self, operator: Operator, block: Block) -> BatchQuantity:
         """One kernel has the prompts and one the sequences that decode (:func:`_kernels`)."""
         if not isinstance(operator, DeltaScan | ShortConvolution):
             return operator.reads

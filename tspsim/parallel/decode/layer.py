@@ -71,9 +71,8 @@ def serve_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str)
     entered, projected = project(builder, job, layer, share, axis, before)
     attended = attending(job, attend)(builder, job, layer, share, [projected])
     output = of_shards(layer, share.own)
-    kind = layer.attention_kind
-    leaving_heads = operators_of(job, output, kind.leave)
-    done = builder.compute("output projection", *leaving_heads, after=attended, reads=kind.reads)
+    leaving_heads = operators_of(job, output, layer.attention_kind.leave)
+    done = builder.compute("output projection", *leaving_heads, after=attended, reads=layer.reads)
     residual = residual_of(job.plan)
     reduced = sum_rows(builder, job, axis, done, "sum attention", sums=residual.sums_attention)
     first, leaving = mlp(builder, job, layer, axis, [] if residual.late else [reduced])
@@ -101,7 +100,7 @@ def project(
 
     def flush(name: str) -> None:
         nonlocal first, ready, waiting
-        ready = [builder.compute(name, *waiting, after=ready, reads=kind.reads)]
+        ready = [builder.compute(name, *waiting, after=ready, reads=layer.reads)]
         first = ready[0] if first < 0 else first
         waiting = []
 
@@ -136,18 +135,24 @@ def attend(builder: ProgramBuilder, job: Job, layer: ServingLayer, share: Contex
     if share.ranks == 1:
         branches = job.work.load.streams.branches
         kernels = attend_branches(job, own) if branches else operators_of(job, own, kind.attend)
-        return [builder.compute("attention", *kernels, after=after, reads=kind.reads)]
+        return [builder.compute("attention", *kernels, after=after, reads=layer.reads)]
     prompts, decodes = prefilled(rows), decoded(rows)
     if prompts:
         with builder.sized(BatchQuantity.READ):
             hand_on_entries(builder, Partial(share, layer, prompts, index_exchange_of(job.plan)), after)
-        with builder.sized(BatchQuantity.PROMPTS):
-            after = [builder.compute("attention of prompts", *kind.attend(own, prompts), after=after)]
+        kernels = kind.attend(own, prompts)
+        after = [builder.compute("attention of prompts", *kernels, after=after, reads=of_prompts(layer))]
     if decodes:
         partial = Partial(share, layer, decodes, index_exchange_of(job.plan))
         with builder.sized(BatchQuantity.DECODING):
             after = exchange_of(job).attend(builder, partial, after)
     return after
+
+
+def of_prompts(layer: ServingLayer) -> Callable[[Operator], BatchQuantity]:
+    """What operators of attention of the prompts alone read."""
+    bent = BatchQuantity.BENT_PROMPTS
+    return lambda operator: bent if layer.reads(operator) is bent else BatchQuantity.PROMPTS
 
 
 def attend_branches(job: Job, own: ServingLayer) -> tuple[Operator, ...]:
