@@ -77,8 +77,8 @@ def amount(quantity: BatchQuantity, job: Job) -> object:
 def test_steps_with_as_much_of_a_quantity_have_the_same_instructions_of_it(
     model: str, plan: dict[str, Any], speculation: Speculation | None
 ) -> None:
-    # Where it norms the sampled tokens alone, and where all.
-    stack = "sglang" if model.startswith("qwen") else "vllm"
+    # One norms the sampled tokens alone, the other all.
+    stack = "ideal" if model.startswith("qwen") else "vllm"
     programs = programs_of(model, plan, speculation, stack)
     compared, unlike, written = Counter[BatchQuantity](), set[BatchQuantity](), []
     for work in some_works(programs.query_len):
