@@ -33,7 +33,7 @@ COMMON = {
     "cache_share": "part of L2 that keeps recently written operands",
     "cache_cost": "cost of a byte in L2, against HBM",
     "load_gb_per_s": "bytes/s that one compute unit can load",
-    "masked_keys": "masked keys that a block waits for nevertheless",
+    "masked_keys": "masked keys that a block computes anyway",
     "width_64": "rate at head_dim 64 against 128; likewise `width_192`, `width_256`, `width_512`",
 }
 #: How the page calls groups of families whose borrowed ranges widen alike.

@@ -55,8 +55,8 @@ def limits() -> str:
         assert engine is not None and engine.limits is not None and engine.scheduler is not None
         policy = POLICIES.get(engine.scheduler.name)
         found = policy.options.model_fields[policy.sequence_option].default is None
-        for row in sorted(engine.limits.value, key=lambda each: each.memory):
-            memory = f"from {row.memory / GIB:g} GiB" if row.memory else "any"
+        for row in sorted(engine.limits.value, key=lambda each: each.memory_bytes):
+            memory = f"from {row.memory_bytes / GIB:g} GiB" if row.memory_bytes else "any"
             memory += f", but {', '.join(row.but)}" if row.but else ""
             sequences = f"{row.sequences:,}" + (" a replica" if found else "")
             rows.append([f"`{name}`", memory, f"{row.tokens:,}", sequences, row.source or engine.limits.source])

@@ -32,7 +32,7 @@ PLAN = [
 ]  # fmt: skip
 #: What of a stack is fitted on rows of these tables (docs/stacks.md).
 FITTED = {
-    "megatron-core": "`expert`, on runs of Qwen3, DeepSeek, Moonlight",
+    "megatron-core": "none; `kernel`, on five runs that no table has",
     "nanotron": "130 of 418 runs",
     "nanotron@unmended": "one number on 10 runs",
     "llm-foundry": "45 of 88 runs",
@@ -41,8 +41,7 @@ FITTED = {
 }
 #: GPUs on whose rows a stack's numbers are fitted.
 FITTED_ON = {
-    "H100": "in part", "A100-40GB": "in part", "A100-80GB": "in part", "B200": "in part", "GB200": "in part",
-    "B300": "`expert` of models with experts", "GB300": "`expert` of models with experts",
+    "H100": "in part", "A100-40GB": "in part", "A100-80GB": "in part", "B200": "in part",
 }  # fmt: skip
 KINDS = ("dense", "experts", "adapters")
 #: GPUs of the bar on models with experts.

@@ -54,11 +54,16 @@ def pytest_collection(session: pytest.Session) -> None:
             importlib.import_module(path.stem)
 
 
+#: While modules are imported and tests collected everything stays: the garbage collector would look for nothing.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """What all modules hold stays until the end: the collector need not walk through it again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(1_000_000, 20, 20)
+    gc.enable()
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .answer.entries import entry_in_words
 from .answer.kinds import bounds as ceilings_of
-from .answer.kinds import simulate
+from .answer.kinds import of_one_job, simulate, sort_of
 from .answer.refusals import nothing_runs, placed
 from .answer.schema import schema
 from .base.catalog import FOLDERS, VERSION, Kind, describe_entry, kind_of
@@ -30,7 +29,7 @@ from .report.side_by_side import Comparison
 from .scenario import Scenario, load
 from .scenario import load_text as scenario_of_text
 from .step.bound import Bounds
-from .step.result import PlanResult, Result
+from .step.result import Result
 from .studies import Sweep, SweepInterruptedError, Table
 from .studies.best_plans import fleet_with_best, with_best
 from .studies.ceiling import beside_the_ceiling
@@ -47,6 +46,8 @@ from .studies.planner import (
 from .studies.planner.offers import part_of
 from .studies.planner.written import scenario_text
 from .studies.purchase.offers import expand_all
+from .studies.purchase.outcome import project_of
+from .studies.ratio import doubts, likely_ratio
 from .studies.searched import Searched
 from .validation.run import Validation
 from .validation.run import validate as score
@@ -181,11 +182,6 @@ def plan(
     return planned
 
 
-def sort_of(question: Asked | Mapping[str, Any]) -> str:
-    """The kind of schema that a question's file has: ``scenario`` or ``fleet``."""
-    return "fleet" if is_fleet(question) else "scenario"
-
-
 def load_text(text: str, file: str | Path) -> Asked:
     """Read and check the text of a question as if it stood in ``file``, which need not be there.
 
@@ -201,40 +197,11 @@ def load_text(text: str, file: str | Path) -> Asked:
     return fleet_of_text(text, file) if fleet else scenario_of_text(text, file)
 
 
-def of_one_job(question: Asked) -> Scenario:
-    """The scenario in a question for one job; raises InputError where it is a fleet's.
-
-    >>> of_one_job(load("tsp-8x-h100")).name
-    'tsp-8x-h100'
-    """
-    if isinstance(question, FleetQuestion):
-        raise InputError("asks for a fleet; this is of one job (a job of a fleet says plan: best)", key="jobs")
-    return question
-
-
 def fleet_figures(answer: Any) -> list[tuple[str, dict[str, Any], str]]:
     """Figures of a fleet's report, for other pages: title, the figure as Plotly takes it, caption."""
     from .report.fleet_page import drawn
 
     return drawn(answer)
-
-
-def project_of(question: Asked, answer: Any) -> dict[str, dict[str, Any]]:
-    """Cost of a question's ``project`` on its own machine, for each plan that ran: ``days``, ``gpu_hours``, ``usd`` by
-    basis, ``kwh``, and the ``run`` with its failures, as ``tspsim compare --json`` has them of offers. Empty where the
-    question has no project.
-
-    >>> work = {"model": "llama-3.1-8b", "pass": "forward", "sequence": "4Ki"}
-    >>> asked = {"name": "a", "cluster": {"device": "h100"}, "workload": work, "plans": [{"name": "TP8", "tp": 8}]}
-    >>> question = load(asked | {"project": {"tokens": "1G"}})
-    >>> sorted(project_of(question, simulate(question))["TP8"])
-    ['days', 'gpu_hours', 'kwh', 'run', 'usd']
-    """
-    if isinstance(question, FleetQuestion):
-        return {}
-    from .studies.purchase.outcome import outcomes
-
-    return {name: asdict(outcome) | {"days": outcome.days} for name, outcome in outcomes(question, answer).items()}
 
 
 def best_stated(question: Asked, progress: Progress | None = None) -> tuple[Asked, str]:
@@ -449,57 +416,3 @@ def _values(values: Sequence[object]) -> str:
     if isinstance(values, str):
         return values
     return ",".join(value if isinstance(value, str) else json.dumps(value) for value in values)
-
-
-def likely_ratio(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, tuple[float, float] | None]:
-    """Ratio of the rates of two plans, ``a`` over ``b``, and the range that holds nine times of ten.
-
-    Errors that two plans on one device share cancel. Plans without errors of kernels (requests served, the iterations
-    of a loop) have a ratio alone.
-
-    Parameters
-    ----------
-    a, b
-        What :func:`doubts` returns for a plan that ran.
-    """
-    from .studies.uncertainty import Factor, PricedPlan
-    from .studies.uncertainty import likely_ratio as drawn
-
-    ratio = float(a["tokens_per_s"] / b["tokens_per_s"])
-    if not a["factors"] or not b["factors"]:
-        return ratio, None
-    offers = [
-        PricedPlan(
-            "",
-            doubt["tokens"],
-            doubt["step_s"],
-            doubt["parts_s"],
-            {name: Factor(*ends) for name, ends in doubt["factors"].items()},
-        )
-        for doubt in (a, b)
-    ]
-    return ratio, drawn(*offers)
-
-
-def doubts(result: Result, plan: PlanResult) -> dict[str, Any]:
-    """A plan that ran, as plain data for :func:`likely_ratio`: its rate, its step's parts, and how far each may be off.
-    Parts are named by device, so that plans on one device share them."""
-    from .studies.uncertainty import offer_told
-
-    document: dict[str, Any] = {"tokens_per_s": plan.tokens_per_s, "factors": {}}
-    if plan.serving or plan.loop:
-        return document
-    offer = offer_told(plan)
-    if offer is None:
-        return document
-    machine = str(result.cluster["device"]["name"])
-
-    def named(name: str) -> str:
-        return f"{machine} {name}"
-
-    return document | {
-        "tokens": offer.tokens,
-        "step_s": offer.step_s,
-        "parts_s": {named(name): seconds for name, seconds in offer.parts_s.items()},
-        "factors": {named(name): (factor.low, factor.high) for name, factor in offer.factors.items()},
-    }

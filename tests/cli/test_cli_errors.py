@@ -107,7 +107,7 @@ GALLERY: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "--set", "cluster.gpus_per_node=0"], "'0' must be more than zero, such as '1' or '8'"),
     (
         ["run", "small.yaml", "--set", "cluster={node: torus-4x4, gpus_per_node: 4}"],
-        "cluster.gpus_per_node: the GPUs of node 'torus-4x4' are not all alike to each other; use all 16",
+        "cluster.gpus_per_node: the GPUs of node 'torus-4x4' have unequal links to each other; use all 16",
     ),
     # quantities
     (["run", "small.yaml", "--set", "workload.sequence=64 GB"], "measures bytes; a plain count is needed here"),

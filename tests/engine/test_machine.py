@@ -312,7 +312,7 @@ def test_preparing_what_parts_ranks_in_flight_is_refused_and_says_what_to_do() -
     engine = SimulationEngine(load_cluster("mi300x-8"), seconds_of)
     engine.launch(engine.prepare(over(range(8), kernel(1.0))))
     part = engine.prepare(over([5], kernel(1.0)))
-    with pytest.raises(TspsimError, match="prepare it before that is launched, or run every rank"):
+    with pytest.raises(TspsimError, match="prepare it before that launch, or run every rank"):
         engine.launch(part)
     engine.run()
     assert engine.launch(part).system.ranks[0].rank.number == 5
@@ -324,7 +324,7 @@ def test_kernels_of_other_lengths_need_no_new_classes() -> None:
     lengths = [1.0, 2.0, 3.0]
     found = [engine.prepare(over(range(8), kernel(each), collective("all_reduce", MIB, after=[0]))) for each in lengths]
     engine.launch(found[0])
-    with patch("tspsim.engine.classes.alike", side_effect=AssertionError("refined again")):
+    with patch("tspsim.engine.classes.rank_classes", side_effect=AssertionError("refined again")):
         found.append(engine.prepare(over(range(8), kernel(4.0), collective("all_reduce", MIB, after=[0]))))
         submissions = [engine.launch(each, at_s=10.0 * index) for index, each in enumerate(found, 1)]
     engine.run()

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from helpers.draws import in_turn
 from helpers.engine import collective, grid, hop, kernel, seconds_of, sleep
 from helpers.strategies import CLUSTERS, FLAWED, INTERFERENCE, SIZES, machines
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from tspsim.engine.instances import Assignment
 from tspsim.hardware import Costs
 from tspsim.network import Cluster
 from tspsim.parallel import build_mesh
-from tspsim.program import Compute, Instruction, Launch, Program, Repeat, Tokens
+from tspsim.program import Compute, ExpertExchange, Instruction, Launch, Program, Repeat
 from tspsim.program.instructions import Mesh, content
 from tspsim.scenario import load
 from tspsim.step import simulation
@@ -192,14 +193,16 @@ def test_programs_that_wait_for_each_other_are_told_as_ever() -> None:
 
 @pytest.mark.parametrize(
     ("name", "overrides", "plans"),
-    [
-        ("tsp-vs-tpsp-8x-mi300x", ["workload.sequence=32Ki"], slice(None)),
-        ("dead-link-mi300x", ["workload.sequence=32Ki"], slice(None)),
-        ("slow-gpu-mi300x", ["workload.sequence=32Ki"], slice(None)),
-        ("tsp-memory-8x-mi300x", ["workload.sequence=16Ki"], slice(None)),
-        # With micro-batches around the layers, of TP8.
-        ("tsp-memory-8x-mi300x", ["workload.sequence=16Ki", "workload.sequences_per_replica=8"], slice(1, 2)),
-    ],
+    in_turn(
+        [
+            ("tsp-vs-tpsp-8x-mi300x", ["workload.sequence=32Ki"], slice(None)),
+            ("dead-link-mi300x", ["workload.sequence=32Ki"], slice(None)),
+            ("slow-gpu-mi300x", ["workload.sequence=32Ki"], slice(None)),
+            ("tsp-memory-8x-mi300x", ["workload.sequence=16Ki"], slice(None)),
+            # With micro-batches around the layers, of TP8.
+            ("tsp-memory-8x-mi300x", ["workload.sequence=16Ki", "workload.sequences_per_replica=8"], slice(1, 2)),
+        ]
+    ),
 )
 def test_shipped_scenarios_are_the_same_to_the_bit(name: str, overrides: list[str], plans: slice) -> None:
     asked = look_up(load(name, overrides))
@@ -234,8 +237,8 @@ def test_instructions_of_the_same_content_differ_in_layer_and_waits_alone(each: 
     """A field that is added to an instruction has to be added to its content."""
     others = {
         "operators": (sleep(2.0),), "kind": "all_to_all", "axis": "y", "size_bytes": 7, "root": 1, "algorithm": "ring",
-        "tokens": Tokens(1.0, 2.0, 3, 4), "name": "other", "part": "other", "stream": "other", "to": 3, "source": 3,
-        "slices": 2, "host_s": 2e-6, "wrap": not getattr(each, "wrap", True),
+        "tokens": ExpertExchange(1.0, 2.0, 3, 4), "name": "other", "part": "other", "stream": "other", "to": 3,
+        "source": 3, "slices": 2, "host_s": 2e-6, "wrap": not getattr(each, "wrap", True),
     }  # fmt: skip
     for field in fields(each):
         if field.name in ("layer", "after"):

@@ -16,7 +16,7 @@ from tspsim.base.errors import InputError
 from tspsim.scenario import Scenario
 from tspsim.scenario import load as load_scenario
 from tspsim.studies import best_plans, fleet_sweep, fleet_worker
-from tspsim.studies.fleet_worker import FleetQuery
+from tspsim.studies.query import Query
 
 MACHINE = {"device": "h100", "nodes": 4, "fabric": "rails-400g"}
 HEAD = "job_id,user,gpu_num,submit_time,start_time,end_time\n"
@@ -102,7 +102,7 @@ def test_answers_of_a_sweep_are_kept_by_what_a_fleet_is(
     first, page = Path("t.csv").read_text(encoding="utf-8"), Path("t.html").read_text(encoding="utf-8")
     assert "Work that lasts" in page and "figure-heat" in page and "4 points, 4 ran" in page
     assert cli.main(over) == 2  # the store is there
-    calls: list[FleetQuery] = []
+    calls: list[Query[object]] = []
     monkeypatch.setattr(fleet_sweep, "answer", lambda asked: calls.extend(asked) or fleet_worker.answer(asked))
     # What is asked of `compare`, and words, are not what a fleet is; its log is.
     assert cli.main([*over, "--resume", "--set", "needs.p95_wait=2 h", "--set", "description=words"]) == 0

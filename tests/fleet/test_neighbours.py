@@ -9,8 +9,9 @@ import pytest
 import tspsim
 from tspsim.fleet import FleetAnswer, load
 from tspsim.fleet.answer import cluster_of
-from tspsim.fleet.bursts import BEGIN, BurstFlow, BurstTransfer, StepGraph, beside
+from tspsim.fleet.bursts import beside
 from tspsim.fleet.neighbours import meeting, placed, rates, reduced
+from tspsim.fleet.step_graph import BEGIN, BurstFlow, BurstTransfer, StepGraph
 
 
 def neighbours(placement: str, **changes: Any) -> FleetAnswer:

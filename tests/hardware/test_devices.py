@@ -351,18 +351,18 @@ def test_another_library_or_vendor_than_asked_for_widens_what_is_borrowed() -> N
 
 def test_an_engine_runs_its_newest_kernels_and_those_of_another_that_it_shares(devices: dict[str, Device]) -> None:
     """Not the ones with most rows: those are of experts spread over a rack, slowest rank."""
-    plain = devices["gb200"].preferring("trtllm")
+    plain = devices["gb200"].with_engine("trtllm")
     assert "1.3.0rc20 cutlass" in plain.kernel("fused_moe", "nvfp4").library
-    shared = devices["gb200"].preferring("trtllm", {"fused_moe nvfp4": "vllm flashinfer_trtllm"})
+    shared = devices["gb200"].with_engine("trtllm", {"fused_moe nvfp4": "vllm flashinfer_trtllm"})
     assert shared.kernel("fused_moe", "nvfp4").library.endswith("flashinfer_trtllm_trtllmnvfp4expertsmonolithic")
     assert shared.kernel("fused_moe", "bf16").library == plain.kernel("fused_moe", "bf16").library
-    assert shared is devices["gb200"].preferring("trtllm", {"fused_moe nvfp4": "vllm flashinfer_trtllm"})
+    assert shared is devices["gb200"].with_engine("trtllm", {"fused_moe nvfp4": "vllm flashinfer_trtllm"})
 
 
 def test_a_cache_is_read_by_the_kernel_of_another_type_where_an_engine_says_so(devices: dict[str, Device]) -> None:
     """Its bytes stay its own: half of bf16's, which on Hopper the measured kernel for fp8 does not make use of."""
     call = DecodeAttention(((4096, 64),), 64, 8, 128, kv_dtype="fp8")
-    measured, converted = devices["h200"], devices["h200"].preferring("trtllm", {"attention_decode fp8": "as bf16"})
+    measured, converted = devices["h200"], devices["h200"].with_engine("trtllm", {"attention_decode fp8": "as bf16"})
     wide = replace(call, kv_dtype="bf16")
     assert converted.time(call).seconds < 0.8 * measured.time(call).seconds
     assert converted.time(wide).seconds == measured.time(wide).seconds

@@ -114,7 +114,7 @@ def test_a_few_rows_move_the_kernel_that_would_be_borrowed_and_keep_a_wide_range
     table = pd.DataFrame({"gpu": "H200", "dtype": "bf16", **shape, "time_us": seconds * 1e6})
     rows = calls("gemm.csv", table.assign(library="slow"))
     (found,) = fit.fit_device(spec, rows, date="2026-11", source="made up").fits
-    assert fit.FEWEST_ROWS <= found.rows_used < fit.CARRYING_ROWS
+    assert fit.FEWEST_ROWS <= found.rows_used < fit.SUFFICIENT_ROWS
     assert found.parameters["efficiency"] < 0.85 * own.parameters["efficiency"]
     assert found.switches == own.switches
     assert min(found.spread.high) >= fit.POOR_FACTOR

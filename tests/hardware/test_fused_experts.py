@@ -274,7 +274,7 @@ def test_a_narrower_type_is_faster_in_decoding_or_was_looked_at(name: str, engin
     """Fewer bytes are read, so an engine's kernels that take longer are not what the type costs but how they were
     measured: vLLM's fp8 on Hopper, untuned, took 2.3 and 2.5 times bf16's. What multiplies in the narrower type is
     always faster; the others that are not are listed."""
-    running = device(name).preferring(engine)
+    running = device(name).with_engine(engine)
 
     def mean(dtype: str, kept: str) -> float:
         found = [
@@ -295,16 +295,16 @@ def test_a_narrower_type_is_faster_in_decoding_or_was_looked_at(name: str, engin
 
 def test_an_untuned_table_is_asked_for_by_its_name_alone() -> None:
     for name in ("h100", "h200"):
-        spec, running = device(name).spec, device(name).preferring("vllm")
+        spec, running = device(name).spec, device(name).with_engine("vllm")
         (fit,) = [each for each in spec.kernels if each.untuned]
         assert (fit.family, fit.dtype, maker_of(fit.library)) == ("fused_moe", "fp8", "vllm")
-        assert running.set_aside("fused_moe", "fp8") is fit
-        assert running.set_aside("fused_moe", "fp8_block") is None
-        assert device(name).set_aside("fused_moe", "fp8") is None
+        assert running.untuned_fit("fused_moe", "fp8") is fit
+        assert running.untuned_fit("fused_moe", "fp8_block") is None
+        assert device(name).untuned_fit("fused_moe", "fp8") is None
         assert running.kernel("fused_moe", "fp8", fit.library).library == fit.library
         for library in (None, "vllm", "vllm cutlass"):
             assert maker_of(running.kernel("fused_moe", "fp8", library).library) == "trtllm"
-    borrowing = device("h800").preferring("vllm").kernel("fused_moe", "fp8")
+    borrowing = device("h800").with_engine("vllm").kernel("fused_moe", "fp8")
     assert "modeloptfp8moe_flashinfer_cutlass" not in borrowing.library
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tspsim.base.errors import InputError
+from tspsim.base.stated import Stated
 from tspsim.hardware import Device, load_device
-from tspsim.hardware.specification import Sourced
 from tspsim.operators import DTYPES, DataType, Gemm
 
 
@@ -39,7 +39,7 @@ def test_a_type_has_the_peak_of_the_instructions_that_it_names(newcomers: tuple[
 def test_kernels_of_a_wider_type_read_it_where_they_are_faster(wider: tuple[str, ...]) -> None:
     """Matrix units of a hundredth of the rate: products take those of bf16 if the type says so."""
     h100 = load_device("h100")
-    peak = {**h100.spec.peak, "slow_mine": Sourced[float](value=1e13, source="a test")}
+    peak = {**h100.spec.peak, "slow_mine": Stated[float](value=1e13, source="a test")}
     device = Device(h100.spec.model_copy(update={"peak": peak}), h100.relatives)
     DTYPES.register(DataType("slow_mine", 2.0, kindred=("bf16",), widened_to=wider))
     try:

@@ -20,13 +20,13 @@ QUESTION: dict[str, Any] = {
 def test_h100_at_500_watts_has_the_clock_of_the_catalogs_h100_with_that_limit() -> None:
     h100, stated = load_device("h100"), load_device("h100-96gb-500w")
     clock = stated.spec.sustained.gemm.value / h100.spec.sustained.gemm.value
-    assert h100.limited_to(500.0).spec.clock_at_limit == pytest.approx(clock, rel=0.01)
-    assert (h100.limited_to(500.0).tdp_watts, h100.limited_to(700.0).spec.clock_at_limit) == (500.0, 1.0)
+    assert h100.power_limited(500.0).spec.clock_at_limit == pytest.approx(clock, rel=0.01)
+    assert (h100.power_limited(500.0).tdp_watts, h100.power_limited(700.0).spec.clock_at_limit) == (500.0, 1.0)
 
 
 def test_products_slow_by_the_clock_and_copies_do_not() -> None:
     h100 = load_device("h100")
-    limited, product = h100.limited_to(500.0), Gemm(8192, 8192, 8192, "bf16")
+    limited, product = h100.power_limited(500.0), Gemm(8192, 8192, 8192, "bf16")
     slower = limited.time(product).seconds / h100.time(product).seconds
     assert slower == pytest.approx(1.0 / limited.spec.clock_at_limit)
     assert limited.time(MemoryBound("copy", 1e9, 100)) == h100.time(MemoryBound("copy", 1e9, 100))

@@ -73,7 +73,7 @@ def test_two_devices_differ_by_no_more_than_peaks_bandwidths_and_starts(one: str
     a, b = device(one), device(other)
     for dtype in (each for each in TYPES if has(one, each) and has(other, each)):
         clocks = a.spec.sustained.gemm.value / b.spec.sustained.gemm.value
-        starts = [each.product_alone("gemm", dtype).parameters["launch_us"] for each in (a, b)]
+        starts = [each.product_without_cast("gemm", dtype).parameters["launch_us"] for each in (a, b)]
         facts = (
             b.peak_of(dtype) / a.peak_of(dtype), b.peak_of(dtype) / a.peak_of(dtype) / clocks,
             b.hbm_bytes_per_s / a.hbm_bytes_per_s, starts[0] / starts[1], 1.0,

@@ -21,13 +21,14 @@ RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
 def in_turn(cases: Iterable[object], runs: int = 2) -> list[object]:
     """Cases of a sweep: another part of them in each run on several processors, all of them in so many runs.
 
-    What a run leaves out is a slow test there. One process (``-n 0``) asks all, so that a case that failed is asked
-    again by its name.
+    A tuple is a case of several arguments. What a run leaves out is a slow test there. One process (``-n 0``) asks all,
+    so that a case that failed is asked again by its name.
     """
     turn = crc32(RUN.encode()) % runs if RUN else None
     asked = []
     for number, case in enumerate(cases):
-        values, marks = (case.values, [*case.marks]) if isinstance(case, type(pytest.param())) else ((case,), [])
+        marks = [*case.marks] if isinstance(case, type(pytest.param())) else []
+        values = case.values if isinstance(case, type(pytest.param())) else case if isinstance(case, tuple) else (case,)
         if turn is not None and number % runs != turn:
             marks.append(pytest.mark.slow)
         asked.append(pytest.param(*values, marks=marks))

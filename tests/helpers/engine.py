@@ -24,7 +24,7 @@ from tspsim.parallel.routing import BALANCED
 from tspsim.program import Collective, Compute, Instruction, Program, SendReceive
 from tspsim.program.instructions import Mesh
 
-ADAMW_UNFUSED = Optimizer("adamw-unfused", 2.0, 2.0, 12.0, 8.0)
+ADAMW_UNFUSED = Optimizer(name="adamw-unfused", weights=2.0, gradients=2.0, state=12.0, temporaries=8.0)
 
 
 def architecture(

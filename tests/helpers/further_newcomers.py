@@ -40,7 +40,7 @@ from tspsim.parallel.registries import Option
 from tspsim.parallel.residual import Residual
 from tspsim.parallel.schemes.folded_decode import TREE
 from tspsim.parallel.schemes.transport import Ring
-from tspsim.parallel.sought import Sought
+from tspsim.parallel.search_rule import SearchRule
 from tspsim.parallel.state.checkpoint import Checkpoint
 from tspsim.parallel.state.reshard import Way
 from tspsim.steps import BACKWARD, FORWARD, Task
@@ -320,7 +320,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.reshard_ways": (Way("twofold", "", ("joined shards",), lambda at: 1.0 / at.generating, lambda at: 0.0),),
     "tspsim.residuals": (Residual("mute", "no sum behind attention", sums_attention=False, note="another model"),),
     "tspsim.routing_policies": (RoutingPolicy("striped", "by the sender", lambda plane, flows, seed: flows.leaving),),
-    "tspsim.searched_keys": (Sought("announced_parts", why_not="chosen for the machine"),),
+    "tspsim.searched_keys": (SearchRule("announced_parts", why_not="chosen for the machine"),),
     "tspsim.steps": (Rehearsal(),),
     "tspsim.topologies": (Topology("chain", "every GPU to the next", chain),),
     "tspsim.trace_forms": (TraceForm("diary", "when", "asked", "answered"),),

@@ -15,7 +15,7 @@ from tspsim.parallel.builder import ProgramBuilder
 from tspsim.parallel.context.attention import attention_backward, others_context
 from tspsim.parallel.ledger import Buffer, Lifetime
 from tspsim.parallel.partition import local_segments
-from tspsim.parallel.sought import Sought
+from tspsim.parallel.search_rule import SearchRule
 
 # --- a context method -------------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ ANNOUNCE = ContextMethod(
             PositiveCount,
             1,
             "broadcasts a shard's K and V are cut into",
-            Sought(why_not="chosen for the machine"),
+            SearchRule(why_not="chosen for the machine"),
         ),
     ),
 )

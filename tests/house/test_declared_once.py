@@ -1,43 +1,42 @@
-"""A file's section derives from the frozen dataclass that the package reads: no field is declared in both."""
+"""A file's section is the frozen dataclass that the package reads, or derives from it: no field is declared in both."""
 
 from __future__ import annotations
 
 import copy
 import pickle
 from dataclasses import fields
-from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from tspsim.base.strict import Strict, as_stated
+from tspsim.base.errors import InputError
+from tspsim.base.strict import Strict
 from tspsim.hardware.announced import AnnouncedDevice
 from tspsim.hardware.specification import DeviceSpec
 from tspsim.model import Architecture
-from tspsim.model.attention.sections import KimiDeltaSection, LatentSection
-from tspsim.model.parts import Experts, LatentAttention, LinearAttention, StatedFacts
+from tspsim.model.attention.sections import CompressedSection, KimiDeltaSection, LatentSection
+from tspsim.model.parts import CompressedAttention, Experts, LatentAttention, LinearAttention, StatedFacts
 from tspsim.model.spec import ModelSpec, MoeSpec
 from tspsim.network.announced import AnnouncedLink, AnnouncedNode, LentNode
 from tspsim.network.specs import LinkSpec, NodeSpec
 from tspsim.parallel import Adapters, ExpertRouting, Optimizer, Plan
-from tspsim.parallel.recomputed import Partly
+from tspsim.parallel.engine_memory import EngineLimits, MemoryRule, Pages, StateRule
+from tspsim.parallel.recomputed import PartialRecompute
 from tspsim.parallel.search_keys import ORDER, search_keys
+from tspsim.parallel.serving_engine import Graphs, Scheduler, Selection
 from tspsim.parallel.switches import OpenSwitches, PartlyRecomputed, Switches
+from tspsim.scenario import load
 from tspsim.scenario.plan import PlanSpec
-from tspsim.scenario.workload import AdaptersSpec, ExpertRoutingSpec, OptimizerSpec, StreamsSpec
 from tspsim.steps import Streams
 
 PAIRS: tuple[tuple[type[Strict], type], ...] = (
     (PlanSpec, Switches),
-    (OptimizerSpec, Optimizer),
-    (ExpertRoutingSpec, ExpertRouting),
-    (AdaptersSpec, Adapters),
-    (StreamsSpec, Streams),
-    (PartlyRecomputed, Partly),
+    (PartlyRecomputed, PartialRecompute),
     (ModelSpec, StatedFacts),
     (MoeSpec, Experts),
     (LatentSection, LatentAttention),
     (KimiDeltaSection, LinearAttention),
+    (CompressedSection, CompressedAttention),
 )
 #: Fields that a file may leave out and the package may not.
 LEFT_OUT = {"name", "q_rank"}
@@ -78,18 +77,52 @@ def test_what_is_announced_has_keys_of_its_specification_alone(
             assert field.annotation == spec.model_fields[name].annotation
 
 
-def test_a_section_stays_a_section() -> None:
-    """It is compared, hashed, printed, written and refused as one, and its facts as a dataclass."""
-    stated: dict[str, Any] = {"load": "zipf", "skew": 0.5}
-    section, other = (ExpertRoutingSpec.model_validate(stated) for _ in range(2))
-    assert section == other and hash(section) == hash(other) and section != ExpertRoutingSpec()
-    assert section.model_dump(exclude_unset=True) == stated and repr(section).startswith("ExpertRoutingSpec(load=")
-    assert pickle.loads(pickle.dumps(section)) == section == copy.deepcopy(section)
-    assert as_stated(section, ExpertRouting) == ExpertRouting("zipf", skew=0.5) != section
-    with pytest.raises(ValidationError):
-        section.skew = 0.7  # type: ignore[misc]
-    with pytest.raises(ValidationError):
-        ExpertRoutingSpec.model_validate({**stated, "skw": 1.0})
+#: Frozen dataclasses that files state and that the package reads.
+READ = (
+    *(Optimizer, ExpertRouting, Adapters, Streams),
+    *(Graphs, MemoryRule, Scheduler, Selection, EngineLimits, Pages, StateRule),
+)
+
+
+@pytest.mark.parametrize("noun", READ, ids=lambda cls: cls.__name__)
+def test_what_files_state_is_what_the_package_reads(noun: type) -> None:
+    """A key that none of its fields is, is refused; and no section derives from it."""
+    with pytest.raises(ValidationError, match="Unexpected keyword argument"):
+        TypeAdapter(noun).validate_python({"no_such_key": 1})
+    assert not noun.__subclasses__()
+
+
+def test_a_noun_that_is_read_is_one_that_is_made() -> None:
+    read = TypeAdapter(ExpertRouting)
+    routing = read.validate_python({"load": "zipf", "skew": 0.5})
+    assert routing == ExpertRouting("zipf", skew=0.5) and hash(routing) == hash(ExpertRouting("zipf", skew=0.5))
+    assert pickle.loads(pickle.dumps(routing)) == routing == copy.deepcopy(routing)
+    assert read.validate_python(read.dump_python(routing)) == routing
+    for make in (lambda: read.validate_python({"load": "hot"}), lambda: ExpertRouting("hot")):
+        with pytest.raises(ValueError, match="needs hot_experts and hot_share"):
+            make()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "adapters",
+            {"rank": 8, "target": ["qkv"]},
+            r"workload\.adapters\.target: unknown key \(did you mean 'targets'",
+        ),
+        ("adapters", {"rank": 8, "targets": ["qkv", "qkv"]}, r"workload\.adapters\.targets: 'qkv' is named twice"),
+        ("routing", {"load": "zipff"}, r"workload\.routing\.load: 'zipff' is not allowed.*did you mean 'zipf'"),
+        ("routing", {"load": "hot"}, r"workload\.routing: load: hot needs hot_experts"),
+        ("optimizer", {"weights": 2, "gradients": 2}, r"workload\.optimizer\.state: is required"),
+        ("optimizer", 5, r"workload\.optimizer: '5' is not a mapping"),
+    ],
+)
+def test_messages_about_a_noun_name_its_place_and_the_nearest_key(key: str, value: object, message: str) -> None:
+    workload = {"model": "llama-3.1-8b", "pass": "training", "sequence": "1Ki", key: value}
+    stated = {"name": "it", "cluster": "mi300x-8", "workload": workload, "plans": [{"name": "TP8", "tp": 8}]}
+    with pytest.raises(InputError, match=message):
+        load(stated)
 
 
 def test_every_key_of_the_order_is_declared() -> None:

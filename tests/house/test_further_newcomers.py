@@ -31,8 +31,8 @@ from tspsim.network import build_cluster
 from tspsim.parallel import CONTEXT_METHODS, SCHEMES
 from tspsim.parallel.balance import BALANCES, Balanced, ExpertBalance
 from tspsim.parallel.pipeline import ORDERS, PipelineOrder
+from tspsim.report.sections.section import PageSection
 from tspsim.report.serving import page
-from tspsim.report.serving.page import Chapter
 from tspsim.report.serving.view import ServingView
 from tspsim.serving.routers import ROUTERS
 from tspsim.step.bound import bounds
@@ -240,7 +240,7 @@ def test_a_chapter_of_a_serving_page_is_a_function_and_a_template(monkeypatch: p
     def counted(view: ServingView) -> dict[str, Any]:
         return {"figures": {}, "plans": len(view.served)}
 
-    own = Chapter("mine", "What I count", "Mine", counted, "<p>{{ plans }} plan that serves</p>")
+    own = PageSection("mine", "What I count", counted, "<p>{{ plans }} plan that serves</p>", short="Mine")
     monkeypatch.setattr(page, "CHAPTERS", (*page.CHAPTERS, own))
     traffic = {"arrivals": {"kind": "poisson", "rate": 9}, "prompt": 100, "output": 4, "requests": 5}
     serves = asked({"model": "llama-3.1-8b", "stack": "vllm"}, {"tp": 8}) | {"traffic": traffic}

@@ -60,7 +60,7 @@ def test_every_scheme_has_its_row(script: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("name", "device"),
-    in_turn(pytest.param(*case) for case in (
+    in_turn((
      ("TASP", "mi300x"), ("TokenRing", "b200"), ("Ladder residual", "mi355x"), ("Fused sums (Flux)", "h100"),
      ("LLEP", "b200"), ("EPLB", "mi300x"), ("Helix", "h100"),
      ("Tutel's degree", "h100"), ("Tutel's parallelism", "h100"), ("Janus' scheduler", "b200"),

@@ -63,7 +63,7 @@ def test_a_configuration_counts_once_and_rates_are_biased_where_times_are_short(
     assert (found.runs, found.median, found.mean) == (2, pytest.approx(0.15), pytest.approx(0.15))
     assert found.bias == pytest.approx((10 / 11 + 10 / 8) / 2 - 1)
     assert found.inside == 0.5
-    assert "| `megatron-core` | dense | `expert`" in script.by_software(runs)
+    assert "| `megatron-core` | dense | none; `kernel`" in script.by_software(runs)
     assert "| 2 | 15.0 / 15.0 |" in script.by_software(runs)
     assert "| … with experts | 1 | **120.0** / **120.0** | -54.5 | 0 | 8 / 12 |" in script.by_source(runs)
     assert "| MI355X | none | 1 |" in script.by_gpu(runs) and "MI355X" not in script.by_source(runs)

@@ -230,9 +230,9 @@ def test_an_engines_reduction_grows_with_bytes_and_ranks(name: str, size: float,
 
 
 def test_an_engine_knows_nothing_but_all_reduce_inside_a_node() -> None:
-    with pytest.raises(InputError, match="nothing but all_reduce inside one node"):
+    with pytest.raises(InputError, match="only has all_reduce inside one node"):
         collective(NODES["hgx-h100-8"], range(8), "all_gather", MIB, library="vllm custom")
-    with pytest.raises(InputError, match="nothing but all_reduce inside one node"):
+    with pytest.raises(InputError, match="only has all_reduce inside one node"):
         collective(build_cluster("h100", 2, "rails-400g"), range(16), "all_reduce", MIB, library="vllm custom")
 
 

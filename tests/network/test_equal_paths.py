@@ -25,7 +25,7 @@ from tspsim.network import (
     point_to_point,
 )
 from tspsim.network.clos import Clos
-from tspsim.network.even import evenly, is_even
+from tspsim.network.even import even_colouring, is_even
 from tspsim.network.graphs import switched
 from tspsim.network.layout import Layout
 from tspsim.network.routing import Flows
@@ -166,7 +166,7 @@ def test_planned_flows_are_dealt_out_evenly(data: st.DataObject, leaves: int, sp
         np.array(data.draw(st.lists(st.integers(0, most - 1), min_size=flows, max_size=flows)), dtype=np.int64)
         for most in (leaves, leaves, spines)
     )
-    found = evenly(source, target, wish, spines)
+    found = even_colouring(source, target, wish, spines)
     assert is_even(source, target, found, spines)
     assert ((found >= 0) & (found < spines)).all()
 
@@ -214,6 +214,6 @@ def test_every_policy_goes_round_dead_links(policy: str) -> None:
 
 
 def test_routing_that_numbers_links_otherwise_cannot_follow_slow_links_between_switches() -> None:
-    with pytest.raises(InputError, match="tells cables apart"):
+    with pytest.raises(InputError, match="makes every cable a link"):
         dead_cable("spread").with_routing(Routing("ecmp"))
     assert dead_cable("spread").with_routing(Routing("planned")).layout.dead

@@ -147,7 +147,7 @@ def test_a_node_without_rails_is_refused_in_a_line() -> None:
     graph.remove_edges_from(
         [(u, v) for u, v, kind in RAILS.graph.edges(data="kind") if kind == "nic" and "node1" in str(v)]
     )
-    with pytest.raises(InputError, match="no way leads from GPU 0 to GPU 8; every two GPUs have one") as caught:
+    with pytest.raises(InputError, match="no route leads from GPU 0 to GPU 8; every two GPUs need one") as caught:
         with_graph(RAILS, graph)
     assert "\n" not in str(caught.value)
 
@@ -304,12 +304,12 @@ WRONG: dict[str, tuple[Any, str]] = {
         r"vertex node0/nic0: unknown kind of vertex 'nik' \(did you mean 'nic'\?\)",
     ),
     "a GPU that is cut off": (
-        lambda g: g.remove_edges_from(list(g.in_edges(3))), "no way leads from GPU 0 to GPU 3; every two GPUs have one",
+        lambda g: g.remove_edges_from(list(g.in_edges(3))), "no route leads from GPU 0 to GPU 3; every two GPUs",
     ),
     "a GPU too few": (lambda g: g.remove_node(15), "nodes have 8, 7 GPUs; they have equally many"),
     "two switches of a NIC": (
         lambda g: g.add_edge("node0/nic0", "rail1/leaf0", bandwidth_bytes_per_s=1e9, latency_s=1e-6),
-        r"vertex node0/nic0: hangs on 2 switches \(rail0/leaf0, rail1/leaf0\); a NIC hangs on one",
+        r"vertex node0/nic0: is attached to 2 switches \(rail0/leaf0, rail1/leaf0\); a NIC has one",
     ),
     "an edge from node to node": (
         lambda g: g.add_edge(0, 8, bandwidth_bytes_per_s=1e9, latency_s=1e-6), "edge 0 → 8: leads from one node into",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tspsim.network import Cluster, build_cluster, collective
-from tspsim.network.collectives.traffic import standing
+from tspsim.network.collectives.traffic import position_of
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all")
 CLUSTERS = {
@@ -48,8 +48,8 @@ def test_what_is_known_of_others_changes_nothing(name: str) -> None:
 
 def test_who_stands_alike_is_told_by_leaves_and_spines() -> None:
     cluster = CLUSTERS["three leaves a rail"]
-    alike = [standing(cluster, ranks) for ranks in ((0, 8), (16, 24), (0, 8 * 70), (8, 8 * 71), (1, 9))]
-    near, other_nodes, far, shifted, other_rank = [each.alike for each in alike if each is not None]
+    alike = [position_of(cluster, ranks) for ranks in ((0, 8), (16, 24), (0, 8 * 70), (8, 8 * 71), (1, 9))]
+    near, other_nodes, far, shifted, other_rank = [position.key for position in alike if position is not None]
     assert near == other_nodes != other_rank
     assert near != far
     # The next node of either leaf has NICs whose flows take another spine.
@@ -58,5 +58,5 @@ def test_who_stands_alike_is_told_by_leaves_and_spines() -> None:
 
 def test_where_links_differ_every_group_is_itself() -> None:
     cluster = CLUSTERS["one switch a rail"]
-    assert standing(replace(cluster, factors=((0, 0.5),)), (0, 8)) is None
-    assert standing(cluster.with_routing(replace(cluster.routing, policy="ecmp")), (0, 8)) is None
+    assert position_of(replace(cluster, factors=((0, 0.5),)), (0, 8)) is None
+    assert position_of(cluster.with_routing(replace(cluster.routing, policy="ecmp")), (0, 8)) is None

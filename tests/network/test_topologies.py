@@ -122,7 +122,7 @@ def test_a_file_may_list_its_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("{torus: [3, 2]}", r"own.yaml: a torus of \[3, 2\] joins 6, not 4"),
         ("{torus: wide}", "needs the sizes of its dimensions"),
         ("toros", "unknown topology 'toros'.*did you mean 'torus'"),
-        ("{graph: [{between: [0, 1]}]}", "there is no way from 1 to 2|there is no way"),
+        ("{graph: [{between: [0, 1]}]}", "there is no route from 1 to 2|there is no route"),
         ("{graph: [{between: [0, 7]}]}", "endpoints 0 to 3"),
         ("{graph: [{from: 0}]}", "is no edge"),
         ("{graph: [{between: [0, 1]}, {between: [1, 0]}]}", "summed bandwidth"),

@@ -22,7 +22,7 @@ def ends(wires: Wires, *sends) -> list[float]:
     found = [0.0] * len(sends)
 
     def start(index: int, messages, least_s: float) -> None:
-        sent = wires.send(wires.way(messages), least_s=least_s)
+        sent = wires.send(wires.bundle(messages), least_s=least_s)
         sent.callbacks.append(lambda _event: found.__setitem__(index, wires.env.now))
 
     for index, (start_s, messages, least_s) in enumerate(sends):
@@ -39,7 +39,7 @@ def nic_rate(wires: Wires) -> float:
 
 def test_a_message_alone_takes_its_bytes_over_the_slowest_link_and_its_latencies_once():
     net = wires()
-    way = net.way([Message(GpuPlace(0, 0), GpuPlace(0, GPU), 1e9)])
+    way = net.bundle([Message(GpuPlace(0, 0), GpuPlace(0, GPU), 1e9)])
     assert way.fluid_s == pytest.approx(1e9 / nic_rate(net))
     assert ends(net, (0.0, [Message(GpuPlace(0, 0), GpuPlace(0, GPU), 1e9)], 0.0)) == [pytest.approx(way.alone_s)]
 
@@ -48,7 +48,7 @@ def test_two_that_leave_by_one_nic_take_twice_as_long():
     net = wires(3)
     first = [Message(GpuPlace(0, 0), GpuPlace(0, GPU), 1e9)]
     second = [Message(GpuPlace(0, 0), GpuPlace(0, 2 * GPU), 1e9)]
-    alone = net.way(first)
+    alone = net.bundle(first)
     assert ends(net, (0.0, first, 0.0), (0.0, second, 0.0)) == [pytest.approx(2 * alone.fluid_s + alone.latency_s)] * 2
 
 
@@ -60,7 +60,7 @@ def test_rates_are_those_of_finish_times_where_messages_reach_the_whole_bandwidt
         (flow.start_s / share, [Message(GpuPlace(0, flow.source), GpuPlace(0, flow.destination), flow.size_bytes)], 0.0)
         for flow in flows
     ]
-    latency_s = net.way(sends[0][1]).latency_s
+    latency_s = net.bundle(sends[0][1]).latency_s
     assert [end - latency_s for end in ends(net, *sends)] == pytest.approx(
         [(end - latency_s) / share for end in finish_times(net.clusters[0], flows)]
     )
@@ -69,7 +69,7 @@ def test_rates_are_those_of_finish_times_where_messages_reach_the_whole_bandwidt
 def test_messages_of_a_bundle_end_together_at_the_pace_of_the_busiest_link():
     net = wires()
     bundle = [Message(GpuPlace(0, gpu), GpuPlace(0, GPU + gpu), (gpu + 1) * 1e8) for gpu in range(4)]
-    way = net.way(bundle)
+    way = net.bundle(bundle)
     assert way.fluid_s == pytest.approx(4e8 / nic_rate(net))
     assert ends(net, (0.0, bundle, 0.0)) == [pytest.approx(way.alone_s)]
 
@@ -77,7 +77,7 @@ def test_messages_of_a_bundle_end_together_at_the_pace_of_the_busiest_link():
 def test_bytes_that_are_still_being_made_move_no_faster_and_leave_room_for_others():
     net = wires(3)
     slow, fast = [Message(GpuPlace(0, 0), GpuPlace(0, GPU), 1e9)], [Message(GpuPlace(0, 0), GpuPlace(0, 2 * GPU), 1e9)]
-    way = net.way(slow)
+    way = net.bundle(slow)
     found = ends(net, (0.0, slow, 4 * way.fluid_s), (0.0, fast, 0.0))
     assert found[0] == pytest.approx(4 * way.fluid_s + way.latency_s)
     assert found[1] == pytest.approx(way.fluid_s / 0.75 + way.latency_s)
@@ -87,7 +87,7 @@ def test_clusters_beside_each_other_are_joined_by_their_nics():
     slower = build_cluster("mi300x", 2, "rails-200g")
     faster = build_cluster("h200", 2, "rails-400g")
     net = Wires(simpy.Environment(), [faster, slower])
-    way = net.way([Message(GpuPlace(0, 3), GpuPlace(1, 5), 1e9)])
+    way = net.bundle([Message(GpuPlace(0, 3), GpuPlace(1, 5), 1e9)])
     assert way.fluid_s == pytest.approx(1e9 / (slower.fabric.nic.bandwidth.value * slower.fabric.efficiency.value))
     assert way.latency_s == pytest.approx(slower.fabric.nic.latency.value + faster.fabric.nic.latency.value)
     assert len(way.busy_s) == 4

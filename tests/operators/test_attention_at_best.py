@@ -22,7 +22,7 @@ def test_no_attention_is_faster_than_at_its_best(name: str) -> None:
     ):
         one = Attention(((1, 1),), heads, kv_heads, head_dim, direction=direction)
         try:
-            rates = [each.flops / float(device.time(each).seconds) for each in one.at_best]
+            rates = [each.flops / float(device.time(each).seconds) for each in one.peak_calls]
         except TspsimError:
             pytest.skip(f"no attention was measured on {name}, nor on a relative")
         for queries, times, causal in itertools.product((128, 1000, 8192, 131072), (1, 4), (False, True)):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.draws import in_turn
 from helpers.engine import architecture, job_of, latent, model_file, moe, programs_of, question, replica_flops
 
 import tspsim
@@ -313,7 +314,7 @@ def test_frozen_weights_of_a_folded_plan_travel_but_have_no_gradients_to_bring_h
     assert not [name for name in names if name.startswith(("head gradients", "MLP gradients", "embedding gradients"))]
 
 
-@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v2-lite", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("model", in_turn(["llama-3.1-8b", "deepseek-v2-lite", "qwen3-30b-a3b"], 3))
 def test_folded_adapters_run_and_every_rank_agrees(model: str) -> None:
     folded_experts = {"ep": 8, "tsp_schedule": "published"}
     plan = {"name": "P", "tsp": 4} | ({} if model.startswith("llama") else folded_experts)

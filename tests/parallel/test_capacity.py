@@ -35,7 +35,7 @@ def holding(
 
 def room(visible_bytes: float, share: float, cache: str = "fp8", **shards: int) -> float:
     """Sessions of 256 Ki tokens on eight GPUs that share 610 GB of weights, under a utilisation of all memory."""
-    engine = ServingEngine(memory=MemoryRule(share, (), ("weights",)))
+    engine = ServingEngine(memory=MemoryRule("a test", share, after=("weights",)))
     budget = cache_budget(engine, visible_bytes, 610 * GB / 8)
     return holding(budget.size_bytes, cache, **shards).sessions(262_144)
 
@@ -121,7 +121,7 @@ def test_trtllm_takes_its_share_of_what_is_free() -> None:
 
 
 def test_no_rule_gives_more_than_there_is() -> None:
-    greedy = ServingEngine(memory=MemoryRule(1.0, (), ()))
+    greedy = ServingEngine(memory=MemoryRule("a test"))
     assert cache_budget(greedy, 80 * GIB, 70 * GIB, 5 * GIB, reserve_bytes=2 * GIB).size_bytes == 3 * GIB
     assert cache_budget(greedy, 80 * GIB, 90 * GIB).size_bytes == 0.0
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.draws import in_turn
 from helpers.engine import architecture, model_file
 
 import tspsim
@@ -101,14 +102,16 @@ def test_a_file_that_is_slower_than_its_interval_holds_the_next_copies_up(tmp_pa
 
 @pytest.mark.parametrize(
     ("keys", "name"),
-    [
-        ({"tp": 2, "pp": 2, "vpp": 2, "zero": 1}, "overlapped"),
-        ({"tp": 2, "pp": 2, "vpp": 2, "zero": 1}, "eager"),
-        ({"pp": 4, "zero": 0}, "staged"),
-        ({"tsp": 8, "tsp_schedule": "published"}, "overlapped"),
-        ({"zero": 3, "shard_group": 4}, "synchronous"),
-        ({"zero": 2}, "eager"),
-    ],
+    in_turn(
+        [
+            ({"tp": 2, "pp": 2, "vpp": 2, "zero": 1}, "overlapped"),
+            ({"tp": 2, "pp": 2, "vpp": 2, "zero": 1}, "eager"),
+            ({"pp": 4, "zero": 0}, "staged"),
+            ({"tsp": 8, "tsp_schedule": "published"}, "overlapped"),
+            ({"zero": 3, "shard_group": 4}, "synchronous"),
+            ({"zero": 2}, "eager"),
+        ]
+    ),
     ids=str,
 )
 def test_every_schedule_writes_them_folded_as_every_rank_and_above_its_bound(

@@ -21,7 +21,7 @@ from tspsim.parallel.cache import sequence_bytes
 from tspsim.parallel.decode import DecodeExchange
 from tspsim.parallel.rank_groups import expert_ranks
 from tspsim.parallel.state.capacity import capacity_of
-from tspsim.parallel.state.served import dealt, layer_weight_bytes
+from tspsim.parallel.state.served import layer_weight_bytes, round_robin
 from tspsim.step.bound import bounds
 from tspsim.step.paths import LowerBound
 from tspsim.step.question import look_up
@@ -176,7 +176,7 @@ def test_whole_sequences_are_dealt_to_ranks(form: str, tmp_path: Path) -> None:
     eight, nine = (decode(path, plan, batch=batch)[0].memory.parts["kv_cache"] for batch in (8, 9))
     tree = decode(path, TREE, batch=8)[0].memory.parts["kv_cache"]
     assert eight == pytest.approx(tree) and nine == 2 * eight
-    assert dealt(((1, 4096, 12), (1, 8192, 4)), 8) == ((1, 8192, 1), (1, 4096, 1))
+    assert round_robin(((1, 4096, 12), (1, 8192, 4)), 8) == ((1, 8192, 1), (1, 4096, 1))
 
 
 # --- the forms of the folded axis -----------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def test_products_of_padded_sequences_take_b_max_over_sigma_as_long() -> None:
     assert padded.compute_by_kind_s["gemm"] / lean.compute_by_kind_s["gemm"] == pytest.approx(more, rel=0.02)
     assert padded.compute_by_kind_s["attention"] / lean.compute_by_kind_s["attention"] > more
     assert padded.tokens_per_step == lean.tokens_per_step == drawn.total
-    assert any("the longest pads" in note for note in padded.notes)
+    assert any("padding to the longest" in note for note in padded.notes)
 
 
 def test_what_they_are_not_of_is_told() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.base.errors import InputError
-from tspsim.parallel.lengths import Dealt, Groups, dealt
+from tspsim.parallel.lengths import Groups, SequenceAssignment, assign
 from tspsim.step.question import look_up
 from tspsim.step.result import PlanResult
 
@@ -46,9 +46,9 @@ def run(folder: Path, lengths: list[int], *plans: dict[str, Any], **more: Any) -
     return tspsim.simulate(asked(folder, lengths, *plans, **more)).plans
 
 
-def shares(lengths: list[int], *, count: int = 8, room: int | None = 1024) -> Dealt:
+def shares(lengths: list[int], *, count: int = 8, room: int | None = 1024) -> SequenceAssignment:
     groups = Groups(count, 1, room, True, lambda ranks: 2 * ranks if ranks > 1 else 1)
-    return dealt(MODEL, tuple(lengths), True, "work", groups)
+    return assign(MODEL, tuple(lengths), True, "work", groups)
 
 
 @given(st.lists(st.integers(1, 8192), min_size=1, max_size=40), st.sampled_from([1, 2, 8, 16]))

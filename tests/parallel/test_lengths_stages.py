@@ -11,7 +11,7 @@ from helpers.bounds import check_step
 from test_lengths import LONG_TAIL, MODEL, asked, run, shares
 
 import tspsim
-from tspsim.parallel.lengths import Groups, dealt
+from tspsim.parallel.lengths import Groups, assign
 
 AUTO = {"sp": "auto", "rank_tokens": 2048}
 
@@ -52,7 +52,7 @@ def test_short_sequences_on_pipelines_exchange_nothing(tmp_path: Path) -> None:
 def test_like_lengths_stand_together_and_shares_stay_even() -> None:
     groups = Groups(4, 1, 1024, False, lambda ranks: 1)
     lengths = (*[900] * 8, *[300] * 24, *[60] * 100)
-    alike, mixed = (dealt(MODEL, lengths, True, deal, groups) for deal in ("like", "work"))
+    alike, mixed = (assign(MODEL, lengths, True, deal, groups) for deal in ("like", "work"))
 
     def kinds(found: Any) -> list[int]:
         return [len({tokens for pack in packs for tokens in pack.tokens}) for packs in found.packs]

@@ -11,7 +11,7 @@ from helpers.engine import architecture, job_of, question, replica_flops
 import tspsim
 from tspsim.base.errors import InputError
 from tspsim.parallel.job import Job
-from tspsim.parallel.recomputed import Partly
+from tspsim.parallel.recomputed import PartialRecompute
 from tspsim.parallel.state.memory import kept_activations, peak_bytes
 
 MODEL = architecture(512, layers=8)
@@ -41,7 +41,7 @@ def test_each_further_layer_adds_one_forward_of_a_layer_and_frees_what_it_kept(s
     forward = replica_flops(full) - replica_flops(none)
     peaks = [peak(none)]
     for layers in range(1, 9):
-        partly = training(**spread, recomputation="full", recomputed=Partly(layers))
+        partly = training(**spread, recomputation="full", recomputed=PartialRecompute(layers))
         added = replica_flops(partly) - replica_flops(none)
         assert added == pytest.approx(forward * layers / 8, rel=1e-12)
         peaks.append(peak(partly))
@@ -50,16 +50,17 @@ def test_each_further_layer_adds_one_forward_of_a_layer_and_frees_what_it_kept(s
 
 
 def test_block_frees_exactly_what_its_layers_kept() -> None:
-    none, partly = training(recomputation="none"), training(recomputation="full", recomputed=Partly(3))
+    none, partly = training(recomputation="none"), training(recomputation="full", recomputed=PartialRecompute(3))
     (block,) = set(MODEL.blocks)
     saved = kept_activations(none, 1, block) - kept_activations(none.making("full"), 1, block)
     assert peak(none) - peak(partly) == 3 * saved
 
 
 def test_every_second_layer_is_half_of_them_and_groups_keep_one_input_and_one_group() -> None:
-    block, every = (training(recomputation="full", recomputed=Partly(*how)) for how in ((4,), (2, "every")))
+    block, every = (training(recomputation="full", recomputed=PartialRecompute(*how)) for how in ((4,), (2, "every")))
     assert peak(block) == peak(every) and replica_flops(block) == replica_flops(every)
-    full, uniform = training(recomputation="full"), training(recomputation="full", recomputed=Partly(4, "uniform"))
+    full = training(recomputation="full")
+    uniform = training(recomputation="full", recomputed=PartialRecompute(4, "uniform"))
     assert replica_flops(uniform) == replica_flops(full)
     (kind,) = set(MODEL.blocks)
     inputs, whole = (kept_activations(full.making(again), 1, kind) for again in ("full", "none"))

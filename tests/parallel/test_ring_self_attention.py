@@ -23,7 +23,7 @@ BYTES = 16e9
 
 def memory(sequence: int, batch: int, flash: bool = False, **degrees: int) -> dict[str, float]:
     """Parts of a rank's memory while training, nothing recomputed."""
-    optimizer = Optimizer("adam", 2.0, 2.0, 12.0, 8.0)
+    optimizer = Optimizer(name="adam", weights=2.0, gradients=2.0, state=12.0, temporaries=8.0)
     work = Work(
         "training", sequence, batch, "bf16", optimizer, 0.5e9, causal=False, stack=Stack("old", flash_attention=flash)
     )  # fmt: skip

@@ -163,7 +163,7 @@ def test_a_graph_saves_no_more_than_a_products_start_and_never_beats_the_rooflin
     inside_s = Saving(ServingEngine(saved=saved), device).seconds(product, alone_s)
     least_s = max(product.flops / device.peak_of(dtype), product.hbm_bytes / device.hbm_bytes_per_s)
     assert min(alone_s, least_s) <= inside_s <= alone_s
-    start_s = 1e-6 * device.product_alone("gemm", dtype).parameters["launch_us"]
+    start_s = 1e-6 * device.product_without_cast("gemm", dtype).parameters["launch_us"]
     assert alone_s - inside_s <= min(1e-6 * saved_us, start_s) * (1.0 + 1e-9) + 1e-18
 
 
@@ -180,12 +180,12 @@ def test_kernels_that_others_stand_for_have_a_pace_of_their_own_and_small_ones_a
     stack = load_stack("sglang").stack()
     scaled, plain, small = Gemm(8, 8192, 8192, "fp8_block"), Gemm(8, 8192, 8192), MemoryBound("copy", 1e3, 1)
     scaled_pace, _, plain_pace, rest = stack.engine.paces
-    assert scaled_pace.factor > plain_pace.factor > rest.factor == 1.0
-    for name, paces in (("b200", (1.0, 1.0)), ("mi300x", (scaled_pace.factor, plain_pace.factor))):
+    assert scaled_pace.value > plain_pace.value > rest.value == 1.0
+    for name, paces in (("b200", (1.0, 1.0)), ("mi300x", (scaled_pace.value, plain_pace.value))):
         device = load_device(name)
         cost = stack.cost(lambda operator: 1e-3, device)
         assert (cost(scaled), cost(plain)) == pytest.approx(tuple(1e-3 * pace for pace in paces))
-        assert stack.cost(lambda operator: 1e-6, device)(small) == (rest.least_s if name == "mi300x" else 1e-6)
+        assert stack.cost(lambda operator: 1e-6, device)(small) == (rest.least if name == "mi300x" else 1e-6)
 
 
 def test_queries_and_keys_are_normalised_by_kernels_of_their_own_under_sglang_on_amd() -> None:
@@ -205,7 +205,7 @@ def test_routed_experts_have_a_pace_where_a_search_found_better_kernels() -> Non
     measured, fitted = stack.engine.paces
     for name, paces in (("mi355x", (fitted, fitted)), ("mi300x", (fitted, measured))):
         cost = stack.cost(lambda operator: 1.0, load_device(name))
-        assert (cost(experts), cost(plain)) == tuple(pace.factor for pace in paces)
+        assert (cost(experts), cost(plain)) == tuple(pace.value for pace in paces)
         assert cost(MemoryBound("norm", 1e8, 100)) == 1.0
     assert stack.cost(lambda operator: 1.0, B200)(experts) == 1.0
 

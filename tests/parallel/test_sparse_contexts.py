@@ -15,8 +15,8 @@ import tspsim
 from tspsim.base.errors import InputError
 from tspsim.hardware import Costs
 from tspsim.model import Architecture
-from tspsim.model.parts import CompressedAttention, Indexing
-from tspsim.operators import BestOf, Indexer, SparseAttention
+from tspsim.model.parts import CompressedAttention, IndexerSpec
+from tspsim.operators import Indexer, SparseAttention, TopK
 from tspsim.parallel import DECODE_EXCHANGES, DECODE_FORMS, INDEX_EXCHANGES, Job, build_mesh, scheme_of
 from tspsim.parallel.cache import sequence_bytes
 from tspsim.step.bound import bounds
@@ -28,12 +28,12 @@ KI, TOPK, INDEX_DIM = 1024, 64, 32
 #: Every second layer takes the choice of the one before it.
 CHOSEN = architecture(
     1024, layers=4, heads=16, head_dim=56, latent=LATENT, attention="dsa", vocab=32000,
-    indexing=Indexing(4, INDEX_DIM, TOPK, every=2),
+    indexing=IndexerSpec(4, INDEX_DIM, TOPK, every=2),
 )  # fmt: skip
 #: The window alone, entries of four tokens with an indexer, and of 128 without.
 COMPRESSED = architecture(
     1024, layers=3, heads=16, kv_heads=1, head_dim=64, attention="csa", vocab=32000,
-    compressed=CompressedAttention(256, 32, 8, 64, (0, 4, 128)), indexing=Indexing(4, INDEX_DIM, TOPK),
+    compressed=CompressedAttention(256, 32, 8, 64, (0, 4, 128)), indexing=IndexerSpec(4, INDEX_DIM, TOPK),
 )  # fmt: skip
 MODELS = {"dsa": CHOSEN, "csa": COMPRESSED}
 AWAY, BATCH, CONTEXT = Fraction(7, 8), 8, 4096
@@ -254,9 +254,9 @@ def test_choosing_among_more_candidates_takes_no_less() -> None:
         tspsim.load(question("glm-5.1", [{"name": "P", "tp": 8}], pass_="decode", batch=1, context=64))
     ).device
     for ranks in (1, 2, 4, 8):
-        times = [device.time(BestOf(n, ranks * 2048, 2048)).seconds for n in (1, 2, 64, 512, 4096)]
+        times = [device.time(TopK(n, ranks * 2048, 2048)).seconds for n in (1, 2, 64, 512, 4096)]
         assert times == sorted(times)
-    times = [device.time(BestOf(8, ranks * 2048, 2048)).seconds for ranks in (2, 4, 8, 64)]
+    times = [device.time(TopK(8, ranks * 2048, 2048)).seconds for ranks in (2, 4, 8, 64)]
     assert times == sorted(times)
 
 

@@ -297,7 +297,7 @@ def test_a_slower_library_is_as_much_slower_where_it_was_not_measured() -> None:
         slower = []
         for name in ("h200", "h100"):
             device = load_device(name)
-            own, other = (on.attention(**call, direction=direction) for on in (device, device.preferring("", flash)))
+            own, other = (on.attention(**call, direction=direction) for on in (device, device.with_engine("", flash)))
             slower.append(other.seconds / own.seconds)
         assert slower[0] > 1.5 and slower[1] == pytest.approx(slower[0], rel=0.1)
 

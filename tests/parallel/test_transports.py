@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.draws import in_turn
 from helpers.engine import architecture, job_of, model_file, programs_of, question, replica_flops
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -125,7 +126,7 @@ def assert_alike(folded: PlanResult, whole: PlanResult) -> None:
 
 
 @pytest.mark.parametrize("pass_", ["forward", "training"])
-@pytest.mark.parametrize(("degree", "cluster"), [(8, "mi300x-8"), (16, "mi300x-2x8")])
+@pytest.mark.parametrize(("degree", "cluster"), in_turn([(8, "mi300x-8"), (16, "mi300x-2x8")]))
 def test_folded_equals_every_rank_for_every_schedule(degree: int, cluster: str, pass_: str, tmp_path: Path) -> None:
     """While training, and over two nodes, some of them, with all ways to travel and both to cut."""
     every = {(8, "forward"): 5, (8, "training"): 9, (16, "forward"): 11, (16, "training"): 17}[degree, pass_]

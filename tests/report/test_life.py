@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.draws import in_turn
 
 import tspsim
 from tspsim.report.serving import life
@@ -30,7 +31,7 @@ QUESTION: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("stack", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("stack", in_turn(["vllm", "sglang", "trtllm"], 3))
 def test_tokens_come_at_the_ends_of_steps_that_decode_and_never_between(stack: str) -> None:
     question = QUESTION | {"workload": {**QUESTION["workload"], "stack": stack}}
     flat = 0

@@ -12,11 +12,12 @@ import pytest
 from helpers.shipped import SCENARIOS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import model_serializer
+from pydantic import TypeAdapter, model_serializer
 
 import tspsim
 from tspsim.base.errors import InputError, UnknownNameError
-from tspsim.scenario import OPTIMIZERS, ClusterInline, OptimizerSpec, load
+from tspsim.parallel import OPTIMIZERS, Optimizer
+from tspsim.scenario import ClusterInline, load
 from tspsim.scenario.section import Section
 from tspsim.step.bound import bounds
 from tspsim.step.question import look_up
@@ -73,8 +74,9 @@ def test_recomputation_left_out_follows_the_pass() -> None:
 
 
 def test_optimizers_by_name_and_by_bytes() -> None:
-    assert OptimizerSpec.model_validate("adamw").bytes_per_parameter == 16
-    stated = OptimizerSpec.model_validate({"weights": 2, "gradients": 4, "state": 8})
+    read = TypeAdapter(Optimizer)
+    assert read.validate_python("adamw").bytes_per_parameter == 16
+    stated = read.validate_python({"weights": 2, "gradients": 4, "state": 8})
     assert stated.bytes_per_parameter == 14
     assert set(OPTIMIZERS) == {"adamw", "adamw-unfused"}
 

@@ -83,8 +83,8 @@ def test_steps_with_as_much_of_a_quantity_have_the_same_instructions_of_it(
     compared, unlike, written = Counter[BatchQuantity](), set[BatchQuantity](), []
     for work in some_works(programs.query_len):
         (job,) = programs.together(work)
-        things, layout = programs.laid_out(job)
-        written.append((job, layout, [thing.does for thing in things], programs.quantities(job)))
+        calls, layout = programs.laid_out(job)
+        written.append((job, layout, [call.key for call in calls], programs.quantities(job)))
     for (job, layout, does, quantities), (other, other_layout, others, same) in combinations(written, 2):
         assert layout is other_layout and quantities == same
         for quantity in set(quantities):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers.draws import draws
+from helpers.draws import draws, in_turn
 
 from tspsim.model.attention import MOST_DECODED
 from tspsim.parallel import Captured
@@ -75,7 +75,7 @@ def with_more(work: StepWork) -> Iterator[StepWork]:
 
 
 @draws(4, 8)
-@pytest.mark.parametrize(("model", "plan", "speculation", "error"), PATHS, ids=str)
+@pytest.mark.parametrize(("model", "plan", "speculation", "error"), in_turn(PATHS), ids=str)
 def test_a_batch_has_one_price_whichever_path_answers(
     model: str, plan: dict[str, Any], speculation: Speculation | None, error: float, count: int
 ) -> None:
@@ -90,7 +90,7 @@ def test_a_batch_has_one_price_whichever_path_answers(
 
 
 @draws(4, 8)
-@pytest.mark.parametrize(("model", "plan", "speculation", "error"), PATHS, ids=str)
+@pytest.mark.parametrize(("model", "plan", "speculation", "error"), in_turn(PATHS), ids=str)
 def test_more_work_is_never_faster_on_any_path(
     model: str, plan: dict[str, Any], speculation: Speculation | None, error: float, count: int
 ) -> None:

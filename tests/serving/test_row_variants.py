@@ -48,7 +48,7 @@ def assert_alike(programs: StepPrograms, job: Job) -> None:
     """What an earlier step's program becomes stands where it would if it were written, and does the same."""
     (found, layout), (written, other) = programs.laid_out(job), programs.written_out(job)[0]
     assert layout is other
-    assert [each.does for each in found] == [each.does for each in written]
+    assert [each.key for each in found] == [each.key for each in written]
 
 
 @draws(16, 50)

@@ -251,8 +251,8 @@ def test_bounds_that_nobody_can_keep_are_told_with_the_one_that_is_missed() -> N
     """A wait that keeps its bound is not told as the reason."""
     stated = ["traffic.arrivals={kind: fixed, rate: highest}", "traffic.slo={ttft: 5 s, tpot: 1 ms}"]
     (plan,) = answered(*stated).plans
-    assert plan.error is not None and "keeps the bounds at no rate: even for requests that are alone" in plan.error
-    assert "TPOT is 6.57 ms at 90 %, over 1.00 ms" in plan.error and "TTFT" not in plan.error
+    assert plan.error is not None and "at no rate" in plan.error and "TTFT" not in plan.error
+    assert all(part in plan.error for part in ("TPOT", "6.57 ms", "90 %", "1.00 ms"))
 
 
 def test_replicas_share_the_load() -> None:

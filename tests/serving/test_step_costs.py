@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.draws import draws
+from helpers.draws import draws, in_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -135,7 +135,7 @@ def test_a_step_by_its_work_is_what_a_question_about_it_answers(stack: str, step
 
 @draws(6, 16)
 @pytest.mark.parametrize("stack", ["ideal", "vllm", "sglang"])
-@pytest.mark.parametrize("model", ["kimi-k2.6", "llama-3.1-8b", "deepseek-v3.2", "gpt-oss-120b"])
+@pytest.mark.parametrize("model", in_turn(["kimi-k2.6", "llama-3.1-8b", "deepseek-v3.2", "gpt-oss-120b"]))
 def test_tabulated_steps_are_exact_at_knots_and_within_the_error_between(model: str, stack: str, count: int) -> None:
     cost = costs(model, stack=stack)
     assert isinstance(cost, StepCost)
@@ -278,7 +278,9 @@ def test_costs_of_equal_content_are_the_same_object() -> None:
 @draws(10, 25)
 @pytest.mark.parametrize(
     ("model", "plan"),
-    [("kimi-k2.6", {"tp": 8}), ("glm-5.1", {"tp": 8}), ("deepseek-v3.2", {"tp": 8}), ("llama-3.1-70b", {"tp": 8})],
+    in_turn(
+        [("kimi-k2.6", {"tp": 8}), ("glm-5.1", {"tp": 8}), ("deepseek-v3.2", {"tp": 8}), ("llama-3.1-70b", {"tp": 8})]
+    ),
 )
 def test_sampled_steps_are_those_of_every_kernel(model: str, plan: dict[str, Any], count: int) -> None:
     asked = question(model, plan)

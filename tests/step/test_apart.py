@@ -69,7 +69,7 @@ def test_put_together_is_the_whole_run(
     told = parts["compute"] + sum(parts["exposed_communication"].values()) + parts["idle"]
     assert told == pytest.approx(joined.step_time_s, rel=1e-9)
     assert parts["compute"] == pytest.approx(whole.breakdown_s["compute"], rel=0.1)
-    assert joined.memory == whole.memory and apart.TOLD in joined.notes and apart.TOLD not in whole.notes
+    assert joined.memory == whole.memory and apart.NOTE in joined.notes and apart.NOTE not in whole.notes
 
 
 def test_what_follows_the_last_layer_runs_apart_in_the_same_time(
@@ -90,9 +90,9 @@ def test_what_follows_the_last_layer_runs_apart_in_the_same_time(
 
     monkeypatch.setattr(apart, "execute", counted)
     answers = []
-    for divide in (apart.parted_behind_layers, lambda program: (program, None)):
+    for divide in (apart.split_after_layers, lambda program: (program, None)):
         ran.append([])
-        monkeypatch.setattr(apart, "parted_behind_layers", divide)
+        monkeypatch.setattr(apart, "split_after_layers", divide)
         answers += tspsim.simulate(question).plans
     divided, whole = answers
     assert divided.step_time_s == pytest.approx(whole.step_time_s, rel=1e-12)

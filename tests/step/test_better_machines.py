@@ -148,7 +148,7 @@ def test_slower_rails_are_not_much_faster_where_gathers_meet_shards(here: Path) 
     assert usual is not None and faster is not None
     assert faster.step_time_s / usual.step_time_s < 1.015
     (told,) = orders(faster)
-    assert "replicas first, the step would take 612 ms, 2.9 % less" in told
+    assert all(part in told for part in ("replicas first", "612 ms", "2.9 %"))
 
 
 def test_an_answer_says_where_another_order_of_transfers_would_be_shorter() -> None:
@@ -161,8 +161,7 @@ def test_an_answer_says_where_another_order_of_transfers_would_be_shorter() -> N
     found = step(asked)
     assert found is not None
     (told,) = orders(found)
-    assert "in another order of the two, those exchanges first, the step would take 444 ms, 1.8 % less" in told
-    assert told.endswith("a better link can make such a step longer (`tspsim docs network.md`)")
+    assert all(part in told for part in ("those exchanges first", "444 ms", "1.8 %", "`tspsim docs network.md`"))
     # Where the two do not meet nothing is said.
     short = step(asked | {"workload": asked["workload"] | {"sequence": "2Ki"}})
     assert short is not None and not orders(short)

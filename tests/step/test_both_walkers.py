@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tspsim.engine.core import Interference
 from tspsim.program import Compute, Instruction, Launch, Program, Repeat
-from tspsim.program.excerpts import parted_behind_layers
+from tspsim.program.excerpts import split_after_layers
 from tspsim.program.instructions import Mesh, orders, waits_for_all
 from tspsim.step.paths.groups import RankGroups
 from tspsim.step.paths.kernels import KernelTimes
@@ -102,9 +102,9 @@ def test_what_ends_before_an_instruction_begins_in_the_engine_is_what_the_rule_s
 def test_a_program_parts_where_a_meeting_waits_for_all_behind_its_layers() -> None:
     layer = Repeat((kernel(1.0), collective("all_reduce", 8, after=[0])), 3)
     behind = (kernel(2.0, after=[5]), collective("all_reduce", 8, after=[6]), kernel(3.0, after=[7]))
-    before, rest = parted_behind_layers(Program("all", (layer, *behind)))
+    before, rest = split_after_layers(Program("all", (layer, *behind)))
     assert before.items == (layer, behind[0]) and rest is not None
     assert [step.after for step in rest.items if not isinstance(step, Repeat)] == [(), (0,)]
     # Before one that does not wait for the kernel behind layers, something else may still run.
     early = (kernel(2.0), collective("all_reduce", 8, after=[5]))
-    assert parted_behind_layers(Program("all", (layer, *early)))[1] is None
+    assert split_after_layers(Program("all", (layer, *early)))[1] is None

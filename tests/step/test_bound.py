@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tspsim.base.units import flops
 from tspsim.parallel import scheme_of
 from tspsim.scenario import load
-from tspsim.step.bound import Bounds, bounds, most_together
+from tspsim.step.bound import Bounds, bounds, most_ranks_of_a_node
 from tspsim.step.simulation import look_up, simulate
 
 HEADLINE = "tsp-vs-tpsp-1024-mi300x"
@@ -150,9 +150,9 @@ def test_bytes_received_equal_those_of_the_simulated_transfers(degrees: dict[str
 
 
 def test_ranks_that_share_a_node() -> None:
-    assert most_together(np.array([[0, 0, 0, 0]])) == 4
-    assert most_together(np.array([[0, 1, 2, 3], [4, 5, 6, 7]])) == 1
-    assert most_together(np.array([[0, 1, 0, 1], [2, 2, 3, 4]])) == 2
+    assert most_ranks_of_a_node(np.array([[0, 0, 0, 0]])) == 4
+    assert most_ranks_of_a_node(np.array([[0, 1, 2, 3], [4, 5, 6, 7]])) == 1
+    assert most_ranks_of_a_node(np.array([[0, 1, 0, 1], [2, 2, 3, 4]])) == 2
 
 
 def test_json_is_plain_and_holds_the_verdict(headline: Bounds) -> None:

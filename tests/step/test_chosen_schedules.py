@@ -23,7 +23,7 @@ MODELS = ("gpt-oss-20b", "llama-4-maverick", "deepseek-v2-lite", "qwen3-30b-a3b"
 def of_few_layers(folder: Path, name: str, layers: int) -> str:
     """A model's repeating layers in a file."""
     path = folder / f"{name}-{layers}.yaml"
-    path.write_text(yaml.safe_dump(describe(load_model(name).steady(layers))), encoding="utf-8")
+    path.write_text(yaml.safe_dump(describe(load_model(name).repeating_layers(layers))), encoding="utf-8")
     return str(path)
 
 

@@ -32,9 +32,9 @@ def attentions() -> dict[tuple[Any, ...], Architecture]:
     found: dict[tuple[Any, ...], Architecture] = {}
     for name in sorted(catalog.names("models")):
         model = load_model(name)
-        if not model.attention_kind.whole:
+        if not model.attention_kind.full_sequences:
             continue
-        layers = model.steady(2)
+        layers = model.repeating_layers(2)
         attention = tuple(sorted({(block.attention, block.window, block.chunk) for block in layers.blocks}))
         found.setdefault(attention, layers)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers.draws import in_turn
 
 import tspsim
 from tspsim.base.errors import InputError
@@ -28,7 +29,8 @@ def test_the_slowest_of_two_and_of_many_is_that_of_the_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "within"), [({"zero": 1}, 0.005), ({"tp": 8}, 0.005), ({"tp": 2, "pp": 2}, 0.01), ({"pp": 4}, 0.015)]
+    ("plan", "within"),
+    in_turn([({"zero": 1}, 0.005), ({"tp": 8}, 0.005), ({"tp": 2, "pp": 2}, 0.01), ({"pp": 4}, 0.015)]),
 )
 def test_the_folded_step_is_the_mean_of_draws_of_every_rank(plan: dict[str, Any], within: float) -> None:
     variation = {"gpu": "4 %", "step": "2 %", "seed": 1}
@@ -67,4 +69,4 @@ def test_what_is_no_share_or_no_step_is_refused() -> None:
 def test_a_plan_says_how_much_its_kernels_lose() -> None:
     asked = tspsim.load("tsp-8x-h100", ["cluster={device: h100, nodes: 1, variation: {gpu: 2 %}}"])
     notes = tspsim.simulate(asked).plans[0].notes
-    assert any("2.8 % longer: the expected pace of the slowest of 8 GPUs" in note for note in notes)
+    assert any("2.8 %" in note and "8 GPUs" in note for note in notes)

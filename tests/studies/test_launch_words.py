@@ -228,7 +228,7 @@ def test_sglang_s_chunk_is_printed_as_it_is_read():
     question = question_of({**MINE, "engine": {"chunked_prefill_size": 4096, "max_running_requests": 64}}, "sglang")
     deployment = deployment_of(question, question.plans[0])
     (server,) = servers_of(question.scenario, deployment)
-    own = POLICIES.get("sglang").settings_of(deployment.engine, deployment.lanes).options
+    own = POLICIES.get("sglang").settings_of(deployment.engine, deployment.dp_size).options
     assert server.stated == (4096, 64)
     assert (server.tokens, server.sequences) == (own.chunked_prefill_size, own.max_running_requests) == (512, 8)
 

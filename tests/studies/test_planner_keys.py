@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from helpers.draws import in_turn
 
 import tspsim
 from tspsim.hardware import Costs
@@ -13,7 +14,7 @@ from tspsim.parallel import BALANCES, DEALS, DECODE_EXCHANGES, Captured, build_m
 from tspsim.parallel.dispatch import DISPATCHES
 from tspsim.parallel.pipeline import ORDERS
 from tspsim.parallel.search_keys import search_keys
-from tspsim.parallel.sought import AS_STATED
+from tspsim.parallel.search_rule import AS_STATED
 from tspsim.report.plan import searched
 from tspsim.scenario.plan import PlanSpec
 from tspsim.step.paths import LowerBound
@@ -98,7 +99,7 @@ WAYS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("keys", WAYS, ids=str)
+@pytest.mark.parametrize("keys", in_turn(WAYS), ids=str)
 def test_no_bound_lies_above_the_step_of_any_way_to_experts(keys: dict[str, Any]) -> None:
     work = {"model": "moonlight-16b-a3b", "sequence": 1024, "global_batch": 16}
     question = asked({"ep": 4, **keys}, routing={"load": "zipf", "skew": 0.5}, **work)

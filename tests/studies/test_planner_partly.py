@@ -7,7 +7,7 @@ from dataclasses import replace
 import tspsim
 from tspsim.hardware import Costs
 from tspsim.parallel import build_mesh, peak_memory, scheme_of
-from tspsim.parallel.recomputed import Partly
+from tspsim.parallel.recomputed import PartialRecompute
 from tspsim.step.paths import LowerBound
 from tspsim.step.question import look_up
 from tspsim.step.simulation import scheduled, step_of
@@ -39,7 +39,7 @@ def test_a_plan_that_does_not_fit_gives_way_to_the_fewest_layers_that_do() -> No
     stored, block, away = (each.job.plan for each in space.thinner(Candidate(job, mesh, ()), fits))
     assert stored.activation_store == "fp8" and stored.recomputation == "none"
     assert block.recomputation == "full" and block.recomputed is not None
-    fewer = replace(block, recomputed=Partly(block.recomputed.layers - 1))
+    fewer = replace(block, recomputed=PartialRecompute(block.recomputed.layers - 1))
     assert fits(replace(job, plan=block)) and not fits(replace(job, plan=fewer))
     assert fits(replace(job, plan=away)) and away.offload_layers
     wide = replace(job, work=replace(job.work, precision="bf16"))
@@ -53,12 +53,12 @@ def test_bounds_lie_below_steps_whose_layers_differ() -> None:
     bound = LowerBound(asked.cluster, costs, asked.device.peak_of("bf16"), asked.device.compute_slowdown)
     plan = asked.plans[0]
     for change in (
-        {"recomputation": "full", "recomputed": Partly(5)},
-        {"recomputation": "full", "recomputed": Partly(3, "every")},
-        {"recomputation": "full", "recomputed": Partly(4, "uniform")},
+        {"recomputation": "full", "recomputed": PartialRecompute(5)},
+        {"recomputation": "full", "recomputed": PartialRecompute(3, "every")},
+        {"recomputation": "full", "recomputed": PartialRecompute(4, "uniform")},
         {"offload_layers": 6},
         {"activation_store": "fp8"},
-        {"recomputation": "full", "recomputed": Partly(7), "zero": 3},
+        {"recomputation": "full", "recomputed": PartialRecompute(7), "zero": 3},
     ):
         job = scheduled(asked, replace(plan, **change))
         mesh = build_mesh(job.plan, asked.cluster.gpus, asked.cluster.gpus_per_node)

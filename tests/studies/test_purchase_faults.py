@@ -92,7 +92,7 @@ def test_a_plan_whose_ranks_are_cut_off_is_refused_and_others_run() -> None:
     lonely = {"links": [{"between": [0, far], "factor": 0} for far in range(1, 8)]}
     scenario = small(lonely) | {"plans": [{"name": "TP8", "tp": 8}, {"name": "alone"}]}
     refused, alone = simulate(scenario).plans
-    assert refused.error is not None and refused.error.startswith("dead links leave no way from GPU ")
+    assert refused.error is not None and refused.error.startswith("dead links leave no route from GPU ")
     assert alone.ran
 
 
@@ -101,7 +101,7 @@ def test_where_no_plan_has_a_way_left_the_command_says_so(tmp_path: Path, capsys
     overrides = ["--set", "workload.sequence=8Ki", "--set", f"cluster.faults.links=[{cut}]"]
     assert main(["run", DEAD, *overrides, "--json", str(tmp_path / "answer.json")]) == 3
     told = capsys.readouterr().err
-    assert "no plan can run; TSP8: dead links leave no way from GPU" in told
+    assert "no plan can run; TSP8: dead links leave no route from GPU" in told
 
 
 def test_a_dead_nic_hurts_only_what_crosses_nodes() -> None:

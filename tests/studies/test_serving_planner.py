@@ -51,7 +51,7 @@ def test_no_stated_plan_is_better_than_the_best() -> None:
 def test_a_budget_that_is_over_still_answers_one_plan() -> None:
     begin_s = time.process_time()
     answer = planned(scenario(), budget_s=0.0, stated=False)
-    assert len(answer.known) >= 1 and answer.best and not answer.complete
+    assert len(answer.contenders) >= 1 and answer.best and not answer.complete
     assert time.process_time() - begin_s < 3.0
 
 

@@ -12,7 +12,7 @@ import yaml
 import tspsim
 from tspsim.base.errors import InfeasibleError, InputError, UnknownNameError
 from tspsim.cli import main
-from tspsim.parallel import SOUGHT
+from tspsim.parallel import SEARCH_RULES
 from tspsim.report import traffic_plan
 from tspsim.scenario import Scenario, load
 from tspsim.scenario.plan import SERVING
@@ -60,7 +60,7 @@ def test_no_stated_plan_serves_more_within_bounds_for_a_dollar(planned: TrafficP
 
 
 def test_both_replicas_and_pools_were_looked_at(planned: TrafficPlanned):
-    kinds = {"pools" in each.keys for each in planned.known}
+    kinds = {"pools" in each.keys for each in planned.contenders}
     assert kinds == {True, False}
     assert min(planned.bounded, planned.simulated) > 0
 
@@ -110,7 +110,7 @@ def test_the_obvious_services_are_tried_before_any_search():
     counts = {(pool["prefill"]["replicas"], pool["decode"]["replicas"]) for pool in pools}
     assert counts >= {(1, 3), (2, 2), (3, 1), (1, 1)}
     assert {"router", "pools", "engine", "speculation"} <= set(TrafficPlanner(load(asked())).searched)
-    declared = {key for key in SOUGHT if SOUGHT.get(key).of_requests}
+    declared = {key for key in SEARCH_RULES if SEARCH_RULES.get(key).of_requests}
     assert declared | {"tiers"} == set(SERVING)
 
 
@@ -201,7 +201,7 @@ def test_without_bounds_clients_are_as_stated():
     del plain["traffic"]["slo"]
     answer = TrafficPlanner(load(plain), budget_s=0.3).run()
     assert answer.objective == "tokens_per_dollar"
-    assert {each.load["concurrency"] for each in answer.known} == {16}
+    assert {each.load["concurrency"] for each in answer.contenders} == {16}
 
 
 def test_limits_take_the_place_of_bounds():
@@ -254,7 +254,7 @@ def test_closed_forms_grow_with_load_up_to_what_prompts_leave(usual: list[Any]):
 def test_closed_forms_of_tensor_parallel_plans_are_what_is_simulated(planned: TrafficPlanned, usual: list[Any]):
     known = {repr(each.keys): each for each in usual}
     compared = 0
-    for tried in planned.known:
+    for tried in planned.contenders:
         keys = {key: value for key, value in tried.keys.items() if key not in ("name", "recomputation")}
         if not set(keys) <= {"tp"} or repr(keys) not in known:
             continue
@@ -308,10 +308,10 @@ def test_plans_of_many_replicas_are_compared_on_a_part_and_told_of_all(monkeypat
     planner = TrafficPlanner(load(stated), stated=False, budget_s=0.25)
     parts: list[ServiceUnderLoad] = []
     conclude = planner._concluded
-    monkeypatch.setattr(planner, "_concluded", lambda answer: (parts.extend(answer.known), conclude(answer))[1])
+    monkeypatch.setattr(planner, "_concluded", lambda answer: (parts.extend(answer.contenders), conclude(answer))[1])
     answer = planner.run()
     best = answer.best[0]
-    assert all(each.parts == 1 and each.result.gpus == 32 for each in answer.known) and best.whole
+    assert all(each.parts == 1 and each.result.gpus == 32 for each in answer.contenders) and best.whole
     (part,) = [each for each in parts if each.keys == best.keys and each.load == best.load]
     assert part.parts == 4 and part.result.gpus == 8
     assert goodput(part) == pytest.approx(goodput(best), rel=0.1)

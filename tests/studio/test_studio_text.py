@@ -169,8 +169,10 @@ def test_every_figure_of_a_fleet_says_why() -> None:
     kind = {"class": "train", "jobs": 5, "done": 5, "gpu_hours": 240.0, "restarts": 1, **waits}
     lost = {"empty": 10.0, "redone": 0.5, "queue": 0.0}
     document = {"fleet": {"jobs": jobs, "classes": [kind], "lost_gpu_hours": lost}, "provenance": []}
-    assert fleet_why.of_whole(document) == ["GPU-hours without lasting work: empty 10.0, redone 0.500."]
+    (lost_hours,) = fleet_why.of_whole(document)
+    assert "empty 10.0, redone 0.500" in lost_hours and "queue" not in lost_hours
     told = {figure.key: fleet_why.of_class(document, "train", figure.key) for figure in fleet_figures.of_class(kind)}
     assert all(told.values())
-    assert told["p95_wait_s"] == ["Waited longest: job 4 4.00 h; job 3 3.00 h; job 2 2.00 h."]
-    assert told["restarts"] == ["Restarts: job 4 1, 90.0 % of its time worked."]
+    (waited,), (restarted,) = told["p95_wait_s"], told["restarts"]
+    assert "job 4 4.00 h; job 3 3.00 h; job 2 2.00 h" in waited
+    assert "job 4 1" in restarted and "90.0 %" in restarted

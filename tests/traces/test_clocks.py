@@ -73,8 +73,9 @@ def test_the_command_says_how_clocks_were_set_and_who_waits(tmp_path: Path, caps
     files = machine(tmp_path, work_us, [0.0, 0.0, 1500.0, 0.0])
     assert main(["trace", "read", *map(str, files)]) == 0
     shown = capsys.readouterr().out
-    assert "clocks: set by the ends of 12 collectives; rank 2 was 1.50 ms ahead" in shown
-    assert "all_reduce" in shown and "42.9 % of its time is waiting for the last rank" in shown
+    (clocks,) = (line for line in shown.splitlines() if line.strip().startswith("clocks:"))
+    assert all(part in clocks for part in ("12 collectives", "rank 2", "1.50 ms"))
+    assert "all_reduce" in shown and "42.9 %" in shown
 
 
 def test_a_rank_alone_and_ranks_that_never_meet_keep_their_clocks(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from helpers.profiles import kineto, of_lane, written
 
 import tspsim
 from tspsim.base import catalog, dialect
-from tspsim.calibration.network_files import CalibratedTransfers, calibrate_transfers
+from tspsim.calibration.collectives import TransferFits
+from tspsim.calibration.network_files import calibrate_transfers
 from tspsim.calibration.traced_transfers import transfers_of
 from tspsim.cli import main
 from tspsim.network import ExpertExchange, exchange_experts, load_cluster
@@ -68,7 +69,7 @@ def test_all_reduces_of_an_engine_move_its_part_of_the_node_s_file(
     assert exposed() == pytest.approx(1.4 * before, rel=0.08)
 
 
-def exchanges(folder: Path, *sequences: int) -> CalibratedTransfers:
+def exchanges(folder: Path, *sequences: int) -> TransferFits:
     steps = []
     for sequence in sequences:
         trace, _ = slower(folder, experts(sequence), ("dispatch", "combine"), 1.4, "")

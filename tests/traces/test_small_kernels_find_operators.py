@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
 
 from tspsim.operators import ChoiceKernels, Gemm, MemoryBound, Operator, Role
+from tspsim.traces.learned import factors_of, kernels_found
 from tspsim.traces.match import align
 from tspsim.traces.simulated import Operation, kind_of_operator
 
@@ -44,3 +50,20 @@ def test_a_chain_takes_small_kernels_of_any_kind() -> None:
 def test_keys_rotated_by_their_product_count_to_the_rotation() -> None:
     own = operations(ROPE, PRODUCT, PRODUCT)
     assert taken("rope quantize gemm rope copy quantize gemm", own) == [0, 1, 1, 0, 0, 2, 2]
+
+
+def test_what_is_learned_of_a_product_has_its_casts() -> None:
+    """A cast that is priced with its product is a row of its own in the comparison, and the product's in a fit."""
+    cast = Operation(0, "quantize", "cast for gemm", "", "forward", 0, "compute", 0.0, 1e-3, False, prepares=True)
+    product = Operation(0, "gemm", "gemm", "", "forward", 0, "compute", 1e-3, 3e-3, False, PRODUCT)
+    names = ["per_token_cast", "nvjet", "nvjet"]
+    columns = {"start_s": np.array([0.0, 4e-3, 9e-3]), "duration_s": np.array([4e-3, 4e-3, 4e-3])}
+    trace = SimpleNamespace(
+        word=lambda column: names, columns=columns, end_s=columns["start_s"] + columns["duration_s"]
+    )
+    laid: Any = SimpleNamespace(
+        trace=trace, operation=np.array([0, 1, 2]), lane=SimpleNamespace(operations=(cast, product, product))
+    )
+    assert kernels_found(laid) == {1: [0, 1], 2: [2]}
+    # Twelve milliseconds of what was priced at one and three, and three.
+    assert factors_of(laid) == {"gemm": pytest.approx(12 / 7)}

@@ -10,7 +10,7 @@ import pytest
 
 from tspsim.base.errors import InputError
 from tspsim.model import Architecture, load_model
-from tspsim.parallel.recomputed import Partly
+from tspsim.parallel.recomputed import PartialRecompute
 from tspsim.scenario import load
 from tspsim.step.simulation import simulate
 from tspsim.validation import validate
@@ -279,8 +279,8 @@ def test_recomputation_that_is_not_stated_is_the_least_that_fits() -> None:
     assert memory_of(run).recomputation == "none"
     long = replace(run, sequence=2**18)
     assert memory_of(long).recomputation == "full of 29 layers a chunk"
-    assert memory_of(replace(long, recomputation="full", recomputed=Partly(29))).fits
-    assert not memory_of(replace(long, recomputation="full", recomputed=Partly(28))).fits
+    assert memory_of(replace(long, recomputation="full", recomputed=PartialRecompute(29))).fits
+    assert not memory_of(replace(long, recomputation="full", recomputed=PartialRecompute(28))).fits
     assert memory_of(replace(run, sequence=2**19)).recomputation == "full"
     narrow = replace(run, precision="fp8", sequence=12 * 2**13)
     assert memory_of(narrow).recomputation == "none" and memory_of(replace(narrow, recomputation="none")).fits is False

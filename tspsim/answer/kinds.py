@@ -107,6 +107,24 @@ def fleet_of(source: object) -> FleetQuestion | None:
     return load(source) if is_fleet(source) else None  # type: ignore[arg-type]
 
 
+def sort_of(question: Scenario | FleetQuestion | Mapping[str, Any]) -> str:
+    """The kind of schema that a question's file has: ``scenario`` or ``fleet``."""
+    from ..fleet import is_fleet
+
+    return "fleet" if is_fleet(question) else "scenario"
+
+
+def of_one_job(question: Scenario | FleetQuestion) -> Scenario:
+    """The scenario in a question for one job; raises InputError where it is a fleet's.
+
+    >>> of_one_job(load("tsp-8x-h100")).name
+    'tsp-8x-h100'
+    """
+    if not isinstance(question, Scenario):
+        raise InputError("asks for a fleet; this is of one job (a job of a fleet says plan: best)", key="jobs")
+    return question
+
+
 def _on(cluster: Cluster, scenario: Scenario) -> Lookups:
     """Lookups that give this cluster, which must have the GPUs of the scenario's."""
     own = cluster_of(scenario)

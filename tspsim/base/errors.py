@@ -86,7 +86,7 @@ class InfeasibleError(TspsimError):
 
 
 class UnreachableError(InfeasibleError):
-    """Dead links leave no way between two GPUs that have to exchange data."""
+    """Dead links leave no route between two GPUs that have to exchange data."""
 
 
 def is_ctrl_c(error: BaseException) -> bool:

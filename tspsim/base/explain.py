@@ -9,13 +9,17 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from .errors import InputError, describe, did_you_mean, either, shorten, together
 
 _QUOTED = re.compile(r"'([^']*)'")
+#: What pydantic calls a key that a section does not have: of a model, and of a dataclass.
+_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 _LIMITS = {
     "greater_than": ("gt", "more than"),
     "greater_than_equal": ("ge", "at least"),
@@ -45,7 +49,7 @@ def _missing(findings: Sequence[Any], data: object, place: tuple[int | str, ...]
 
 
 def _rank(finding: Any) -> tuple[int, int]:
-    order = {"extra_forbidden": 0, "missing": 2, "too_short": 3}  # a wrong entry of a list is not counted
+    order = {**dict.fromkeys(_UNKNOWN_KEY, 0), "missing": 2, "too_short": 3}  # a wrong entry of a list is not counted
     return order.get(finding["type"], 1), -len(finding["loc"])
 
 
@@ -86,7 +90,7 @@ def _has(data: Mapping[Any, Any] | Sequence[Any], step: int | str) -> bool:
 def _sentence(finding: Any, type_: type[BaseModel], place: Sequence[int | str]) -> str:
     kind, value, context = finding["type"], finding["input"], finding.get("ctx", {})
     shown = describe(value)
-    if kind == "extra_forbidden":
+    if kind in _UNKNOWN_KEY:
         return f"unknown key{_nearest_key(type_, place)}"
     if kind in ("literal_error", "enum"):
         allowed = _QUOTED.findall(context["expected"])
@@ -114,7 +118,7 @@ def _sentence(finding: Any, type_: type[BaseModel], place: Sequence[int | str]) 
         return f"{shown} is not a whole number"
     if kind.startswith(("float", "finite_number")):
         return f"{shown} is not a number"
-    if kind in ("model_type", "dict_type", "model_attributes_type", "mapping_type"):
+    if kind in ("model_type", "dataclass_type", "dict_type", "model_attributes_type", "mapping_type"):
         return f"{shown} is not a mapping of keys to values"
     if kind in ("list_type", "tuple_type"):
         return f"{shown} is not a list"
@@ -130,19 +134,29 @@ def _tags(context: Mapping[str, Any]) -> list[str]:
 
 
 def _known_keys(type_: type[BaseModel], place: Sequence[int | str]) -> list[str]:
-    """Keys of the pydantic models that may stand at ``place`` below ``type_``."""
+    """Keys of the sections that may stand at ``place`` below ``type_``."""
     candidates: list[Any] = [type_]
     for step in place:
         deeper = []
-        for candidate in (model for annotation in candidates for model in _members(annotation)):
-            if _is_model(candidate):
-                deeper += [f.annotation for n, f in candidate.model_fields.items() if step in (n, f.alias)]
+        for candidate in (section for annotation in candidates for section in _members(annotation)):
+            if _is_section(candidate):
+                deeper += [type_ for key, type_ in section_keys(candidate).items() if key == step]
             else:
                 deeper += [argument for argument in get_args(candidate) if argument is not Ellipsis][-1:]
         candidates = deeper
-    models = [member for annotation in candidates for member in _members(annotation) if _is_model(member)]
-    names = {field.alias or name for model in models for name, field in model.model_fields.items()}
-    return sorted(names | {name.name for model in models if hasattr(model, "further") for name in model.further()})
+    sections = [member for annotation in candidates for member in _members(annotation) if _is_section(member)]
+    names = {key for section in sections for key in section_keys(section)}
+    return sorted(names | {key for part in sections if hasattr(part, "further_keys") for key in part.further_keys()})
+
+
+def section_keys(section: Any) -> dict[str, Any]:
+    """A section's keys as files spell them, and the types of their values."""
+    if issubclass(section, BaseModel):
+        declared = section.model_fields
+    else:
+        hints = get_type_hints(section, include_extras=True)
+        declared = {field.name: FieldInfo.from_annotation(hints[field.name]) for field in fields(section)}
+    return {field.alias or name: field.annotation for name, field in declared.items()}
 
 
 def _nearest_key(type_: type[BaseModel], place: Sequence[int | str]) -> str:
@@ -162,14 +176,14 @@ def _nearest_key(type_: type[BaseModel], place: Sequence[int | str]) -> str:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """The models and containers inside unions and annotations."""
+    """The sections and containers inside unions and annotations."""
     containers = (list, dict, tuple, Mapping, Sequence)
-    if _is_model(annotation) or getattr(annotation, "__origin__", None) in containers:
+    if _is_section(annotation) or getattr(annotation, "__origin__", None) in containers:
         return [annotation]
     if hasattr(annotation, "__metadata__"):
         return _members(annotation.__origin__)
     return [member for argument in get_args(annotation) for member in _members(argument)]
 
 
-def _is_model(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation))

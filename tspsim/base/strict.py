@@ -19,6 +19,12 @@ Facts = TypeVar("Facts")
 _OF_DATACLASSES = ("__init__", "__repr__", "__eq__", "__setattr__", "__delattr__")
 
 
+def section(words: str) -> ConfigDict:
+    """``__pydantic_config__`` of a frozen dataclass that is a section of files: an unknown key is an error, and its
+    JSON Schema is described by ``words``."""
+    return ConfigDict(extra="forbid", json_schema_extra={"description": words})
+
+
 class Strict(BaseModel):
     """Frozen; an unknown key is an error.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,11 +34,13 @@ ONE_WORTH = 0.02
 
 @dataclass(frozen=True)
 class TransferFits:
-    """The fits, the rows left out with the reason, and the entries that rows did not change."""
+    """The fits, the rows left out with the reason, the entries that rows did not change, and the new files of nodes and
+    fabrics as plain data, by kind and name."""
 
     fits: tuple[TransferFit, ...]
     left_out: tuple[str, ...]
     kept: tuple[str, ...]
+    documents: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
 
 
 def fit_node(

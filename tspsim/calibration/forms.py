@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.memo import once
+from ..hardware.limits import Parameter
 from ..network.calibration import (
     Curve,
     CustomAllReduce,
@@ -27,7 +28,7 @@ from ..network.collectives.algorithm import AlgorithmCandidate, CollectiveCost, 
 from ..network.collectives.between import across
 from ..network.collectives.experts import ExchangeCost
 from ..network.collectives.library import Custom
-from .least_squares import POOR_PRIOR, PRIOR, ParameterBounds, minimise
+from .least_squares import POOR_PRIOR, PRIOR, minimise
 from .measurements import MeasuredTransfer
 from .residuals import TransferErrors, rounded, wider_of
 
@@ -78,7 +79,7 @@ class FittedForm:
     what: str
     moved: str
     rows: Sequence[MeasuredTransfer]
-    bounds: Mapping[str, ParameterBounds]
+    bounds: Mapping[str, Parameter]
     build: Callable[[Values], Entry]
     costs: Callable[[Any, int], Sequence[CollectiveCost]]
     new: bool = False
@@ -167,7 +168,7 @@ def _curve_forms(
 ) -> list[FittedForm]:
     """The factors of the measured libraries; with enough rows also the curve's own numbers."""
     libraries = sorted({row.library for row in rows})
-    factor_bounds: dict[str, ParameterBounds] = {}
+    factor_bounds: dict[str, Parameter] = {}
     for library in libraries:
         factors = curve.libraries.get(library, LibraryFactors())
         factor_bounds |= {
@@ -279,9 +280,9 @@ def fabric_form(
     return FittedForm(entry, f"between nodes on {name}", FACTORS, rows, bounds, build, costs_of)
 
 
-def _around(value: float, most: float | None = None) -> ParameterBounds:
+def _around(value: float, most: float | None = None) -> Parameter:
     high = value * REACH
-    return ParameterBounds(value, value / REACH, high if most is None else min(high, most))
+    return Parameter(value, value / REACH, high if most is None else min(high, most))
 
 
 def name_of(entry: Entry) -> str:

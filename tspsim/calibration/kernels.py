@@ -18,7 +18,7 @@ import numpy as np
 
 from ..base.errors import InputError
 from ..hardware.families import FAMILIES
-from ..hardware.kernels import CARRYING_ROWS, Kernel, carries, find, limits_of
+from ..hardware.kernels import SUFFICIENT_ROWS, Kernel, find_kernel, limits_of, sufficient_rows
 from ..hardware.specification import DeviceSpec, KernelFit
 from ..validation.kernel_tables import GROUP_COLUMNS
 from .curves import Curves, fit_curves
@@ -35,8 +35,8 @@ WORTH_A_SWITCH = 0.995
 #: must explain a large part of the remaining error.
 WORTH_A_HEIGHT = 0.8
 WORTH_A_TERM = 0.9
-#: Where rows are too few to carry a family's parameters (:func:`tspsim.hardware.kernels.carries`), they move the
-#: parameters of the kernel that would be borrowed, and the range is at least this factor each way.
+#: Least half range, as a factor, of a fit to too few rows (:func:`tspsim.hardware.kernels.sufficient_rows`): such rows
+#: move the parameters of the kernel that would be borrowed.
 POOR_FACTOR = 1.35
 #: Below this number of rows the range comes from cross-validation over FOLDS folds.
 CROSSED_ROWS = 60
@@ -112,7 +112,7 @@ def fit_device(
         if families is None or key[0] in set(families):
             groups.append((int(used_in_fit(group, split_by(key[0])).sum()), key, group))
     for used, key, group in sorted(
-        groups, key=lambda item: not carries(item[1][0], item[0])
+        groups, key=lambda item: not sufficient_rows(item[1][0], item[0])
     ):  # groups with enough rows first: the others borrow from them
         family, dtype, second, library = key
         if FAMILIES[family].curve is not None:
@@ -127,10 +127,10 @@ def fit_device(
         others = [fit for fit in in_place(spec.kernels, fits) if _group(fit) != key]
         own = spec.model_copy(update={"kernels": tuple(others)})
         try:
-            lender = None if carries(family, used) else find(own, relatives, family, dtype, None, second)
+            lender = None if sufficient_rows(family, used) else find_kernel(own, relatives, family, dtype, None, second)
         except InputError:  # nobody to borrow from
             lender = None
-        fewest = FEWEST_ROWS if lender else CARRYING_ROWS
+        fewest = FEWEST_ROWS if lender else SUFFICIENT_ROWS
         if used < fewest:
             skipped.append((" ".join(key), f"{used} rows to fit, {fewest} are needed"))
             continue

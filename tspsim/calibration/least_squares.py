@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..hardware.limits import Parameter
 
 #: Share of all shapes that may be used.
 FIT_SHARE_PERCENT = 70
@@ -24,32 +26,13 @@ PRIOR = 0.02
 POOR_PRIOR = 0.1
 
 
-class Bounded(Protocol):
-    """A number that may move: its start and its bounds."""
-
-    @property
-    def default(self) -> float: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-
-
-class ParameterBounds(NamedTuple):
-    """Start and bounds as a tuple."""
-
-    default: float
-    low: float
-    high: float
-
-
 def used_rows(shapes: Iterable[tuple[object, ...]]) -> NDArray[np.bool_]:
     """Which rows a fit may use, by a hash of the shape: the same in every process and table."""
     return np.array([zlib.crc32(repr(shape).encode()) % 100 < FIT_SHARE_PERCENT for shape in shapes], dtype=bool)
 
 
 def minimise(
-    bounds: Mapping[str, Bounded],
+    bounds: Mapping[str, Parameter],
     absent: frozenset[str],
     residuals: Callable[[Mapping[str, float]], Any],
     *,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from ..base.errors import InputError
 from ..network.cluster import Cluster
 from ..network.collectives.algorithm import AlgorithmCandidate
-from ..network.collectives.exchange import ExpertExchange
-from ..network.collectives.experts import copies, exchange_choice, expert_curve
-from ..network.collectives.library import considered
+from ..network.collectives.experts import copies, exchange_candidate, expert_curve
+from ..network.collectives.library import candidates_of
 from ..network.collectives.schedule import Group
 from ..network.kinds import KINDS
+from ..program import ExpertExchange
 
 
 class MeasuredTransfer(Protocol):
@@ -68,7 +68,7 @@ class MeasuredCollective:
         return self.kind, self.ranks, self.library
 
     def ways(self, cluster: Cluster) -> tuple[AlgorithmCandidate, ...]:
-        return considered(Group(cluster, tuple(range(self.ranks))), KINDS.get(self.kind), None, self.library)
+        return candidates_of(Group(cluster, tuple(range(self.ranks))), KINDS.get(self.kind), None, self.library)
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,10 @@ class MeasuredExchange:
 
     @property
     def question(self) -> Hashable:
-        return self.phase, self.mode, self.ranks, replace(self.exchange, tokens=1.0)
+        return self.phase, self.mode, self.ranks, self.exchange._replace(tokens=1.0)
 
     def ways(self, cluster: Cluster) -> tuple[AlgorithmCandidate, ...]:
         group = Group(cluster, tuple(range(self.ranks)))
         curve = expert_curve(group, self.phase, self.mode, None)
         assert curve is not None
-        return (exchange_choice(group, curve, replace(self.exchange, tokens=1.0), self.phase),)
+        return (exchange_candidate(group, curve, self.exchange._replace(tokens=1.0), self.phase),)

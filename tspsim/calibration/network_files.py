@@ -19,8 +19,7 @@ from ..validation.experts import MeasuredPhase, deepep, mori
 from ..validation.kernels import MICROSECONDS
 from ..validation.run import read, whole_rows
 from ..validation.tables import TABLES
-from .collectives import fit_fabric, fit_node
-from .forms import TransferFit
+from .collectives import TransferFits, fit_fabric, fit_node
 from .measurements import MeasuredCollective, MeasuredExchange, MeasuredTransfer
 from .nccl_tests import NcclLog
 
@@ -47,16 +46,6 @@ class MeasuredTransfers:
     @property
     def rows(self) -> int:
         return sum(len(rows) for part in (self.nodes, self.fabrics) for rows in part.values())
-
-
-@dataclass(frozen=True)
-class CalibratedTransfers:
-    """The fits, and the new files of nodes and fabrics as plain data, by kind and name."""
-
-    fits: tuple[TransferFit, ...]
-    left_out: tuple[str, ...]
-    kept: tuple[str, ...]
-    documents: Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 def measured_transfers(
@@ -98,7 +87,7 @@ def measured_transfers(
     return MeasuredTransfers(nodes, fabrics, tuple(left_out))
 
 
-def calibrate_transfers(measured: MeasuredTransfers, source: str, *, held_out: bool = True) -> CalibratedTransfers:
+def calibrate_transfers(measured: MeasuredTransfers, source: str, *, held_out: bool = True) -> TransferFits:
     """Fit the nodes and fabrics of the rows. ``source``: origin and date of the rows. Without ``held_out`` all rows are
     fitted and only crossed folds judge: steps have few sizes, each many times."""
     documents: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -115,7 +104,7 @@ def calibrate_transfers(measured: MeasuredTransfers, source: str, *, held_out: b
         if factors is not None:
             document = dialect.read_yaml(catalog.locate("fabrics", name))
             documents["fabrics", name] = document | {"collectives": _stated_factors(factors)}
-    return CalibratedTransfers(
+    return TransferFits(
         tuple(fit for fits in done for fit in fits.fits),
         (*measured.left_out, *(reason for fits in done for reason in fits.left_out)),
         (*(line for fits in done for line in fits.kept), *(NEVER_MOVED if done else ())),

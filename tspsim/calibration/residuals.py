@@ -71,6 +71,17 @@ def kernel_spread(predicted: Any, residual: Any, parameters: int, *, least: floa
     )
 
 
+class StepCheck(NamedTuple):
+    """A time of one step: measured; simulated with the old numbers, with the new ones, and with a fit to the other
+    traces."""
+
+    name: str
+    measured_s: float
+    before_s: float
+    after_s: float
+    others_s: float | None
+
+
 class TransferErrors(NamedTuple):
     """|predicted/measured − 1| over some rows."""
 

@@ -22,22 +22,10 @@ from ..traces import Trace
 from ..traces.comparison import Laid
 from ..traces.lay import lay
 from ..traces.table import busy_s
-from .residuals import ONE_SIZE
+from .residuals import ONE_SIZE, StepCheck
 
 #: Range factor of one step's number, and least range factor of several: profilers take time too.
 ONE_STEP, SEVERAL = ONE_SIZE, 1.25
-
-
-@dataclass(frozen=True)
-class IdleCheck:
-    """Idle time of the device in a step: measured; with the stack's old number, its new one, and a fit to the other
-    traces."""
-
-    name: str
-    measured_s: float
-    before_s: float
-    after_s: float
-    others_s: float | None
 
 
 @dataclass(frozen=True)
@@ -58,7 +46,7 @@ class CalibratedHosts:
     """The fits, the steps' idle times, and the new files of stacks by name."""
 
     fits: tuple[HostFit, ...] = ()
-    checks: tuple[IdleCheck, ...] = ()
+    checks: tuple[StepCheck, ...] = ()
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -149,7 +137,7 @@ def hosts_of(steps: Sequence[tuple[Laid, Question, Trace, str]], source: str) ->
     """Fit the stacks of steps aligned with their scenarios. ``source``: origin of the steps."""
     seen = [one for step in steps if (one := _seen(*step)) is not None]
     fits: list[HostFit] = []
-    checks: list[IdleCheck] = []
+    checks: list[StepCheck] = []
     documents: dict[str, Mapping[str, Any]] = {}
     for stack, key in sorted({(one.stack, one.key) for one in seen}):
         own = [one for one in seen if (one.stack, one.key) == (stack, key)]
@@ -158,7 +146,7 @@ def hosts_of(steps: Sequence[tuple[Laid, Question, Trace, str]], source: str) ->
         for one in own:
             others = [other for other in own if other is not one]
             by_others = one.with_value(_fit(stack, key, others).value_s) if others else None
-            checks.append(IdleCheck(one.name, one.measured_s, one.simulated_s, one.with_value(fit.value_s), by_others))
+            checks.append(StepCheck(one.name, one.measured_s, one.simulated_s, one.with_value(fit.value_s), by_others))
         base = catalog.versioned(stack)[0]
         documents[base] = _document(documents.get(base), stack, fit, own[0], source)
     return CalibratedHosts(tuple(fits), tuple(checks), documents)

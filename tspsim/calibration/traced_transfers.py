@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..base import catalog
 from ..base.errors import InputError
 from ..network import Cluster
 from ..network.collectives.algorithm import ALGORITHMS
-from ..network.collectives.exchange import ExpertExchange
 from ..network.collectives.experts import ExpertPhase
 from ..parallel import build_mesh
 from ..program import COLLECTIVE_KINDS
@@ -40,29 +37,22 @@ IN_STEPS = "in steps"
 ALONE = 0.2
 
 
-@dataclass(frozen=True)
-class _Beside:
-    """Kernels of a step other than transfers, sorted by start."""
+def _kernels_beside(laid: Laid) -> Callable[[float, float], float]:
+    """``f(start, end)`` → share of an interval in which kernels of a step other than transfers run."""
+    trace = laid.trace
+    rows = np.flatnonzero(~np.isin(trace.word("kind"), COLLECTIVES))
+    rows = rows[np.argsort(trace.columns["start_s"][rows], kind="stable")]
+    starts, ends = trace.columns["start_s"][rows], trace.end_s[rows]
 
-    starts: NDArray[np.float64]
-    ends: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, laid: Laid) -> _Beside:
-        trace = laid.trace
-        rows = np.flatnonzero(~np.isin(trace.word("kind"), COLLECTIVES))
-        rows = rows[np.argsort(trace.columns["start_s"][rows], kind="stable")]
-        return cls(trace.columns["start_s"][rows], trace.end_s[rows])
-
-    def share(self, start: float, end: float) -> float:
-        """Share of an interval in which any of them runs."""
-        inside = (self.starts < end) & (self.ends > start)
-        spans = zip(np.maximum(self.starts[inside], start), np.minimum(self.ends[inside], end), strict=True)
+    def share(start: float, end: float) -> float:
+        inside = (starts < end) & (ends > start)
         busy, last = 0.0, start
-        for begin, stop in spans:
+        for begin, stop in zip(np.maximum(starts[inside], start), np.minimum(ends[inside], end), strict=True):
             busy += max(stop - max(begin, last), 0.0)
             last = max(last, stop)
         return busy / (end - start) if end > start else 0.0
+
+    return share
 
 
 def transfers_of(steps: Sequence[Laid]) -> MeasuredTransfers:
@@ -71,7 +61,7 @@ def transfers_of(steps: Sequence[Laid]) -> MeasuredTransfers:
     fabrics: dict[str, list[MeasuredTransfer]] = {}
     left_out: Counter[str] = Counter()
     for laid in steps:
-        beside, kernels = _Beside.of(laid), kernels_found(laid)
+        beside, kernels = _kernels_beside(laid), kernels_found(laid)
         cluster = laid.lane.question.cluster
         mesh = build_mesh(laid.lane.job.plan, cluster.gpus, cluster.gpus_per_node)
         columns, ends, names = laid.trace.columns, laid.trace.end_s, laid.trace.word("name")
@@ -91,7 +81,7 @@ def transfers_of(steps: Sequence[Laid]) -> MeasuredTransfers:
                     continue
             waits = np.nan_to_num(columns["wait_s"][rows])
             start, end = float((columns["start_s"][rows] + waits).min()), float(ends[rows].max())
-            if beside.share(start, end) > ALONE:
+            if beside(start, end) > ALONE:
                 left_out[f"{item.kind} beside kernels, where both give way"] += 1
                 continue
             own = _on(cluster, mesh, item, laid.rank)
@@ -125,7 +115,7 @@ def _row(cluster: Cluster, item: Operation, ranks: int, library: str, seconds: f
     algorithm = ALGORITHMS.get(collective.algorithm or "")
     if not isinstance(algorithm, ExpertPhase):
         raise InputError(f"{item.kind} of no library that moves tokens to experts")
-    exchange = ExpertExchange(**collective.tokens._asdict())
+    exchange = collective.tokens
     return MeasuredExchange.of(cluster, algorithm.phase, algorithm.mode, ranks, exchange, seconds)
 
 

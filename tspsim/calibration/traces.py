@@ -34,8 +34,9 @@ from ..traces.learned import kernels_found
 from ..traces.simulated import Simulated, plan_named
 from ..traces.table import busy_s
 from ..validation.devices import device_name
-from .network_files import CalibratedTransfers, calibrate_transfers
-from .residuals import ONE_SIZE
+from .collectives import TransferFits
+from .network_files import calibrate_transfers
+from .residuals import ONE_SIZE, StepCheck
 from .traced_host import CalibratedHosts, hosts_of
 from .traced_transfers import transfers_of
 
@@ -81,26 +82,15 @@ class TracedOperator:
 
 
 @dataclass(frozen=True)
-class Check:
-    """Kernel time of a step: measured; by the old device, by the new one, and by a fit to the other traces."""
-
-    name: str
-    measured_s: float
-    before_s: float
-    after_s: float
-    others_s: float | None
-
-
-@dataclass(frozen=True)
 class TraceCalibration:
     """A device's file with the factors from its steps."""
 
     device: str
     fits: tuple[InSteps, ...]
-    checks: tuple[Check, ...]
+    checks: tuple[StepCheck, ...]
     document: Mapping[str, Any]
     #: Nodes and fabrics that transfers between ranks moved, by kind of file and name.
-    transfers: CalibratedTransfers | None = None
+    transfers: TransferFits | None = None
     #: Stacks that the host's gaps moved.
     hosts: CalibratedHosts = field(default_factory=CalibratedHosts)
 
@@ -244,7 +234,7 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
     for place, ((*_, file), points) in enumerate(zip(laid, every, strict=True)):
         others = [point for other, own in enumerate(every) if other != place for point in own]
         checks.append(
-            Check(
+            StepCheck(
                 file,
                 sum(point.times * point.measured_s for point in points),
                 sum(point.times * point.model_s for point in points),

@@ -15,7 +15,7 @@ from .outputs import files_of, print_rich, short, writable
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..calibration.network_files import CalibratedTransfers
+    from ..calibration.collectives import TransferFits
     from ..calibration.traced_host import CalibratedHosts
 
 
@@ -148,7 +148,7 @@ def _of_hosts(hosts: CalibratedHosts) -> tuple[Table, Table]:
     return fits, idle
 
 
-def _of_transfers(transfers: CalibratedTransfers | None) -> Iterator[str]:
+def _of_transfers(transfers: TransferFits | None) -> Iterator[str]:
     """Transfers of steps: what their fits rest on, and which are left out."""
     for fit in transfers.fits if transfers is not None else ():
         yield f"transfers: {fit.what}, {fit.moved}, by {fit.rows_used} of them"

@@ -1,13 +1,11 @@
-"""Which ranks need to be run: classes of ranks and of uses of links, derived from programs, costs and surroundings; and
-the channel of each class of uses, known to its devices, with the links that it shares with others.
+"""Folding: classes of equal ranks, of which one is run, and of equal instances; the channels of these classes.
 
-Two ranks may stand for each other when no sequence of observations tells them apart: same program at the same
-costs, groups of the same composition, transfers that take the same shares of links of the same kind that are
-shared with the same others. That is the coarsest equitable partition of the graph of ranks, channels and links,
-found by colour refinement (Weisfeiler and Leman 1968; McKay and Piperno 2014, §2). A max-min fair allocation is
-unique, so it is constant on such classes (the argument of Grohe et al. 2014 for linear programs): running one
-rank a class, with multiplicities on links, gives every rank's times. A slow link or an unequal share of work
-splits the classes by itself; nothing is declared.
+Two ranks are equal if no observation distinguishes them: equal programs and costs, groups of equal composition, and
+transfers that use equal shares of equal links, shared with equal others. These classes are the coarsest equitable
+partition of the graph of ranks, channels and links, computed by colour refinement (Weisfeiler and Leman 1968; McKay and
+Piperno 2014, §2). A max-min fair allocation is unique, so it is constant on the classes (as Grohe et al. 2014 argue for
+linear programs). So one run rank for each class, with multiplicities on links, gives every rank's times. A slow link or
+an unequal share of work splits classes without being declared.
 """
 
 from __future__ import annotations
@@ -27,15 +25,15 @@ from .instances import Instance, Integers, Uses, row_bytes, segments, used_links
 from .ranks import SimulatedDevice
 
 Floats = NDArray[np.float64]
-#: Of links, what each class of their users takes of one, and how many instances of the class take it.
+#: Link → class of instances → (share of the link that the class uses, number of its instances on the link).
 Users = Mapping[int, Mapping[int, tuple[float, int]]]
-#: Class of every rank, of every instance, and whether ranks are only nearly alike (:func:`alike`).
+#: Class of every rank, class of every instance, and whether classes are approximate (:func:`rank_classes`).
 Classes = tuple[list[int], list[int], bool]
 
 
 @dataclass(frozen=True)
-class Alike:
-    """Classes of a partition, what instances take of links, and the rates solved between their channels."""
+class RankClasses:
+    """Classes of a partition, the shares of links by class, and the memo of rates between their channels."""
 
     classes: Classes
     users: Users
@@ -48,45 +46,45 @@ class Alike:
         members: Sequence[tuple[int, int]],
         kinds: NDArray[np.int64],
         instances: Sequence[Instance],
-    ) -> Alike:
-        """What :func:`alike` says."""
+    ) -> RankClasses:
+        """Classes by :func:`rank_classes`."""
         uses = used_links(instances)
-        classes = alike(cluster, members, kinds, instances, uses)
+        classes = rank_classes(cluster, members, kinds, instances, uses)
         return cls(classes, users_of(uses, classes[1]))
 
 
 def links_of(instances: Iterable[Instance]) -> int:
-    """How many links instances use, each by itself."""
+    """Sum of the numbers of links of the instances."""
     return sum([len(instance.traffic.links) for instance in instances])
 
 
-def alike(
+def rank_classes(
     cluster: Cluster,
     members: Sequence[tuple[int, int]],
     kinds: NDArray[np.int64],
     instances: Sequence[Instance],
     uses: Uses,
 ) -> tuple[list[int], list[int], bool]:
-    """Classes of ranks and of instances, by colour refinement over ranks, instances and links; and whether they are
-    only nearly alike.
+    """Classes of ranks and of instances by colour refinement over ranks, instances and links, and whether they are
+    approximate.
 
-    A fabric whose switches the groups do not divide evenly has a little more load on some links than on others, and
-    then hardly two ranks are alike. Where that makes more than :data:`MANY` classes, and the links between switches
-    the cause of most, these do not tell ranks apart: each class moves as fast as the busiest link on any member's way
-    allows (docs/engine.md says how far that errs). ``uses`` are the links that the instances use.
+    If groups do not divide a fabric's switches evenly, some links have slightly more load than others, and hardly any
+    two ranks are equal. If that gives more than :data:`MANY` classes, most of them because of links between switches,
+    these links are left out of the comparison: each class is as fast as the busiest link on any member's route allows
+    (docs/engine.md has the error). ``uses`` are the links of the instances.
     """
-    exact = told_apart(cluster, members, kinds, instances, uses, len(cluster.links))
+    exact = refined_classes(cluster, members, kinds, instances, uses, len(cluster.links))
     if max(exact[0]) < MANY:
         return *exact, False
-    rough = told_apart(cluster, members, kinds, instances, uses, cluster.layout.switch_start)
+    rough = refined_classes(cluster, members, kinds, instances, uses, cluster.layout.switch_start)
     return (*rough, True) if 2 * max(rough[0]) < max(exact[0]) else (*exact, False)
 
 
-#: Classes of ranks beyond which a fabric's uneven load is taken at its worst (:func:`alike`).
+#: Classes of ranks above which links between switches are left out of the comparison (:func:`rank_classes`).
 MANY = 128
 
 
-def told_apart(
+def refined_classes(
     cluster: Cluster,
     members: Sequence[tuple[int, int]],
     kinds: NDArray[np.int64],
@@ -94,24 +92,24 @@ def told_apart(
     uses: Uses,
     links: int,
 ) -> tuple[list[int], list[int]]:
-    """The classes of :func:`alike` with only the first ``links`` of the cluster's links to tell them apart.
+    """Classes of ranks and of instances, comparing only the first ``links`` of the cluster's links.
 
-    Links of the same bandwidth that the same instances use in the same shares are told from each other by nothing: they
-    are one vertex, with their number in its colour.
+    Links of equal bandwidth that the same instances use in the same shares are one vertex, whose colour has their
+    number.
     """
     first_instance, first_link = len(members), len(members) + len(instances)
     colours: list[tuple[object, ...]] = [("rank", int(kinds[rank]), copies) for rank, copies in members]
     colours += [
         ("instance", instance.template, instance.traffic.latency_s, instance.traffic.fluid_s) for instance in instances
     ]
-    rates, using, share, there = twins(cluster, uses, links)
+    rates, using, share, there = equal_links(cluster, uses, links)
     colours += [("links", *sorted(counts.items())) for counts in rates]
     vertex = np.zeros(cluster.gpus, dtype=np.int64)
     vertex[[rank for rank, _ in members]] = np.arange(first_instance)
     lengths = [len(instance.ranks) for instance in instances]
     rank = np.fromiter(chain.from_iterable(instance.ranks for instance in instances), np.int64, sum(lengths))
     position = np.fromiter(chain.from_iterable(map(_positions, instances)), np.int64, len(rank))
-    # Edges both ways: between ranks and instances, and between instances and links.
+    # Edges in both directions between ranks and instances, and between instances and links.
     members_of = np.repeat(np.arange(first_instance, first_link), lengths)
     ends = np.concatenate([vertex[rank], there + first_link]), np.concatenate([members_of, using + first_instance])
     _, shares = np.unique(share, return_inverse=True)
@@ -126,18 +124,20 @@ def told_apart(
 def refined(
     colours: Sequence[Hashable], degree: NDArray[np.int64], kind: NDArray[np.int64], other: NDArray[np.int64]
 ) -> list[int]:
-    """The coarsest classes of vertices of one colour that no sequence of labelled edges tells apart.
+    """Classes of vertices by colour refinement, numbered in order of first appearance.
 
     Parameters
     ----------
+    colours
+        Initial colour of every vertex.
     degree
-        Edges of every vertex.
+        Number of edges of every vertex.
     kind, other
-        Number of the label, and neighbour, of every edge: those of the first vertex, then those of the next.
+        Number of the label, and neighbour, of every edge, grouped by vertex.
     """
     classes = np.array(number(colours), dtype=np.int64)
     begin = np.cumsum(degree) - degree
-    # Vertices of one degree see rows of one length, which numpy sorts and compares as a block.
+    # Vertices of one degree have rows of one length, which NumPy sorts and compares as a block.
     alike = [(vertices, begin[vertices, None] + np.arange(size)) for size, vertices in _by_value(degree)]
     count = int(classes.max(initial=-1)) + 1
     place_of = np.concatenate([vertices for vertices, _ in alike]) if alike else classes
@@ -156,34 +156,33 @@ def refined(
 
 
 def _by_value(values: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Every value, and where it stands."""
+    """(value, indices) of every distinct value."""
     for value in np.unique(values).tolist():
         yield value, np.flatnonzero(values == value)
 
 
 def number(keys: Sequence[Hashable]) -> list[int]:
-    """Equal keys to equal numbers, in order of first appearance."""
+    """Number of every key, in order of first appearance; equal keys have equal numbers."""
     seen: dict[Hashable, int] = {}
     return [seen.setdefault(key, len(seen)) for key in keys]
 
 
-#: A member of a collective, a sender, a receiver.
+#: Number of positions of a rank in an instance: member of a collective, sender, receiver.
 MOST_POSITIONS = 3
 
 
 def _positions(instance: Instance) -> Sequence[int]:
-    """What each rank of an instance is in it."""
+    """Position of each rank of an instance: member (0), sender (1) or receiver (2)."""
     return (1, 2) if instance.is_message else (0,) * len(instance.ranks)
 
 
-def twins(cluster: Cluster, uses: Uses, links: int) -> tuple[list[Counter[float]], Integers, Floats, Integers]:
-    """Sets of links that the same instances use in the same shares, of the first ``links`` of a cluster.
+def equal_links(cluster: Cluster, uses: Uses, links: int) -> tuple[list[Counter[float]], Integers, Floats, Integers]:
+    """Sets of links that the same instances use in the same shares, among the first ``links`` of a cluster.
 
     Returns
     -------
     tuple
-        How many links of which bandwidth each set has; and in columns every use of a set: the instance, the share, and
-        the set.
+        Number of links by bandwidth in each set; then three columns of uses: instance, share, and index of the set.
     """
     kept = uses.link < links
     order = np.argsort(uses.link[kept], kind="stable")
@@ -216,10 +215,9 @@ def connect(
     device_of: Mapping[int, SimulatedDevice],
     bandwidth_bytes_per_s: Floats,
 ) -> list[Channel]:
-    """One channel an instance class, known to its devices, and the constraints between channels; ``bandwidth`` is that
-    of every link.
+    """Create a channel for each class of instances, register it with its devices, and set its constraints.
 
-    A channel that its devices know already stays the same object.
+    ``bandwidth_bytes_per_s`` is that of every link. A channel that is already registered stays the same object.
     """
     channel_of_key: dict[int, Channel] = {}
     ends: list[tuple[SimulatedDevice, int, int]] = []
@@ -230,7 +228,7 @@ def connect(
         if cls == len(channels):
             channels.append(channel_of(instance, cls, tuple(dict.fromkeys(device_of[rank] for rank in instance.ranks))))
             rates.append(busiest_bytes_per_s(instance, bandwidth_bytes_per_s))
-        # A message is known to its sender by half 0 of its key, to its receiver by half 1; a collective only by half 0.
+        # A sender has a message's channel under half 0 of its key, a receiver under half 1; collectives have half 0.
         for half, rank in enumerate(instance.ranks):
             if rank in numbers:
                 device = device_of[rank]
@@ -240,7 +238,7 @@ def connect(
                     channel_of_key[cls] = device.channels[key]
     constrain(channels, users, rates, bandwidth_bytes_per_s)
     for cls, channel in channel_of_key.items():
-        channel.become(channels[cls])
+        channel.take_over(channels[cls])
         channels[cls] = channel
     for device, key, cls in ends:
         device.channels[key] = channels[cls]
@@ -248,11 +246,11 @@ def connect(
 
 
 def users_of(uses: Uses, classes: Sequence[int]) -> Users:
-    """Link → the share of it that each class of instances takes; of links that the same take in the same shares one."""
+    """Shares of links by class of instances; of links that the same classes use in the same shares, only the first."""
     if not len(uses.link):
         return {}
     instance_class = np.array(classes, dtype=np.int64)
-    # Sums of one link and class, in the order of the uses.
+    # Sums for each link and class, in the order of the uses.
     cls = instance_class[uses.instance]
     width = int(instance_class.max()) + 1
     keys = uses.link * width + cls
@@ -260,7 +258,7 @@ def users_of(uses: Uses, classes: Sequence[int]) -> Users:
     count = sums(keys, np.ones(len(keys)))[1].astype(np.int64)
     link, cls = np.divmod(distinct, width)
     begins, ends = segments(link)
-    # Links in the order in which they are first used: of what is written to one place the last stays.
+    # Links in order of their first use: assigned backwards, so that the first use remains.
     first = np.empty(int(link[-1]) + 1, dtype=np.int64)
     first[uses.link[::-1]] = np.arange(len(uses.link))[::-1]
     order = np.argsort(first[link[begins]])
@@ -280,8 +278,8 @@ def users_of(uses: Uses, classes: Sequence[int]) -> Users:
 
 
 def sums(keys: Integers, values: Floats) -> tuple[Integers, Floats]:
-    """Distinct keys, ascending, and the sum of each one's values in their order."""
-    if int(keys.max()) < ROOMY * len(keys):  # counting beats sorting
+    """Distinct keys, ascending, and the sum of each key's values in their order."""
+    if int(keys.max()) < ROOMY * len(keys):  # counting is faster than sorting
         distinct: Integers = np.flatnonzero(np.bincount(keys)).astype(np.int64, copy=False)
         every: Floats = np.bincount(keys, weights=values).astype(np.float64, copy=False)
         return distinct, every[distinct]
@@ -290,12 +288,12 @@ def sums(keys: Integers, values: Floats) -> tuple[Integers, Floats]:
     return distinct, total
 
 
-#: Places a key up to which an entry for every number is quickly made.
+#: Range of numbers for each key up to which counting is faster than sorting.
 ROOMY = 32
 
 
 def channel_of(instance: Instance, number: int, devices: tuple[SimulatedDevice, ...]) -> Channel:
-    """The channel of a class of instances, read from one of them; it has no constraints yet."""
+    """Channel of a class of instances, from one of them, without constraints."""
     traffic = instance.traffic
     busiest = max(zip(instance.shares, traffic.link_bytes, strict=True), key=lambda pair: pair[0], default=(0.0, 0.0))[
         1
@@ -307,13 +305,13 @@ def channel_of(instance: Instance, number: int, devices: tuple[SimulatedDevice, 
         {},
         traffic.fluid_s / busiest if busiest > 0.0 else 1.0,
         () if traffic.apart else devices,
-        traffic.algorithm.replace("_", " ") + " round dead links" * instance.detoured,
+        traffic.algorithm.replace("_", " ") + " around dead links" * instance.detoured,
         parties=2 if instance.is_message else len(devices),
     )
 
 
 def busiest_bytes_per_s(instance: Instance, bandwidth_bytes_per_s: Floats) -> float:
-    """Bandwidth of the link that an instance fills when it is alone; 0 where it uses none."""
+    """Bandwidth of the link that an instance fills when it is alone; 0 if it uses no link."""
     if not instance.shares:
         return 0.0
     place = max(range(len(instance.shares)), key=instance.shares.__getitem__)
@@ -321,11 +319,10 @@ def busiest_bytes_per_s(instance: Instance, bandwidth_bytes_per_s: Floats) -> fl
 
 
 def constrain(channels: Sequence[Channel], users: Users, rates: Sequence[float], bandwidth_bytes_per_s: Floats) -> None:
-    """Give every channel its constraints, what it claims of each, and its region; ``rates`` are the bandwidths of the
-    links that they fill.
+    """Set every channel's constraints, its weights on them, and its region.
 
-    Links that the same channels use in the same shares are one constraint; of those that a channel has to itself the
-    tightest says it all.
+    ``rates`` are the bandwidths of the links that channels fill when they are alone. Links that the same channels use
+    in the same shares are one constraint; of links that only one channel uses, the tightest is one.
     """
     link_of: dict[tuple[tuple[int, tuple[float, int]], ...], int] = {}
     for link, by_channel in users.items():
@@ -339,24 +336,40 @@ def constrain(channels: Sequence[Channel], users: Users, rates: Sequence[float],
                 tightest[user] = link, share, times
         else:
             shared.append((link, pattern))
-    region = list(range(len(channels)))
-
-    def find(channel: int) -> int:
-        while region[channel] != channel:
-            region[channel] = region[region[channel]]
-            channel = region[channel]
-        return channel
-
     usage: list[dict[Hashable, float]] = [{} for _ in channels]
     weight_at: list[dict[Hashable, float]] = [{} for _ in channels]
     alone = [(link, ((user, (share, times)),)) for user, (link, share, times) in tightest.items()]
     for constraint, (link, pattern) in enumerate([*shared, *alone]):
         for user, (share, times) in pattern:
             usage[user][constraint] = share
-            region[find(user)] = find(pattern[0][0])
             if share > 0.0:
                 faster = times / share * rates[user] / float(bandwidth_bytes_per_s[link])
                 weight_at[user][constraint] = float(f"{faster * channels[user].weight:.12g}")
     for index, channel in enumerate(channels):
         channel.usage, channel.weight_at = usage[index], weight_at[index]
-        channel.region = find(index)
+    meetings = ((user, pattern[0][0]) for _, pattern in shared for user, _ in pattern[1:])
+    for region, together in enumerate(joined(len(channels), meetings)):
+        for index in together:
+            channels[index].region = region
+
+
+def joined(count: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Numbers below ``count`` in sets: those of a pair, and whoever is joined to them through others, are in one.
+
+    >>> joined(5, [(4, 1), (1, 3)])
+    [[0], [1, 3, 4], [2]]
+    """
+    above = list(range(count))
+
+    def first(number: int) -> int:
+        while above[number] != number:
+            above[number] = above[above[number]]
+            number = above[number]
+        return number
+
+    for one, other in pairs:
+        above[first(one)] = first(other)
+    sets: dict[int, list[int]] = {}
+    for number in range(count):
+        sets.setdefault(first(number), []).append(number)
+    return list(sets.values())

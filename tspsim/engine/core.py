@@ -1,4 +1,4 @@
-"""The engine: programs are prepared and launched, SimPy runs them, timelines come out."""
+"""The engine: it prepares and launches programs, SimPy runs them, and the result is a timeline."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ Floats = NDArray[np.float64]
 
 
 class DeadlockError(TspsimError):
-    """Programs wait for each other: a scheme is wrong (exit code 1)."""
+    """Programs wait for each other, because a scheme is wrong (exit code 1)."""
 
 
 @dataclass(frozen=True)
 class Interference:
-    """How much a kernel (and a transfer) slows while the device also moves (computes): factors ≥ 1."""
+    """Factors (≥ 1) on the time of a kernel while its device moves data, and of a transfer while a device computes."""
 
     compute: float = 1.0
     communication: float = 1.0
 
 
 class SimulationEngine:
-    """One machine on one clock: what is launched on it shares its links and its devices.
+    """One machine on one clock; everything launched on it shares its links and devices.
 
-    :meth:`prepare` costs an assignment, once; :meth:`launch` starts it, as often as wanted, before :meth:`run` or from
-    a process on :attr:`env` while it runs. ``cost`` maps an operator to seconds.
+    :meth:`prepare` costs an assignment once. :meth:`launch` starts it any number of times, before :meth:`run` or from a
+    process on :attr:`env` during it. ``cost`` maps an operator to seconds.
 
     >>> engine = SimulationEngine(cluster, cost)  # doctest: +SKIP
     >>> iteration = engine.prepare(assignment)                                  # doctest: +SKIP
@@ -54,9 +54,9 @@ class SimulationEngine:
         interference = interference or Interference()
         self.cluster = cluster
         self.cost = cost
-        #: Run every rank instead of one a class of equal ones.
+        #: Run every rank, not one for each class of equal ones.
         self.every_rank = every_rank
-        #: The clock, where other SimPy processes may live too.
+        #: The clock, which other SimPy processes may use too.
         self.env = simpy.Environment()
         self.machine = Machine(
             self.env, compute_slowdown=interference.compute, communication_slowdown=interference.communication
@@ -68,10 +68,10 @@ class SimulationEngine:
         self._launches = count()
 
     def prepare(self, assignment: Assignment) -> Prepared:
-        """Make an assignment ready: the same object for one that is equal to an earlier one.
+        """Prepare an assignment; equal assignments give the same object.
 
-        Ranks are folded together with those of all else that is prepared, when the next is launched; so what runs
-        beside each other is best prepared before.
+        Ranks are folded at the next launch, together with those of all that is prepared. So prepare everything that
+        runs at the same time before the first launch.
         """
         prepared = self._known.get(Itself(assignment))
         if prepared is None:
@@ -83,7 +83,7 @@ class SimulationEngine:
         return prepared
 
     def system(self, prepared: Prepared) -> System:
-        """What runs an assignment: which of its ranks, and where they meet."""
+        """Simulated ranks and channels of an assignment."""
         if not self._partition.stable:
             self._partition.settle(self._in_flight.values())
             self.machine.fluid.reshare(self._partition.solutions)
@@ -96,7 +96,7 @@ class SimulationEngine:
         Raises
         ------
         TspsimError
-            Something prepared since tells ranks apart that stand for each other in what is under way.
+            Something prepared since would split a class of ranks in a submission in flight.
         """
         first_use = next(self._launches) << MOST_USES_BITS
         submission = Submission(self.env, self.system(prepared), first_use)
@@ -109,17 +109,17 @@ class SimulationEngine:
         return submission
 
     def run(self) -> None:
-        """Run until nothing is left to happen."""
+        """Run until no event is left."""
         with no_collection():
             self.env.run()
 
 
-#: A program uses a channel fewer times than two to this power, so that submissions never meet in one use.
+#: A program uses a channel fewer than 2^MOST_USES_BITS times, so that uses of submissions are disjoint.
 MOST_USES_BITS = 32
 
 
 class Submission:
-    """One launch of an assignment: under way, and afterwards what its ranks did."""
+    """One launch of an assignment, and its timeline."""
 
     def __init__(self, env: simpy.Environment, system: System, first_use: int) -> None:
         ranks = [
@@ -127,25 +127,25 @@ class Submission:
             for simulated in system.ranks
         ]
         self.system = replace(system, ranks=ranks)
-        #: A SimPy event that happens when the last instruction has ended.
+        #: SimPy event of the end of the last instruction.
         self.done = env.event()
-        #: One a stream of every simulated rank, once it has been started.
+        #: Processes of all streams of all simulated ranks; empty before the start.
         self.processes: Sequence[simpy.Process] = ()
         self._timeline: Timeline | None = None
 
     @property
     def ranks(self) -> Sequence[SimulatedRank]:
-        """Those that are simulated, one a class of equal ones."""
+        """Simulated ranks, one for each class of equal ones."""
         return self.system.ranks
 
     @property
     def instructions(self) -> int:
-        """Of all simulated ranks."""
+        """Number of instructions of all simulated ranks."""
         return sum(len(simulated.role.labels) for simulated in self.system.ranks)
 
     @property
     def timeline(self) -> Timeline:
-        """What has been done so far."""
+        """Timeline of the instructions done so far."""
         if self._timeline is not None:
             return self._timeline
         rows = [np.flatnonzero(np.frombuffer(simulated.rank.done, dtype=np.uint8)) for simulated in self.ranks]
@@ -153,14 +153,14 @@ class Submission:
             (np.array(simulated.rank.start_s)[done], np.array(simulated.rank.end_s)[done])
             for simulated, done in zip(self.ranks, rows, strict=True)
         ]
-        timeline = written(self.ranks, rows, times)
+        timeline = timeline_of(self.ranks, rows, times)
         if len(timeline) == self.instructions:
             self._timeline = timeline
         return timeline
 
     @property
     def makespan_s(self) -> float:
-        """From the first start to the last end; raises DeadlockError if an instruction never ran."""
+        """Seconds from the first start to the last end; raises DeadlockError if an instruction never ran."""
         timeline = self.timeline
         if len(timeline) != self.instructions:
             stuck = next(
@@ -177,23 +177,23 @@ class Submission:
         return float(columns["end_s"].max()) - float(columns["start_s"].min())
 
     def start(self, machine: Machine) -> None:
-        """Register a process for every stream of every rank, those of kernels first."""
+        """Register a SimPy process for every stream of every rank, compute streams first."""
         streams = [(simulated.rank, stream) for simulated in self.ranks for stream in simulated.role.streams.values()]
         streams.sort(key=lambda entry: not entry[1][0].is_compute)
         self.processes = [machine.env.process(process_of(machine, rank, stream)) for rank, stream in streams]
         machine.env.all_of(self.processes).callbacks.append(self.done.trigger)
 
-    def replaced(self, ranks: Sequence[SimulatedRank], times: Sequence[tuple[Floats, Floats]]) -> None:
-        """Let the submission stand for the programs of ``ranks``, whose every instruction ran at ``times``."""
+    def replace_result(self, ranks: Sequence[SimulatedRank], times: Sequence[tuple[Floats, Floats]]) -> None:
+        """Replace the result by that of ``ranks``, whose instructions ran at ``times``: (starts, ends) in seconds."""
         self.system = replace(self.system, ranks=ranks)
         rows = [np.arange(len(simulated.role.labels)) for simulated in ranks]
-        self._timeline = written(ranks, rows, times)
+        self._timeline = timeline_of(ranks, rows, times)
 
 
-def written(
+def timeline_of(
     ranks: Sequence[SimulatedRank], rows: Sequence[NDArray[np.int64]], times: Sequence[tuple[Floats, Floats]]
 ) -> Timeline:
-    """The timeline of some instructions (``rows``) of every rank; roles have their labels once."""
+    """Timeline of the instructions ``rows`` of every rank; ranks of a role share labels."""
     distinct: list[Label] = []
     which: list[NDArray[np.int32]] = []
     layer: list[NDArray[np.int32]] = []

@@ -1,9 +1,8 @@
-"""What is to be run: which rank runs which program, and by what ranks meet.
+"""Assignments of programs to ranks, and the instances of their communication with their links.
 
-Every use of a template by a group of ranks: what it asks of which links.
-
-A *connected component* is a set of ranks that reach each other through the groups their programs use. Components whose
-members stand alike in the cluster and share no link with others are copies: one is built.
+An *instance* is the use of a template by one group of ranks. A *connected component* is a set of ranks that reach each
+other through the groups of their programs. Components at equivalent positions of the cluster that share no links are
+copies: one of them is built.
 """
 
 from __future__ import annotations
@@ -22,29 +21,28 @@ from ..base.quick import quick
 from ..network import (
     KINDS,
     Cluster,
-    ExpertExchange,
     Traffic,
     collective,
-    consider_messages,
     host_copy,
     point_to_point,
+    route_messages,
     waiting,
 )
 from ..network.wiring import Wiring
 from ..operators import Operator
-from ..program import Program, Tokens
+from ..program import ExpertExchange, Program
 from ..program.instructions import Content, Mesh
 from .timeline import Label
 
-#: What timelines call copies, by direction.
+#: Kind of a copy in timelines → its direction.
 COPY_KINDS = {"copy_out": "out", "copy_in": "in"}
-#: Seconds of one operator on the devices of the cluster.
+#: Operator → its seconds on the cluster's devices.
 Cost = Callable[[Operator], float]
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Programs on a mesh: rank r runs ``programs[role_of[r]]``; ``slowness`` stretches the kernels of single ranks."""
+    """Programs on a mesh: rank r runs ``programs[role_of[r]]``; ``slowness`` has straggler factors of single ranks."""
 
     mesh: Mesh
     programs: tuple[Program, ...]
@@ -53,12 +51,12 @@ class Assignment:
 
     @classmethod
     def uniform(cls, mesh: Mesh, program: Program) -> Assignment:
-        """Every rank runs the same program."""
+        """The assignment of one program to every rank."""
         return cls(mesh, (program,), np.zeros(int(mesh.ranks.max()) + 1, dtype=np.int64))
 
     @property
     def key(self) -> Hashable:
-        """Equal for assignments of equal programs to the same ranks."""
+        """Key that is equal for assignments of equal programs to the same ranks."""
         mesh, slow = self.mesh, tuple(sorted(self.slowness.items()))
         return mesh.key, self.programs, self.role_of[mesh.ranks].tobytes(), slow
 
@@ -66,9 +64,9 @@ class Assignment:
 @quick
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A collective, or one direction of a message, before it is known whose: what ranks meet by.
+    """A collective, or one direction of a message, without its ranks: the key of a rendezvous.
 
-    ``offset`` is how far along the axis a message goes; it is 0 for a collective.
+    ``offset`` is the distance of a message along the axis, in ranks; 0 for a collective.
     """
 
     axis: str
@@ -78,13 +76,13 @@ class Template:
     algorithm: str | None = None
     offset: int = 0
     wrap: bool = True
-    tokens: Tokens | None = None
+    tokens: ExpertExchange | None = None
     slices: int = 1
     seconds: float = 0.0
 
     @property
     def is_copy(self) -> bool:
-        """Whether a rank is alone with it: its own memory, its host's, a store."""
+        """Whether it is a copy of one rank, to or from its host or a store."""
         return self.kind in COPY_KINDS
 
     @property
@@ -92,19 +90,19 @@ class Template:
         return self.kind == "send_recv"
 
     def received_bytes(self, members: int) -> float:
-        """Payload a rank receives and did not hold, mean over the group."""
+        """Bytes that a rank receives and did not hold before, mean over the group."""
         if self.is_message:
             return float(self.size_bytes)
         return KINDS.get(self.kind).received_bytes(self.size_bytes, members)
 
 
 class Templates:
-    """Templates of one mesh by number, in order of first use; no two meshes of an engine have the same numbers."""
+    """Templates of one mesh by number, in order of first use; numbers are unique over all meshes of an engine."""
 
     def __init__(self, mesh: Mesh, following: Iterator[int]) -> None:
         self.mesh = mesh
         self.numbers: dict[Template, int] = {}
-        #: Those of every instruction met so far, by content: stages of a pipeline have the same.
+        #: Labels of all instructions so far, by content, which pipeline stages share.
         self.labels: dict[Content, Label] = {}
         self._following = following
 
@@ -117,16 +115,17 @@ class Templates:
         return iter(self.numbers.items())
 
 
-# --- every use of a template by a group of ranks --------------------------------------------------------------
+# --- instances ------------------------------------------------------------------------------------------------
 
 Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One group's use of a template; ``copies`` components have the same. ``ranks`` of a message: sender, receiver.
+    """Use of a template by one group of ranks; of a message ``ranks`` are sender and receiver.
 
-    ``detoured``: dead links make it use other links than it would.
+    ``shares`` are the shares of its links' capacity at full speed. ``copies`` equal components have such an instance.
+    ``detoured``: it avoids dead links.
     """
 
     template: int
@@ -139,7 +138,7 @@ class Instance:
 
 
 def mesh_components(mesh: Mesh, axes: Sequence[str]) -> NDArray[np.int64]:
-    """Ranks that differ only in ``axes``: shape (components, ranks of one), alike in order."""
+    """Components of ranks that differ only in ``axes``: shape (components, ranks of one), all in the same order."""
     used = [mesh.axes.index(axis) for axis in axes]
     moved = np.moveaxis(mesh.ranks, used, list(range(mesh.ranks.ndim - len(used), mesh.ranks.ndim)))
     return moved.reshape(-1, prod([mesh.ranks.shape[dimension] for dimension in used]))
@@ -148,8 +147,8 @@ def mesh_components(mesh: Mesh, axes: Sequence[str]) -> NDArray[np.int64]:
 def distinct_components(
     cluster: Cluster, components: NDArray[np.int64], kinds: NDArray[np.int64]
 ) -> list[tuple[int, int]]:
-    """``(component, how many stand like it)``, one of each kind; all where the cluster does not tell."""
-    around = surroundings(cluster, components)
+    """``(component, number of equal ones)`` for one component of each kind; all if the cluster cannot compare them."""
+    around = position_rows(cluster, components)
     if around is None:
         return [(index, 1) for index in range(len(components))]
     first: dict[bytes, int] = {}
@@ -162,7 +161,7 @@ def distinct_components(
 def template_instances(
     cluster: Cluster, component: NDArray[np.int64], mesh: Mesh, template: Template, index: int, copies: int
 ) -> Iterator[Instance]:
-    """A template used by every group that lies in the component."""
+    """Instances of a template, one for each group of the component."""
     if template.is_copy:
         for rank in component.tolist():
             traffic = copied(cluster, rank, template)
@@ -177,10 +176,10 @@ def template_instances(
         for ranks in (message_pairs(group, template) if template.is_message else [tuple(group)])
     ]
     if template.is_message and template.size_bytes and not cluster.layout.dead:
-        consider_messages(cluster, [(source, target) for source, target in meeting if source != target])
-    # Where all nodes are alike, what happens inside one happens inside the others, so many links further on.
+        route_messages(cluster, [(source, target) for source, target in meeting if source != target])
+    # If all nodes are equal, traffic inside one is that of another with higher link ids.
     inside: dict[tuple[int, ...], tuple[int, Traffic, tuple[float, ...]]] = {}
-    # Groups that stand alike have the same bytes on links that are as fast.
+    # Groups at equivalent positions share one tuple of link bytes, and so the shares of their links.
     shares_of: dict[int, tuple[tuple[float, ...], Traffic]] = {}
     for ranks in meeting:
         node = ranks[0] // per_node
@@ -194,7 +193,7 @@ def template_instances(
             continue
         traffic = moved(cluster, ranks, template)
         entry = shares_of.get(id(traffic.link_bytes))
-        if entry is None:  # the traffic is kept beside them, so that its number stays its own
+        if entry is None:  # the entry keeps the traffic alive, so that its id is not reused
             entry = shares_of[id(traffic.link_bytes)] = link_shares(cluster, traffic), traffic
         shares = entry[0]
         if alone:
@@ -204,14 +203,14 @@ def template_instances(
 
 
 def copied(cluster: Cluster, rank: int, template: Template) -> Traffic:
-    """What a copy of one rank asks of its links."""
+    """Traffic of a copy of one rank."""
     if template.seconds:
         return waiting(template.seconds)
     return host_copy(cluster, rank, template.size_bytes, COPY_KINDS[template.kind])
 
 
 def moved(cluster: Cluster, ranks: tuple[int, ...], template: Template) -> Traffic:
-    """What a template asks of the network for one group, or one sender and receiver."""
+    """Traffic of a template for one group, or for one sender and receiver."""
     if template.is_message:
         return point_to_point(cluster, ranks[0], ranks[1], template.size_bytes)
     whole = collective(
@@ -221,13 +220,13 @@ def moved(cluster: Cluster, ranks: tuple[int, ...], template: Template) -> Traff
         template.size_bytes * template.slices,
         root=template.root,
         algorithm=template.algorithm,
-        exchange=ExpertExchange(**template.tokens._asdict()) if template.tokens else None,
+        exchange=template.tokens,
     )
     return whole if template.slices == 1 else whole.slice_of(template.slices)
 
 
 def message_pairs(group: Sequence[int], template: Template) -> Iterator[tuple[int, int]]:
-    """Senders and receivers."""
+    """(sender, receiver) of a message template in a group."""
     size = len(group)
     for position, sender in enumerate(group):
         target = position + template.offset
@@ -238,17 +237,17 @@ def message_pairs(group: Sequence[int], template: Template) -> Iterator[tuple[in
 
 
 def link_shares(cluster: Cluster, traffic: Traffic) -> tuple[float, ...]:
-    """Share of each link's capacity at full speed: the busiest link is full."""
+    """Share of each link's capacity at full speed; that of the busiest link is 1."""
     if not traffic.links:
         return ()
     busy_s = np.array(traffic.link_bytes) / cluster.links.bandwidth_bytes_per_s[np.array(traffic.links)]
     longest_s = busy_s.max()
-    # Plain floats: a numpy number here would spread over every rate and the clock itself.
+    # Plain floats: NumPy scalars would spread to every rate and to the clock.
     return tuple((busy_s / longest_s if longest_s > 0.0 else np.zeros(len(busy_s))).tolist())
 
 
 class Uses(NamedTuple):
-    """Every use of a link in columns: by which instance (its place among them), of which link, which share of it."""
+    """Uses of links as columns: index of the instance, link, and share of the link's capacity at full speed."""
 
     instance: Integers
     link: Integers
@@ -256,7 +255,7 @@ class Uses(NamedTuple):
 
 
 def used_links(instances: Sequence[Instance]) -> Uses:
-    """Those of some instances, one after the other."""
+    """Uses of links by instances, in their order."""
     lengths = [len(instance.traffic.links) for instance in instances]
     link = np.fromiter(chain.from_iterable(instance.traffic.links for instance in instances), np.int64, sum(lengths))
     share = np.fromiter(chain.from_iterable(instance.shares for instance in instances), np.float64, len(link))
@@ -264,27 +263,27 @@ def used_links(instances: Sequence[Instance]) -> Uses:
 
 
 def segments(column: Integers) -> tuple[Integers, Integers]:
-    """Where each run of equal numbers begins in a column, and where it ends."""
+    """(begin, end) of the runs of equal numbers in a column."""
     borders = np.flatnonzero(column[1:] != column[:-1]) + 1
     inner: Integers = borders.astype(np.int64)
     return np.concatenate([[0], inner]), np.concatenate([inner, [len(column)]])
 
 
-# --- sets of GPUs that stand alike ----------------------------------------------------------------------------
+# --- equivalent positions in a cluster ------------------------------------------------------------------------
 
 
 def row_bytes(rows: NDArray[np.int64]) -> list[bytes]:
-    """Every row as bytes: equal for equal rows."""
+    """Bytes of every row, equal for equal rows."""
     whole = np.ascontiguousarray(rows)
     voids: Any = whole.view(np.dtype((np.void, whole.shape[1] * whole.itemsize))).reshape(-1).tolist()
     return cast("list[bytes]", voids)
 
 
-def surroundings(cluster: Cluster, groups: Integers) -> Integers | None:
-    """A row a group of GPUs; equal rows mean that the links *among* the members are alike, member by member.
+def position_rows(cluster: Cluster, groups: Integers) -> Integers | None:
+    """One row for each group of GPUs; equal rows mean equal links *among* the members, member by member.
 
-    A row holds where the members stand relative to the first one's node, which slow links their nodes have, and how
-    their NICs spread over leaf switches. What others do with those links is not in it (:func:`owned`).
+    A row has the members' positions relative to the first one's node, the slow links of their nodes, and the leaf
+    switches of their NICs. It does not include other users of those links (:func:`exclusive`).
 
     Parameters
     ----------
@@ -294,8 +293,8 @@ def surroundings(cluster: Cluster, groups: Integers) -> Integers | None:
     Returns
     -------
     array of shape (groups, columns), or None
-        None where a link between switches is slow, each flow draws a port of its NIC, or flows are spread over a graph
-        of switches that somebody gave: then no two groups can be told to be alike without looking.
+        None: groups cannot be compared, because a link between switches is slow, flows are hashed to ports of NICs, or
+        flows are spread over a user's graph of switches.
     """
     layout = cluster.layout
     if layout.nic_lanes > 1 or (isinstance(layout.fabric, Wiring) and layout.fabric.choices > 1):
@@ -323,16 +322,16 @@ def surroundings(cluster: Cluster, groups: Integers) -> Integers | None:
         columns.append(marks[groups // layout.gpus])
     if layout.fabric is not None and bool((groups // layout.gpus != groups[:, :1] // layout.gpus).any()):
         _, leaf, _ = layout.attachment(layout.nic_of(groups))
-        # Leaves of a Clos network are told by how far they are apart; in any other graph each is itself.
+        # Leaves of a Clos network are equal up to their distance; in any other graph each leaf is distinct.
         columns.append(leaf if isinstance(layout.fabric, Wiring) else leaf - leaf[:, :1])
     return np.concatenate(columns, axis=1)
 
 
-def owned(cluster: Cluster, gpus: ArrayLike, links: ArrayLike) -> bool:
-    """Whether only these GPUs can ever move data over these links.
+def exclusive(cluster: Cluster, gpus: ArrayLike, links: ArrayLike) -> bool:
+    """Whether only these GPUs can move data over these links.
 
-    Links inside a node between members, between a member and its switch or NIC, and of a NIC that serves members alone
-    are owned; links between switches are not.
+    That is so for links inside a node between members, between a member and its switch or NIC, and of a NIC that only
+    serves members; not for links between switches.
     """
     layout = cluster.layout
     wanted = np.asarray(links, dtype=np.int64)
@@ -347,7 +346,7 @@ def owned(cluster: Cluster, gpus: ArrayLike, links: ArrayLike) -> bool:
     if layout.mesh or layout.inside.star:
         ends = np.stack(layout.inside.ends)[:, local]
         users = (node * layout.gpus + ends)[ends < layout.gpus]
-    else:  # whoever sends across the node may pass
+    else:  # messages of all GPUs of the node may use the link
         users = np.unique(node)[:, None] * layout.gpus + np.arange(layout.gpus)
     if not member[users].all():
         return False

@@ -1,13 +1,11 @@
-"""Ranks: what each of them has done, the devices they share, and the kernels under way there.
+"""Streams of ranks as SimPy processes, the state of ranks, and the devices on which their kernels run.
 
-Streams: each stream of a rank is a SimPy process, which yields its kernels and collectives as events.
+As on a GPU, a stream runs its instructions in order, one at a time. Before each it waits for the instructions of other
+streams on which it depends. A stream is one of three processes, which yield SimPy events:
 
-As on a GPU a stream runs its instructions in order, one at a time. Before each it waits for the instructions of other
-streams that it needs.
-
-    kernels     of a compute stream hold the device: a kernel is a timeout, shared with all that ends at that time
-    transfers   of a communication stream begin when the other ranks have arrived too: all yield one event
-    launches    of the host take their time
+    kernels     a compute stream: a kernel occupies the device and yields a timeout, shared by all that ends then
+    transfers   a communication stream: a transfer begins when all its ranks have arrived; all yield its one event
+    launches    the host's stream: a launch yields a timeout
 """
 
 from __future__ import annotations
@@ -24,11 +22,12 @@ from simpy.events import PENDING
 from ..network.fluid import Calendar, Channel, Fluid, Instant
 
 
-class ReadyInstruction(NamedTuple):
-    """An instruction made ready to run: what it costs or where ranks meet for it, and what it waits for.
+class LoweredInstruction(NamedTuple):
+    """A lowered instruction: its dependencies ``after``, and its cost or its rendezvous.
 
-    ``meets`` are ``(key into Rank.channels, use)``: none for a kernel, one for a collective, up to two for a message
-    (sending, receiving). ``use`` counts this program's earlier uses of the same key, so that ranks meet in order.
+    ``meets`` are ``(key of SimulatedDevice.channels, use)``: none for a kernel, one for a collective, up to two for a
+    message (send, receive). ``use`` is the number of this program's earlier uses of the key, so that ranks meet in
+    order.
     """
 
     number: int
@@ -41,20 +40,20 @@ class ReadyInstruction(NamedTuple):
 class Ended(simpy.Event):
     """The end of an instruction for which another stream of its rank waits; its value is the time.
 
-    It happens in place, without a trip through SimPy's queue: the streams that wait go on first, then the one that
-    worked. All of a rank's streams stand in one instant, so none can be resumed while it runs.
+    It is triggered without SimPy's queue: the waiting streams are resumed first, then the one whose instruction ended
+    continues. All of a rank's streams are at the same time, so none is resumed while it runs.
     """
 
     __slots__ = ("_ok", "_value", "callbacks", "env")
 
     def __init__(self, env: simpy.Environment) -> None:
-        # What Event.__init__ does and no more.
+        # Event.__init__ in fewer calls.
         self.env = env
         self.callbacks = []
         self._value = PENDING
 
     def happen(self, now_s: float) -> None:
-        """Resume who waits."""
+        """Resume the waiting streams."""
         self._ok = True
         self._value = now_s
         callbacks, self.callbacks = self.callbacks, None  # type: ignore[assignment]
@@ -64,28 +63,27 @@ class Ended(simpy.Event):
 
 @dataclass(slots=True, eq=False)
 class SimulatedDevice:
-    """One simulated GPU, for ``size`` that always do the same; it stays while submissions come and go."""
+    """One simulated GPU, which represents ``size`` equal ones, for all submissions."""
 
-    #: Of the GPU.
+    #: GPU number.
     number: int
     size: int
-    #: Those it takes part in, by the keys of :attr:`ReadyInstruction.meets`; a neighbour past the end of an
-    #: axis has none.
+    #: Channels by the keys of :attr:`LoweredInstruction.meets`. A message past the end of an axis has no channel.
     channels: dict[int, Channel] = field(default_factory=dict)
-    #: Kernels under way, of one stream each: they share its rate equally.
+    #: Kernels under way, one a stream; they share the device's rate equally.
     computing: list[RunningKernel] = field(default_factory=list)
-    #: Times as long that they take as alone.
+    #: Factor on the time of the kernels under way.
     stretch: float = 1.0
-    #: Transfers that it takes part in at the moment (only where kernels slow beside them).
+    #: Number of transfers under way; only counted if transfers slow kernels.
     moving: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Rank:
-    """One device's part in a submission: which instructions are done and when, and which ends others wait for.
+    """State of one device in a submission: which instructions are done and when, and which ends are waited for.
 
-    ``slowness`` stretches its kernels: 1 is a device like the others. ``first_use`` is added to the uses of channels,
-    which submissions share.
+    ``slowness`` is a factor on the time of its kernels (straggler factor; 1: none). ``first_use`` is added to the uses
+    of channels, which submissions share.
     """
 
     device: SimulatedDevice
@@ -94,27 +92,27 @@ class Rank:
     done: bytearray = field(default_factory=bytearray)
     start_s: array[float] = field(default_factory=lambda: array("d"))
     end_s: array[float] = field(default_factory=lambda: array("d"))
-    #: Ends of instructions that another stream waits for, by instruction.
+    #: Instruction → its end, if another stream waits for it.
     awaited: dict[int, Ended] = field(default_factory=dict)
 
     @property
     def number(self) -> int:
-        """Of its GPU."""
+        """GPU number."""
         return self.device.number
 
     def launched(self, instructions: int, first_use: int) -> Rank:
-        """The same with nothing done yet of a program."""
+        """The rank at the start of a program with ``instructions`` instructions."""
         start_s, end_s = (array("d", bytes(8 * instructions)) for _ in range(2))
         return Rank(self.device, self.slowness, first_use, bytearray(instructions), start_s, end_s)
 
 
 class Machine:
-    """The devices and links of a cluster at work, for as long as an engine lives: one calendar and one fluid solver.
+    """The running devices and links of an engine: one calendar and one fluid solver.
 
     Parameters
     ----------
     compute_slowdown, communication_slowdown
-        Factors (≥ 1) on the time of a kernel beside which data moves, and of a transfer beside which a kernel runs.
+        Factors (≥ 1) on the time of a kernel while data moves, and of a transfer while a kernel runs on its device.
     """
 
     def __init__(
@@ -133,27 +131,27 @@ class Machine:
         )
 
     def end_of(self, rank: Rank, instruction: int) -> Ended:
-        """The event of the end of an instruction that is not done yet."""
+        """Event of the end of an instruction that is not done."""
         event = rank.awaited.get(instruction)
         if event is None:
             event = rank.awaited[instruction] = Ended(self.env)
         return event
 
     def toggle(self, device: SimulatedDevice) -> None:
-        """Kernels of a device get a new end when this instant is over."""
+        """Let the kernels of a device get new ends at the end of this instant."""
         self._toggled[device] = None
         if not self.fluid.settling:
             self.fluid.settle_later()
 
     def _adjust_computations(self) -> None:
-        """At the end of an instant: kernels get a new end whose device does more or less beside them than before."""
+        """Move the ends of kernels whose device has another stretch now; called at the end of an instant."""
         if not self._toggled:
             return
         toggled = list(self._toggled)
         self._toggled.clear()
         now = self.env.now
         at, move = self.calendar.at, self.calendar.move
-        # Ranks that stand alike have kernels that end together, before and after.
+        # Equal ranks have kernels with equal ends, before and after.
         last: tuple[Instant, float, float] | None = None
         for device in toggled:
             before = device.stretch
@@ -167,15 +165,15 @@ class Machine:
 
 
 class RunningKernel:
-    """What one stream has on its device: a kernel under way, which shares the device with those of other streams.
+    """The kernel under way of one stream, which shares its device with the kernels of other streams.
 
-    One that begins on a free device goes at the device's speed of the moment; on one that is not the instant settles
-    who gets what.
+    A kernel that begins on a free device has its end at once; on a busy device all ends are set at the end of the
+    instant.
     """
 
     __slots__ = ("device", "instant", "machine", "place", "slowness")
 
-    #: The timeout at which it ends, and where its process stands among the timeout's callbacks.
+    #: The timeout at which it ends, and the index of its process's callback there.
     instant: Instant
     place: int
 
@@ -185,7 +183,7 @@ class RunningKernel:
         self.slowness = rank.slowness
 
     def begin(self, now_s: float, alone_s: float) -> Instant:
-        """Begin a kernel of ``alone_s`` seconds now; the process waits for its end at once."""
+        """Begin a kernel of ``alone_s`` uncontended seconds; the process must yield the returned timeout at once."""
         device, machine = self.device, self.machine
         if device.computing:
             machine.toggle(device)
@@ -197,7 +195,7 @@ class RunningKernel:
         return instant
 
     def end(self) -> None:
-        """Leave the device to the others."""
+        """Free the device."""
         computing = self.device.computing
         computing.remove(self)
         if computing:
@@ -206,19 +204,19 @@ class RunningKernel:
 
 # --- streams --------------------------------------------------------------------------------------------------
 
-#: What SimPy resumes with the time of the event that was yielded.
+#: A SimPy process's generator: it yields events, and receives their time.
 Process = Generator[simpy.Event, float, None]
 
 
-def process_of(machine: Machine, rank: Rank, stream: Sequence[ReadyInstruction]) -> Process:
-    """The generator of a stream, by what stands on it."""
+def process_of(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction]) -> Process:
+    """The generator of a stream: kernels, launches or transfers."""
     if stream[0].is_compute:
         return kernels(machine, rank, stream)
     return (launches if any(step.duration_s > 0.0 for step in stream) else transfers)(machine, rank, stream)
 
 
-def kernels(machine: Machine, rank: Rank, stream: Sequence[ReadyInstruction]) -> Process:
-    """Run the kernels of one stream, each as soon as what it waits for has ended."""
+def kernels(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction]) -> Process:
+    """Run the kernels of one stream in order, each after its dependencies."""
     now, kernel, end_of = machine.env.now, RunningKernel(machine, rank), machine.end_of
     done, start_s, end_s, awaited = rank.done, rank.start_s, rank.end_s, rank.awaited
     for number, after, alone_s, _, _ in stream:
@@ -234,8 +232,8 @@ def kernels(machine: Machine, rank: Rank, stream: Sequence[ReadyInstruction]) ->
             awaited.pop(number).happen(now)
 
 
-def transfers(machine: Machine, rank: Rank, stream: Sequence[ReadyInstruction]) -> Process:
-    """Arrive for the collectives and messages of one stream, and wait for each until its data has moved."""
+def transfers(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction]) -> Process:
+    """Arrive at the collectives and messages of one stream in order, and wait until the data of each has moved."""
     now, end_of, arrive = machine.env.now, machine.end_of, machine.fluid.arrive
     done, start_s, end_s, awaited = rank.done, rank.start_s, rank.end_s, rank.awaited
     channels, first_use = rank.device.channels, rank.first_use
@@ -243,7 +241,7 @@ def transfers(machine: Machine, rank: Rank, stream: Sequence[ReadyInstruction]) 
         for other in after:
             if not done[other]:
                 now = yield end_of(rank, other)
-        # Of a message there may be two, sending and receiving; what happened first is not waited for again.
+        # A message may have two transfers, a send and a receive.
         moving = []
         for key, use in meets:
             if key in channels:
@@ -260,8 +258,8 @@ def transfers(machine: Machine, rank: Rank, stream: Sequence[ReadyInstruction]) 
             awaited.pop(number).happen(now)
 
 
-def launches(machine: Machine, rank: Rank, stream: Sequence[ReadyInstruction]) -> Process:
-    """Let the host issue what its launches stand for, ahead of the device until something makes it wait."""
+def launches(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction]) -> Process:
+    """Let the host launch in order, ahead of the device unless a launch waits for a dependency."""
     now, end_of, at = machine.env.now, machine.end_of, machine.calendar.at
     done, start_s, end_s, awaited = rank.done, rank.start_s, rank.end_s, rank.awaited
     for number, after, host_s, _, _ in stream:

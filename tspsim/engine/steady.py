@@ -1,19 +1,18 @@
-"""Iterations that need not be run: a repetition in its steady state is run a few times and written out in full.
+"""Steady-state iterations: a repetition is run a few times, and the other iterations are written into the timeline.
 
-A program repeats: layers, and micro-batches around them. All times of a run are whole ticks (:class:`.fluid.Calendar`),
-so that sums and differences of times are exact, and what follows depends on nothing but the state: what is done, what
-moves and for how much longer. If the state at one moment is that of an earlier one, everything between the two happens
-again, to the bit, for as long as the programs go on alike. So :data:`SIMULATED_ITERATIONS` of each repetition are run,
-and it is looked at whether
+A program repeats layers, and micro-batches of layers. All times of a run are whole ticks (:class:`.fluid.Calendar`), so
+sums and differences of times are exact, and the future of a run depends only on its state: what is done, and what moves
+for how much longer. If the state at one time equals that at an earlier one, everything between the two repeats to the
+bit while the programs repeat. So :data:`SIMULATED_ITERATIONS` of each repetition are run. It is in its steady state if
 
-- every instruction of every iteration but the first and the last ran exactly one period T after the iteration before
-  it, on every rank that could disturb another, and
+- every instruction of every iteration except the first and the last ran exactly one period T after the iteration before
+  it, on all ranks that can affect each other, and
 - these iterations cover two periods in which nothing else ran on these ranks.
 
-(What moves at a moment is given by when it ends at the rates to come, what waits by what has ended.) Then the state had
-period T there, and the iterations left out stand between, each T after the one before. The result is that of the whole
-run to the bit; where it cannot be shown, more iterations are run, and at last all. Pipelines, whose ranks do different
-things at one time, are run as they are.
+(The ends of transfers determine what moves at a time, and the ends of instructions what waits.) Then the state had
+period T, and the iterations left out follow each other at intervals of T. The result equals that of the whole run to
+the bit. If a repetition is not steady, more iterations are run, and finally all. Pipelines, whose ranks do different
+things at one time, are run in full.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from ..network import Cluster
 from ..program import Program
 from ..program.excerpts import Excerpt, RepetitionCut, excerpt_of, iteration_of
 from ..program.instructions import length_of
+from .classes import joined
 from .core import Interference, SimulationEngine, Submission
 from .instances import Assignment, Cost
 from .system import SimulatedRank, System
@@ -37,11 +37,11 @@ from .system import SimulatedRank, System
 Floats = NDArray[np.float64]
 Times = tuple[Floats, Floats]
 
-#: Iterations that are run of a repetition: one to get there, four to see it, one that ends it.
+#: Iterations run of a repetition: one to reach the steady state, four to prove it, and the last one.
 SIMULATED_ITERATIONS = 6
-#: Runs of an excerpt, each with those repetitions in full that were not steady before; then everything is run.
+#: Runs of an excerpt, each with the repetitions in full that were not steady before; then everything is run.
 ATTEMPTS = 3
-#: Fewer instructions are run in the time that looking for iterations takes.
+#: Programs of fewer instructions are run in full: looking for iterations would take as long.
 LEAST_INSTRUCTIONS = 4096
 
 
@@ -58,15 +58,19 @@ def execute(
 
     Parameters
     ----------
+    cost
+        Operator → seconds on the cluster's devices.
+    interference
+        Slowdown of kernels and transfers that run together; None: none.
     every_rank
-        Run every rank instead of one a class of equal ones.
+        Run every rank, not one for each class of equal ones.
     every_iteration
         Run every iteration of every repetition; the result is the same.
 
     Raises
     ------
     DeadlockError
-        When the timeline of a run whose programs wait for each other is read.
+        Programs wait for each other; raised when the makespan is read.
     """
 
     def run(programs: tuple[Program, ...]) -> tuple[Submission, float]:
@@ -94,11 +98,10 @@ def execute(
 
 
 def tick_of(system: System, assignment: Assignment) -> float:
-    """A power of two of which all times of a run are multiples that a double can hold.
+    """Tick of a run in seconds: a power of two, of which a double holds all multiples up to the end of the run.
 
-    ``system`` may be that of an excerpt; the tick suits the whole programs. A run may take :data:`MARGIN` times as
-    long as the instructions of its first rank one after the other; beyond that, times are rounded as doubles are. A
-    tick is 10⁻¹⁴ of that sum.
+    ``system`` may be that of an excerpt; the tick suits the whole programs. Times are exact in runs of up to
+    :data:`MARGIN` times the sum of the first rank's instructions; the tick is about 10⁻¹⁴ of that sum.
     """
     first = system.ranks[0]
     program = assignment.programs[int(assignment.role_of[first.rank.number])]
@@ -106,15 +109,16 @@ def tick_of(system: System, assignment: Assignment) -> float:
     return 2.0 ** (math.frexp(horizon_s)[1] - 52) if horizon_s > 0.0 else 0.0
 
 
+#: Longest run with exact times, over the sum of the first rank's instructions.
 MARGIN = 64.0
 
 
 def write_out(
     submission: Submission, assignment: Assignment, excerpt: Excerpt, *, exact_until_s: float
 ) -> set[RepetitionCut]:
-    """Put back what was cut, if every repetition was in its steady state; those that were not.
+    """Write the cut iterations into the submission if every repetition was steady; return the cuts that were not.
 
-    Until ``exact_until_s`` on the clock no time was rounded to more than a tick.
+    Times up to ``exact_until_s`` on the clock are exact.
     """
     ranks = submission.ranks
     times = [(np.array(simulated.rank.start_s), np.array(simulated.rank.end_s)) for simulated in ranks]
@@ -143,13 +147,13 @@ def write_out(
         if number not in whole:
             whole[number] = simulated.role.written_out(assignment.programs[number])
     full = [replace(simulated, role=whole[number]) for simulated, number in zip(ranks, roles, strict=True)]
-    submission.replaced(full, times)
+    submission.replace_result(full, times)
     return set()
 
 
 @dataclass(frozen=True)
 class Iterations:
-    """Where the kept iterations of a cut stand in a program, and which instructions of one each stream has."""
+    """Kept iterations of a cut: position of the first in a program, instructions of one, and these by stream."""
 
     first: int
     length: int
@@ -165,29 +169,15 @@ class Iterations:
 
 
 def components(ranks: Sequence[SimulatedRank], submission: Submission) -> list[list[int]]:
-    """Ranks that could disturb each other: they share a channel, or channels that share links."""
-    above = list(range(len(ranks)))
-
-    def find(index: int) -> int:
-        while above[index] != index:
-            above[index] = above[above[index]]
-            index = above[index]
-        return index
-
+    """Groups of ranks that can affect each other: they share channels, or have channels that share links."""
     place: dict[object, int] = {simulated.rank.device: index for index, simulated in enumerate(ranks)}
     first_of_region: dict[int, int] = {}
-    for channel in submission.system.channels:
-        for device in channel.devices:
-            index = place[device]
-            above[find(index)] = find(first_of_region.setdefault(channel.region, index))
-    together: dict[int, list[int]] = {}
-    for index in range(len(ranks)):
-        together.setdefault(find(index), []).append(index)
-    return list(together.values())
+    places = ((place[device], channel.region) for channel in submission.system.channels for device in channel.devices)
+    return joined(len(ranks), ((index, first_of_region.setdefault(region, index)) for index, region in places))
 
 
 def steady(component: Sequence[tuple[int, Iterations]], times: Sequence[Times]) -> tuple[float, float] | None:
-    """The period of the kept iterations on these ranks, and until when it is shown; None where it is not."""
+    """(period, end of the proven steady state) of the kept iterations on these ranks, in seconds; None: not steady."""
     period_s: float | None = None
     begin_s, end_s = -np.inf, np.inf
     for index, where in component:
@@ -211,18 +201,19 @@ def steady(component: Sequence[tuple[int, Iterations]], times: Sequence[Times]) 
 
 
 def kept_iterations(column: Floats, where: Iterations) -> Floats:
-    """Times of the kept iterations, one row each."""
+    """Times of the kept iterations, shape (iterations, instructions)."""
     rows = SIMULATED_ITERATIONS, where.length
     return column[where.first : where.first + rows[0] * rows[1]].reshape(rows)
 
 
 def outside(column: Floats, where: Iterations) -> tuple[Floats, Floats]:
-    """Times of what stands before and after the iterations in the program."""
+    """Times of the instructions before and after the kept iterations in the program."""
     return column[: where.first], column[where.first + SIMULATED_ITERATIONS * where.length :]
 
 
 def inserted(times: Times, where: Iterations, cut: RepetitionCut, period_s: float, until_s: float) -> Times:
-    """The times of a rank with the iterations that were cut; what ran after ``until_s`` is as much later."""
+    """Times of a rank with the iterations that were cut; instructions outside them that ran after ``until_s`` move to
+    later times."""
     more = cut.total - SIMULATED_ITERATIONS
     later_s = more * period_s
     late = [part >= until_s for part in outside(times[0], where)]

@@ -1,8 +1,8 @@
-"""From programs on meshes to what the machine runs: devices, the channels they meet in, and one partition for all.
+"""From programs on meshes to simulated devices and channels, with one partition of the ranks for all programs.
 
 Inside a connected component every use of a template by a group is an *instance* with its own links
-(:mod:`tspsim.engine.instances`); :mod:`tspsim.engine.classes` then says which ranks and instances are alike. Running
-every rank is the same construction without that last step and with all components.
+(:mod:`tspsim.engine.instances`). :mod:`tspsim.engine.classes` groups equal ranks and equal instances into classes. To
+run every rank, all components are built and this last step is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..base.memo import BoundedCache, once
 from ..network import Cluster
 from ..network.fluid import Channel
 from ..network.sharing import Solutions
-from .classes import Alike, Floats, connect, links_of, number, sums, users_of
+from .classes import Floats, RankClasses, connect, links_of, number, sums, users_of
 from .instances import (
     Assignment,
     Cost,
@@ -28,46 +28,46 @@ from .instances import (
     Integers,
     Templates,
     distinct_components,
+    exclusive,
     mesh_components,
-    owned,
     template_instances,
     used_links,
 )
+from .lowered import LoweredProgram, lower_program
 from .ranks import Rank, SimulatedDevice
-from .ready import ReadyProgram, make_ready
 
-#: Kept on a cluster: instances, by the links that they use; partitions, those of the steps and blocks of a few plans.
+#: Bounds of a cluster's memos: links of all instances; number of partitions, for the steps and blocks of a few plans.
 MOST_LINKS, MOST_ALIKE = 500_000, 8
 
 
 @dataclass(frozen=True)
 class SimulatedRank:
-    """A rank that is run, for ``size`` ranks that do the same."""
+    """A simulated rank, which represents ``size`` equal ones."""
 
     rank: Rank
-    role: ReadyProgram
+    role: LoweredProgram
     size: int
 
 
 @dataclass(frozen=True)
 class System:
-    """What runs an assignment, and how to read it afterwards."""
+    """Simulated ranks and channels of an assignment."""
 
     ranks: Sequence[SimulatedRank]
-    #: Every instance that was built, with the channel that stood for it: the carrier of link loads.
+    #: Every built instance with its channel.
     instances: Sequence[tuple[Instance, Channel]] = field(repr=False)
-    #: Uneven links between switches do not tell ranks apart: classes move at their worst link (:func:`alike`).
+    #: Unequal loads between switches do not split classes: each class moves at its slowest link (:func:`rank_classes`).
     at_worst: bool = False
-    #: How the run was shortened, for whoever reads its answer.
-    told: str = ""
+    #: Note on how the run was shortened, for the result.
+    note: str = ""
 
     @property
     def channels(self) -> list[Channel]:
-        """Those of its instances, each once."""
+        """Distinct channels of the instances."""
         return list(dict.fromkeys(channel for _, channel in self.instances))
 
-    def horizon_s(self, role: ReadyProgram) -> float:
-        """Seconds a role's program takes with everything one after the other: the scale of the whole run."""
+    def horizon_s(self, role: LoweredProgram) -> float:
+        """Seconds of a role's program with all instructions one after the other: the scale of the run."""
         transfer_s: dict[int, float] = {}
         for instance, _ in self.instances:
             alone_s = instance.traffic.latency_s + instance.traffic.fluid_s
@@ -75,7 +75,7 @@ class System:
         return role.alone_s(transfer_s)
 
     def uses(self) -> Mapping[Channel, int]:
-        """How often the programs use each channel."""
+        """Number of uses of each channel by the programs."""
         return self._uses
 
     @once
@@ -87,13 +87,13 @@ class System:
             if id(role) not in by_role:
                 by_role[id(role)] = role.uses()
             for key, times in by_role[id(role)].items():
-                # Half 0 of a key is a collective or a sending: one a use.
+                # Half 0 of a key is a collective or a send: one for each use.
                 if key % 2 == 0 and key in channels:
                     uses[channels[key]] = times
         return uses
 
     def link_loads(self) -> tuple[Integers, Floats, Integers]:
-        """Links of the components that were built, the bytes that each carried, and its copies."""
+        """(link, bytes that it carried, number of equal components) of the components that were built, as columns."""
         uses = self.uses()
         every = [(instance.traffic, uses[channel], instance.copies) for instance, channel in self.instances]
         lengths = [len(traffic.links) for traffic, _, _ in every]
@@ -103,7 +103,7 @@ class System:
         sizes = np.fromiter(chain.from_iterable(traffic.link_bytes for traffic, _, _ in every), np.float64, len(link))
         times, copies = (np.repeat(np.array([row[place] for row in every]), lengths) for place in (1, 2))
         distinct, carried = sums(link, times * sizes)
-        # Of what is written to one place the last stays.
+        # Links of several instances get the copies of the last one.
         copies_of = np.zeros(int(distinct[-1]) + 1, dtype=np.int64)
         copies_of[link] = copies
         return distinct, carried, copies_of[distinct]
@@ -111,19 +111,19 @@ class System:
 
 @dataclass(eq=False)
 class Prepared:
-    """An assignment ready to be launched as often as wanted: operators costed, templates interned, ranks folded."""
+    """An assignment that can be launched any number of times: costed, with interned templates and folded ranks."""
 
     assignment: Assignment
-    roles: Sequence[ReadyProgram] = field(repr=False)
+    roles: Sequence[LoweredProgram] = field(repr=False)
     templates: Templates = field(repr=False)
-    #: By GPU: equal for ranks whose programs take the same, −1 for those that have none.
+    #: Number by GPU: equal for ranks with equal programs and costs, −1 for GPUs without a program.
     kinds: NDArray[np.int64] = field(repr=False)
-    #: What runs it, once its ranks are folded together with those of everything else that is prepared.
+    #: Simulated ranks and channels; None until its ranks are folded together with all that is prepared.
     system: System | None = field(default=None, repr=False)
 
 
-def rank_kinds(assignment: Assignment, roles: Sequence[ReadyProgram], gpus: int) -> NDArray[np.int64]:
-    """Equal numbers for ranks with programs that cost the same on devices that are as fast; −1 outside the mesh."""
+def rank_kinds(assignment: Assignment, roles: Sequence[LoweredProgram], gpus: int) -> NDArray[np.int64]:
+    """Number by GPU: equal for ranks with programs of equal costs on equally fast devices; −1 outside the mesh."""
     ranks = assignment.mesh.ranks.reshape(-1)
     kinds = np.full(gpus, -1, dtype=np.int64)
     kinds[ranks] = np.array(number([role.signature for role in roles]), dtype=np.int64)[assignment.role_of[ranks]]
@@ -135,11 +135,11 @@ def rank_kinds(assignment: Assignment, roles: Sequence[ReadyProgram], gpus: int)
 
 
 class Partition:
-    """The ranks of a cluster in classes that nothing prepared so far tells apart, and a device for each.
+    """Classes of a cluster's ranks that are equal under everything prepared so far, and a device for each class.
 
-    One partition serves all: it is the coarsest that is stable under the groups and links of every assignment, so that
-    ranks of a class stay alike whatever is launched when, as long as it is launched whole. It is made when it is first
-    needed after something was prepared that may part ranks.
+    It is the coarsest partition that is stable under the groups and links of every assignment. So ranks of a class stay
+    equal whatever is launched at any time, as long as assignments are launched whole. The partition is computed on
+    first use after something was prepared that may split classes.
     """
 
     def __init__(self, cluster: Cluster, *, every_rank: bool = False) -> None:
@@ -153,7 +153,7 @@ class Partition:
         self._numbers = count()
         self._prepared: list[Prepared] = []
         self._instances: dict[Hashable, list[Instance]] = {}
-        # A plan's next question often has the same groups and classes.
+        # The next run of a plan often has the same groups and classes.
         lately = cluster.memo.once
         self._instances_lately = lately(("engine", "instances"), lambda: BoundedCache(MOST_LINKS, size=links_of))
         self._alike_lately = lately(("engine", "classes"), lambda: BoundedCache(MOST_ALIKE))
@@ -161,38 +161,38 @@ class Partition:
         self.solutions = Solutions()
 
     def prepare(self, assignment: Assignment, cost: Cost) -> Prepared:
-        """Cost an assignment and take note of it."""
+        """Lower an assignment's programs, and register it for the next partition."""
         mesh, met = assignment.mesh, assignment.mesh.key in self._templates
         templates = self._templates.setdefault(mesh.key, Templates(mesh, self._numbers))
         before = len(templates.numbers), int(self._kinds.max())
-        roles = [make_ready(program, cost, templates) for program in assignment.programs]
+        roles = [lower_program(program, cost, templates) for program in assignment.programs]
         kinds = rank_kinds(assignment, roles, self.cluster.gpus)
         prepared = Prepared(assignment, roles, templates, kinds)
         self._prepared.append(prepared)
         _, self._kinds = np.unique(self._kinds * (int(kinds.max()) + 2) + kinds + 1, return_inverse=True)
-        # Ranks that meet as they did and are told apart as they were stay in their classes.
+        # Without new templates or kinds of ranks the classes stay as they are.
         self.stable = self.stable and met and before == (len(templates.numbers), int(self._kinds.max()))
         if self.stable:
             prepared.system = system_of(prepared, self.devices.values(), self._carried, at_worst=self._at_worst)
         return prepared
 
     def settle(self, in_flight: Iterable[Prepared]) -> None:
-        """Refine the classes until they are stable under all that is prepared, and give each a device and channels.
+        """Refine the classes until they are stable under all that is prepared; give each a device and channels.
 
         Raises
         ------
         TspsimError
-            Ranks that stand for each other in something in flight have to part.
+            A class of ranks in a submission in flight would be split.
         """
         members, parts = self._built()
         instances = list(chain.from_iterable(parts))
         if self.every_rank:
             everyone = list(range(len(members))), list(range(len(instances))), False
-            alike = Alike(everyone, users_of(used_links(instances), everyone[1]))
+            alike = RankClasses(everyone, users_of(used_links(instances), everyone[1]))
         else:
             among = tuple(members), self._kinds.tobytes()
             alike = self._alike_lately.of_parts(
-                parts, among, lambda: Alike.of(self.cluster, members, self._kinds, instances)
+                parts, among, lambda: RankClasses.of(self.cluster, members, self._kinds, instances)
             )
         rank_class, instance_class, self._at_worst = alike.classes
         self.solutions = alike.solutions
@@ -210,8 +210,8 @@ class Partition:
                 simulated.rank.number not in same for simulated in prepared.system.ranks
             ):
                 raise TspsimError(
-                    "what is prepared now tells ranks apart that stand for each other in a submission in flight: "
-                    "prepare it before that is launched, or run every rank"
+                    "this assignment splits a class of ranks in a submission in flight: "
+                    "prepare it before that launch, or run every rank"
                 )
         by_class = {
             cls: self.devices[rank] if rank in same else SimulatedDevice(rank, sizes[cls])
@@ -227,9 +227,9 @@ class Partition:
         self.stable = True
 
     def _built(self) -> tuple[list[tuple[int, int]], list[list[Instance]]]:
-        """Ranks, each with how many components have one like it, and the instances among them, by template.
+        """(rank, number of equal components) of the ranks, and the instances among them by template.
 
-        Copies are left out where all that is prepared stands on one mesh; else all components are built.
+        If all that is prepared is on one mesh, equal components are built once; else all components are built.
         """
         cluster, tables = self.cluster, list(self._templates.values())
         if len(tables) > 1:
@@ -244,9 +244,9 @@ class Partition:
         chosen = [(index, 1) for index in range(len(components))]
         if not self.every_rank:
             distinct = distinct_components(cluster, components, self._kinds)
-            # Only of what shares no link with others is one of each kind enough.
+            # One component of each kind suffices only if components share no links.
             if len(distinct) < len(components) and all(
-                owned(cluster, components[index], instance.traffic.links)
+                exclusive(cluster, components[index], instance.traffic.links)
                 for index, copies in distinct
                 if copies > 1 or len(distinct) > 1
                 for instance in chain.from_iterable(self._among(components[index], templates, copies))
@@ -257,10 +257,10 @@ class Partition:
         ]
 
     def _among(self, component: NDArray[np.int64], templates: Templates, copies: int) -> list[list[Instance]]:
-        """Every template used by every group that lies in the component; each is looked for once."""
+        """Instances of every template in every group of the component, from the memo if possible."""
         mesh, place = templates.mesh, component.tobytes()
         instances: list[list[Instance]] = []
-        # Meshes that differ along other axes have the same groups along this one.
+        # Meshes that differ only along other axes have the same groups along this one.
         axes = {template.axis for template, _ in templates if not template.is_copy}
         groups = {axis: mesh.groups(axis) for axis in axes}
         lines = {axis: (members.shape, members.tobytes()) for axis, members in groups.items()}
@@ -282,11 +282,11 @@ def system_of(
     *,
     at_worst: bool,
 ) -> System:
-    """The devices and instances that an assignment has to do with."""
+    """Simulated ranks and instances of an assignment."""
     assignment = prepared.assignment
-    used = {key // 2 for role in prepared.roles for takes in role.known.values() for key in takes.keys}
+    used = {key // 2 for role in prepared.roles for takes in role.by_instruction.values() for key in takes.keys}
     ranks = []
-    named: dict[int, ReadyProgram] = {}
+    named: dict[int, LoweredProgram] = {}
     for device in devices:
         if prepared.kinds[device.number] < 0:
             continue
@@ -298,10 +298,10 @@ def system_of(
     return System(ranks, [(instance, channel) for instance, channel in carried if instance.template in used], at_worst)
 
 
-def with_algorithms(role: ReadyProgram, device: SimulatedDevice) -> ReadyProgram:
-    """The role whose labels of communication say which algorithm moved the data of one of its devices."""
+def with_algorithms(role: LoweredProgram, device: SimulatedDevice) -> LoweredProgram:
+    """The role with the algorithm of one of its devices' channels in the labels of communication."""
     distinct = list(role.distinct)
-    for _, keys, label, _ in role.known.values():
+    for _, keys, label, _ in role.by_instruction.values():
         channel = device.channels.get(keys[0]) if keys else None
         if channel is not None:
             distinct[label] = distinct[label].with_shape(f"{distinct[label].shape}, {channel.algorithm}")

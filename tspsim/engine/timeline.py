@@ -1,8 +1,7 @@
-"""What happened when: columns, one row an instruction a rank.
+"""Timelines as columns, with one row for each instruction of each rank.
 
-The engine writes two numbers a row; names, shapes and sizes are looked up in a table of *labels* only when somebody
-reads the timeline. A thousand ranks of a thousand instructions are thus a few tens of megabytes, not millions of
-objects.
+The engine writes two numbers a row. Names, shapes and sizes are looked up in a table of *labels* when the timeline is
+read, so that a thousand ranks of a thousand instructions take some ten megabytes, not millions of objects.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Kind of what the host does before kernels and transfers can begin: nothing moves meanwhile.
+#: Kind of the host's launches.
 ON_HOST = "launch"
 
 
 class Label(NamedTuple):
-    """What all runs of one instruction have in common.
+    """Description of an instruction, common to all its runs.
 
-    ``size_bytes`` is what an operator moves to and from HBM, or the payload a rank receives; ``kind`` is the operator
-    family or the collective; ``alone_s`` is the time a kernel needs when nothing disturbs it, ``parts_s`` the same by
-    operator family; ``axis`` is the mesh axis of a collective or message, ``host`` of what moves to and from the host.
+    ``kind`` is the operator family or the kind of collective. ``size_bytes`` is what operators move to and from HBM, or
+    the bytes that a rank receives. ``alone_s`` is the uncontended time of a kernel in seconds, ``parts_s`` the same by
+    operator family. ``axis`` is the mesh axis of a collective or message; ``host`` for copies.
     """
 
     stream: str
@@ -44,24 +43,24 @@ class Label(NamedTuple):
     axis: str = ""
 
     def at_layer(self, layer: int) -> Label:
-        """The same in another layer."""
-        # What _replace does, five times as fast: a run makes ten thousand of these.
+        """The label in another layer."""
+        # _replace, five times as fast: a run makes ten thousand labels.
         return Label._make((*self[:4], layer, *self[5:]))
 
     def with_shape(self, shape: str) -> Label:
-        """The same with another description of its shape."""
+        """The label with another description of its shape."""
         return Label._make((*self[:7], shape, *self[8:]))
 
 
 class Labels(Sequence[Label]):
-    """Labels of instructions that differ in their layer alone, most of them: made when they are asked for.
+    """Labels of instructions, most of which differ only in their layer; they are made on access.
 
     Parameters
     ----------
     distinct
         Labels without a layer.
     which, layer
-        For every instruction its place in ``distinct``, and its layer (−1: none).
+        For every instruction its index in ``distinct``, and its layer (−1: none).
     """
 
     __slots__ = ("distinct", "layer", "which")
@@ -97,9 +96,8 @@ class Labels(Sequence[Label]):
 class Timeline:
     """Columns ``rank, label, start_s, end_s`` of every instruction that ran, and the table of labels.
 
-    ``start_s`` is when the instruction began to work: for a collective, when the last rank of its group arrived (the
-    time a rank waits for others is a gap before it, not a part of it). The engine's rows stand rank by rank in the
-    order in which the programs issue them.
+    Times are in seconds. A collective's ``start_s`` is the arrival of the last rank of its group, so that waiting for
+    other ranks is a gap before it. The engine writes rows rank by rank, in the order in which programs issue them.
     """
 
     __slots__ = ("end_s", "label", "labels", "rank", "start_s")
@@ -121,7 +119,7 @@ class Timeline:
         return len(self.rank)
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The four columns as numpy arrays; not to be written to."""
+        """The four columns as NumPy arrays, which must not be changed."""
         return {
             "rank": np.asarray(self.rank, dtype=np.int32),
             "label": np.asarray(self.label, dtype=np.int32),
@@ -130,14 +128,14 @@ class Timeline:
         }
 
     def kinds(self) -> tuple[Sequence[Label], NDArray[np.int32]]:
-        """Labels that differ in more than their layer, and for every row its place among them."""
+        """Labels that differ in more than their layer, and for every row the index of its label."""
         label = np.asarray(self.label, dtype=np.int32)
         if isinstance(self.labels, Labels):
             return self.labels.distinct, self.labels.which[label]
         return self.labels, label
 
     def labelled(self, of: Callable[[Label], Any], dtype: Any = None) -> NDArray[Any]:
-        """``of`` the label of every row; it must not depend on the layer."""
+        """Array of ``of(label)`` for every row; ``of`` must not depend on the layer."""
         labels, number = self.kinds()
         return np.array([of(entry) for entry in labels], dtype=dtype)[number]
 
@@ -148,7 +146,7 @@ class Timeline:
         return layers[np.asarray(self.label, dtype=np.int32)]
 
     def frame(self) -> pandas.DataFrame:
-        """A DataFrame of every row, ordered by rank, stream and start."""
+        """All rows as a DataFrame, ordered by rank, stream and start."""
         import pandas as pd
 
         columns = self.columns()

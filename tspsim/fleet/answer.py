@@ -57,7 +57,7 @@ def answer(
     cluster = cluster_of(question)
     device = load_device(cluster.device_name)
     if question.cluster.power_limit is not None:
-        device = device.limited_to(question.cluster.power_limit)
+        device = device.power_limited(question.cluster.power_limit)
     paces = Paces(question, ask, cluster.gpus_per_node)
     if progress is not None:
         progress("steps of its jobs", 0.0)
@@ -141,7 +141,7 @@ def cluster_of(question: FleetQuestion) -> Cluster:
     if inline.measured is not None:
         cluster = measured_between(cluster, inline.measured)
     if inline.routing is not None:
-        cluster = cluster.with_routing(inline.routing.routing())
+        cluster = cluster.with_routing(inline.routing)
     return with_faults(cluster, inline.faults or Faults())
 
 

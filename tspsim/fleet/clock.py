@@ -14,7 +14,7 @@ import numpy as np
 import simpy
 
 from ..base.errors import TspsimError
-from .dispatcher import JobDispatcher, Running
+from .dispatcher import JobDispatcher
 from .jobs import FleetJob
 from .life import Life, Spells
 from .nodes import Nodes
@@ -316,7 +316,7 @@ class Fleet:
         """Accounts for the time since the last change, before another one."""
         self.occupancy.account(self.env.now)
 
-    def _halt(self, running: Running) -> None:
+    def _halt(self, running: RunningJob) -> None:
         """Preempts a job; it waits again."""
         assert isinstance(running, RunningJob)
         self._leave(running, "stopped")

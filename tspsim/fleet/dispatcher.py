@@ -9,18 +9,8 @@ from math import inf
 from ..base.errors import TspsimError
 from .jobs import FleetJob
 from .nodes import Nodes
+from .running_job import RunningJob
 from .waiting import Waiting
-
-
-class Running:
-    """A running job, as schedulers see it."""
-
-    __slots__ = ("began_s", "expected_s", "job", "nodes")
-
-    def __init__(self, job: FleetJob, nodes: tuple[int, ...], began_s: float, expected_s: float) -> None:
-        self.job, self.nodes = job, nodes
-        #: Its begin and its expected end.
-        self.began_s, self.expected_s = began_s, expected_s
 
 
 class JobDispatcher:
@@ -40,12 +30,12 @@ class JobDispatcher:
         self,
         nodes: Nodes,
         queue: Waiting,
-        launch: Callable[[FleetJob, int], Running],
-        halt: Callable[[Running], None],
+        launch: Callable[[FleetJob, int], RunningJob],
+        halt: Callable[[RunningJob], None],
     ) -> None:
         self.now_s = 0.0
         self.nodes, self.queue = nodes, queue
-        self.running: dict[int, Running] = {}
+        self.running: dict[int, RunningJob] = {}
         self._launch, self._halt = launch, halt
         #: (expected end, number, nodes) of jobs on whole nodes, by end.
         self._ends: list[tuple[float, int, int]] = []
@@ -91,7 +81,7 @@ class JobDispatcher:
             raise TspsimError(f"job {job.name} was started and does not wait: the scheduler is wrong") from None
         self._enter(self._launch(job, size))
 
-    def stop(self, running: Running) -> None:
+    def stop(self, running: RunningJob) -> None:
         """Preempts a preemptible job: it waits again, and continues from its last checkpoint.
 
         Raises
@@ -152,7 +142,7 @@ class JobDispatcher:
 
     # Calls of the clock.
 
-    def _enter(self, running: Running) -> None:
+    def _enter(self, running: RunningJob) -> None:
         job = running.job
         self.running[job.number] = running
         if job.gpus:
@@ -160,7 +150,7 @@ class JobDispatcher:
         else:
             insort(self._ends, (running.expected_s, job.number, len(running.nodes)))
 
-    def left(self, running: Running) -> None:
+    def left(self, running: RunningJob) -> None:
         """A job has left its nodes."""
         job = running.job
         del self.running[job.number]

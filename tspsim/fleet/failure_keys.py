@@ -44,8 +44,8 @@ class Lemons(Section):
     )
 
 
-class OrdinaryCheckpoints(Section):
-    """Checkpoints of jobs that state none."""
+class Checkpoints(Section):
+    """A job's checkpoints."""
 
     every: PositiveSeconds = Field(description="work between two checkpoints")
     write: Seconds = Field(0.0, description="time that one stops the job")
@@ -67,7 +67,7 @@ class FailureKeys(Section):
     spares: Count = Field(0, description="nodes kept free to replace failed ones")
     spare_start: Seconds = Field(0.0, description="time until a spare works; 0 for warm spares")
     lemons: Lemons | None = Field(None, description="nodes that fail more often")
-    checkpoint: OrdinaryCheckpoints | None = Field(
+    checkpoint: Checkpoints | None = Field(
         None, description="for jobs that state none and whose plan writes none; without checkpoints they begin anew"
     )
 

@@ -1,9 +1,9 @@
 """Slowdown of jobs whose flows share links between switches.
 
 A job's load on every link comes from its own simulated step, run alone on its very nodes and reduced to the transfers
-that cross those links (:mod:`tspsim.fleet.bursts`). Where its nodes are further apart than those of its own scenario,
-that step takes longer by itself. The reduced steps of jobs that share links run beside each other in a window of
-several steps, from several begins, since jobs start at any time. :func:`together` checks this with the real steps on
+that cross those links (:mod:`tspsim.fleet.step_graph`). Where its nodes are further apart than those of its own
+scenario, that step takes longer by itself. The reduced steps of jobs that share links run beside each other in a window
+of several steps, from several begins, since jobs start at any time. :func:`together` checks this with the real steps on
 one engine.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import simpy
 
+from ..engine.classes import joined
 from ..engine.core import Interference, SimulationEngine
 from ..engine.instances import Assignment, Cost
 from ..hardware import Costs
@@ -25,11 +26,12 @@ from ..parallel import axes_of, build_mesh, scheme_of, write_program
 from ..program.instructions import Mesh
 from ..step.question import Question, look_up
 from ..step.simulation import scheduled
-from .bursts import StepGraph, beside, graph_of
+from .bursts import beside
 from .clock import Fleet
 from .paces import own_scenario
 from .question import FleetQuestion
 from .running_job import RunningJob
+from .step_graph import StepGraph, graph_of
 
 #: Steps of a window in which jobs run beside each other, steps before it, and number of begins.
 WINDOW_STEPS, FIRST_STEPS, PHASES = 6, 1, 4
@@ -236,22 +238,11 @@ def meeting(graphs: Sequence[StepGraph]) -> list[list[int]]:
     for number, graph in enumerate(graphs):
         for link in graph.peaks:
             users.setdefault(link, []).append(number)
-    of = list(range(len(graphs)))
-
-    def find(number: int) -> int:
-        while of[number] != number:
-            of[number] = of[of[number]]
-            number = of[number]
-        return number
-
-    for link, numbers in users.items():
-        if len(numbers) > 1 and sum(graphs[number].peaks[link] for number in numbers) > 1.0:
-            for number in numbers:
-                of[find(number)] = find(numbers[0])
-    sets: dict[int, list[int]] = {}
-    for number in range(len(graphs)):
-        sets.setdefault(find(number), []).append(number)
-    return list(sets.values())
+    crowded = (
+        numbers for link, numbers in users.items()
+        if len(numbers) > 1 and sum(graphs[number].peaks[link] for number in numbers) > 1.0
+    )  # fmt: skip
+    return joined(len(graphs), ((number, numbers[0]) for numbers in crowded for number in numbers[1:]))
 
 
 def rates(graphs: Sequence[StepGraph]) -> list[float]:

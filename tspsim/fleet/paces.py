@@ -16,7 +16,7 @@ from ..base.units import WITH_UNITS
 from ..hardware import Device
 from ..scenario import Scenario, load
 from ..step.result import PlanResult, Result
-from .failure_keys import OrdinaryCheckpoints
+from .failure_keys import Checkpoints
 from .jobs import FleetJob, JobPace
 from .logs import Log, read
 from .question import FleetQuestion, JobKeys
@@ -109,7 +109,7 @@ class Paces:
         if job.traffic is not None:
             return 1.0  # a service runs for its stated time
         if job.workload is None:
-            return device.limited_to(limit_w).spec.clock_at_limit / device.spec.clock_at_limit
+            return device.power_limited(limit_w).spec.clock_at_limit / device.spec.clock_at_limit
         slow = pace_of(best_of(self._answer(job, nodes, limit_w), job, nodes))
         own = pace_of(best_of(self._answer(job, nodes), job, nodes))
         return min(1.0, own.step_s / slow.step_s)
@@ -164,7 +164,7 @@ def pace_of(plan: PlanResult) -> JobPace:
     )
 
 
-def _checkpointed(pace: JobPace, job: JobKeys, ordinary: OrdinaryCheckpoints | None) -> JobPace:
+def _checkpointed(pace: JobPace, job: JobKeys, ordinary: Checkpoints | None) -> JobPace:
     """The pace with the job's checkpoints, or else the fleet's."""
     # A service has no work to lose.
     checkpoint, plan = job.checkpoint or (ordinary if job.traffic is None else None), pace.plan

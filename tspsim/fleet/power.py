@@ -46,7 +46,7 @@ class FleetPower:
         self._own_w = dict(own_w or {})
         if keys.lowest is not None:
             try:
-                device.limited_to(keys.lowest)
+                device.power_limited(keys.lowest)
             except InputError as error:
                 raise error.at(key="power.lowest") from None
             fleet.listeners.append(self.changed)

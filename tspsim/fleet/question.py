@@ -32,7 +32,7 @@ from ..scenario.traffic import TrafficSpec
 from ..traffic import ARRIVALS, Arrivals, OneKind
 from . import durations, placements, schedulers
 from .durations import DURATIONS, Durations
-from .failure_keys import FailureKeys, Maintenance
+from .failure_keys import Checkpoints, FailureKeys, Maintenance
 from .failure_keys import in_words as failures_in_words
 from .need_keys import FleetOffer, Needs
 from .placements import PLACEMENTS, Placement
@@ -66,14 +66,6 @@ class AsStated:
 
 #: Most offers of one question.
 MOST_OFFERS = 64
-
-
-class Checkpoints(Section):
-    """A job's checkpoints."""
-
-    every: PositiveSeconds = Field(description="work between two checkpoints")
-    write: Seconds = Field(0.0, description="time that one stops the job")
-    read: Seconds = Field(0.0, description="time to read one back")
 
 
 class JobKeys(Section):

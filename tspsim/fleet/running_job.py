@@ -6,16 +6,17 @@ from math import floor, inf, prod
 
 import simpy
 
-from .dispatcher import Running
 from .jobs import FleetJob, JobPace
 from .life import SLOWER, Life
 
 
-class RunningJob(Running):
+class RunningJob:
     """A job on its nodes.
 
     Attributes
     ----------
+    began_s, expected_s
+        Its begin and its expected end.
     size
         Index of its size.
     life
@@ -36,12 +37,15 @@ class RunningJob(Running):
         When a node of it failed, before the failure is noticed; None while it is sound.
     """
 
-    __slots__ = ("advanced_s", "end", "hung_s", "life", "rate", "ready_s", "since_s", "size", "speeds")
+    __slots__ = (
+        *("job", "nodes", "began_s", "expected_s", "life", "size", "ready_s", "since_s"),
+        *("rate", "speeds", "end", "advanced_s", "hung_s"),
+    )
 
     def __init__(
         self, job: FleetJob, nodes: tuple[int, ...], began_s: float, expected_s: float, size: int, life: Life
     ) -> None:
-        super().__init__(job, nodes, began_s, expected_s)
+        self.job, self.nodes, self.began_s, self.expected_s = job, nodes, began_s, expected_s
         self.life = life
         self.size, self.ready_s, self.since_s, self.rate = size, began_s, began_s, 1.0
         self.advanced_s = 0.0

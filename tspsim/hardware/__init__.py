@@ -1,4 +1,4 @@
-"""Devices: their facts, and what one operator costs on them (pure functions of shape; no clock)."""
+"""Devices: their facts, and the time of an operator on them (pure functions of shape; no clock)."""
 
 from ..base.provenance import Provenance
 from . import prices

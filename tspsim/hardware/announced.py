@@ -1,9 +1,8 @@
-"""Devices that nobody can measure yet: what a data sheet says, and a stated default for everything else.
+"""Announced devices, which were not measured: numbers of a data sheet, and a stated default for everything else.
 
-A file in ``topologies/devices`` that says ``announced: true`` needs peaks, HBM bandwidth and memory. What it leaves
-out is that of a measured device, its ``like``: the vendor's latest one that was measured, unless the file names
-another. Its kernels are borrowed as those of any device without fits are (:mod:`.kernels`), at its own pace and with
-the ranges of another generation.
+A file in ``topologies/devices`` with ``announced: true`` needs peaks, HBM bandwidth and memory. What it leaves out is
+taken from a measured device, its ``like``: by default the vendor's latest measured one. Kernel models are borrowed
+(:mod:`.kernels`), scaled to the device, with the range of another generation.
 """
 
 from __future__ import annotations
@@ -13,17 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import create_model
 
 from tspsim.base import catalog
+from tspsim.base.stated import Stated
 from tspsim.base.strict import Strict, keys_of
 
-from .specification import ASSUMED_AS, DeviceSpec, MeasuredAt, Sourced
+from .specification import ASSUMED_AS, DeviceSpec, MeasuredAt
 
-#: The device of each vendor's latest generation that was measured as a whole: products, attention forward and backward.
+#: Vendor → its latest device with measured products and attention, forward and backward.
 LATEST_MEASURED: dict[str, str] = {"amd": "mi355x", "nvidia": "b200"}
-#: Facts that ``like`` lends as they are where the file has none, and sections of which it lends every number.
+#: Facts, and sections of facts, that are taken from ``like`` if the file leaves them out.
 _LENT, _LENT_SECTIONS = ("compute_units", "clock", "l2", "tdp"), ("sustained", "overlap")
-#: Keys that the file may leave out though a measured device's may not.
+#: Keys that an announced device may leave out.
 _LEFT_OUT = ("family", "visible_memory", *_LENT, *_LENT_SECTIONS)
-#: All that it may have beside ``announced``, each as :class:`DeviceSpec` declares it.
+#: Keys of an announced device besides ``announced``, declared as in :class:`DeviceSpec`.
 _KEYS = (
     *("sold", "name", "vendor", "description", "family", "like", "node", "peak", "hbm_bandwidth", "memory"),
     *("visible_memory", *_LENT, "all_in_power", "prices", *_LENT_SECTIONS),
@@ -38,15 +38,15 @@ else:
 
 
 class AnnouncedDevice(_AnnouncedKeys):
-    """A device as a data sheet tells it.
+    """An announced device, from its data sheet.
 
-    ``like`` is the catalog name of the measured device that everything left out is taken from. ``sold`` says that one
-    can have it, or could: others may have measured it, but nothing of that is fitted here. There is no place for
-    ``kernels``, ``achieved`` and ``measured_at``: a device that was measured is not announced any more.
+    ``like`` is the catalog name of the measured device from which everything left out is taken. ``sold``: the device
+    can be bought, but no measurements of it are fitted here. ``kernels``, ``achieved`` and ``measured_at`` are keys of
+    measured devices only.
     """
 
     def completed(self, like: DeviceSpec) -> dict[str, Any]:
-        """The fields of the device's specification, what is left out as ``like`` has it, each with its source."""
+        """Fields of the device's specification, with sources; those left out are taken from ``like``."""
         stated = {name: getattr(self, name) for name in type(self).model_fields}
         lent = {name: _assumed(like, getattr(like, name)) for name in _LENT}
         visible = self.memory.value * like.visible_memory.value / like.memory.value
@@ -61,18 +61,18 @@ class AnnouncedDevice(_AnnouncedKeys):
         facts = {name: (stated | left_out)[name].value for name in ("hbm_bandwidth", "compute_units", "l2")}
         peak = {dtype: number.value for dtype, number in self.peak.items()}
         further = {
-            "measured_at": MeasuredAt.model_construct(**facts, peak=peak),  # what the lent kernels are told of it
+            "measured_at": MeasuredAt.model_construct(**facts, peak=peak),  # the borrowed kernels run on its own facts
             "family": self.family or self.name, "like": like.name, "relatives": (like.name, *like.relatives),
             "defaults": like.defaults,
         }  # fmt: skip
         return stated | left_out | further
 
 
-def _assumed(like: DeviceSpec, number: Sourced[Any]) -> Sourced[Any]:
+def _assumed(like: DeviceSpec, number: Stated[Any]) -> Stated[Any]:
     return number.model_copy(update={"source": f"{ASSUMED_AS}{like.name}: {number.source}"})
 
 
-#: Devices by catalog name or path; an announced one with its defaults filled in.
+#: Devices by catalog name or path; defaults of announced ones are filled in.
 DEVICES: catalog.HardwareFiles[DeviceSpec] = catalog.HardwareFiles(
     "devices", DeviceSpec, AnnouncedDevice, lambda stated: stated.like or LATEST_MEASURED[stated.vendor]
 )

@@ -1,8 +1,7 @@
-"""What attention costs when one query token a sequence, or a few (verifying drafts), read its whole context.
+"""Time of decode attention: one query token a sequence, or a few in verify steps, reads the whole context.
 
-The keys and values are read once, so bandwidth decides; a kernel cuts the context into s parts to fill the
-device (Flash-Decoding, Dao et al. 2023) and, as a library's heuristic does, the cheapest s is taken. For
-one s:
+Keys and values are read once, so bandwidth decides. A kernel cuts the context into s parts to fill the device
+(Flash-Decoding, Dao et al. 2023); the model takes the cheapest s, as a library's heuristic does. For one s:
 
     rows    = heads / kv_heads · queries       that share a key;  a block takes 64 of them
     T       = batch · kv_heads · ceil(rows / 64) · s   blocks;  W = T / compute units
@@ -13,8 +12,8 @@ one s:
               times 1 / unsplit when batch and heads alone give FULL blocks a unit
     time    = launch + (compute^p + memory^p)^(1/p) + sequence · batch · queries · heads · head_dim + [s > 1] · split
 
-Every choice is non-decreasing in batch, context, heads, queries and width; hence so is the cheapest. Every measured row
-has one query a sequence.
+The time of every candidate is non-decreasing in batch, context, heads, queries and width; hence so is the cheapest.
+Every measured row has one query a sequence.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ PARAMETERS: dict[str, Parameter] = {
     "width_512": Parameter(1.0, 0.3, 1.6, "bandwidth at head_dim 512 against 128"),
 }
 SPLITS = np.array([1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0])
-#: Blocks a compute unit from which FlashAttention-2 leaves contexts whole: 0.8 of the two that fit at once.
+#: Blocks a compute unit above which FlashAttention-2 does not split contexts: 0.8 of the two that fit at once.
 FULL = 1.6
 _WIDTHS = (64.0, 128.0, 192.0, 256.0, 512.0)
 
@@ -66,7 +65,7 @@ def seconds(
     *,
     queries: Any = 1.0,
 ) -> Any:
-    """Seconds of one call, before any range: floats, or arrays of shape (rows,)."""
+    """Seconds of one call, without a range: a float, or an array of shape (rows,)."""
     p = parameters
     s = SPLITS.reshape(-1, 1) if np.ndim(batch) else SPLITS
     factors = (p["width_64"], 1.0, p["width_192"], p["width_256"], p["width_512"])
@@ -81,7 +80,7 @@ def seconds(
     block = part * maximum(math, pull) + latency
     wave = blocks / limits.compute_units
     waves = maximum(1.0, (1.0 - p["wave_blend"]) * ceil(wave) + p["wave_blend"] * wave)
-    # Where the heads of a batch fill the device, a library may switch to its kernel that does not split.
+    # If the heads of a batch fill the device, a library may use its kernel that does not split contexts.
     whole = batch * kv_heads * ceil(group / 64.0) >= FULL * limits.compute_units
     achieved = p["hbm_efficiency"] * width * (1.0 - whole * (1.0 - p["unsplit"]))
     size = batch * kv_heads * context * row_bytes

@@ -1,13 +1,11 @@
-"""What an operator costs on a device.
+"""Time of an operator on a device.
 
-:class:`Device` answers two questions. The methods that it has of :class:`.isolated.IsolatedKernels` (``gemm``,
-``attention`` and others) predict *one isolated kernel* as a benchmark times it.
-``time(operator)`` predicts that operator *inside a step*, as the pricer of its class says (:mod:`.pricers`): matrix
-kernels at the clock of a step, and memory-bound kernels on the copy curve, as they run between other kernels.
-The clock is ``sustained`` by default, as in training and in serving under load: both vendors' devices slow down under
-power. ``burst`` is a short step on a cool device. Both factors stand in the device file, one a device and kernel
-family, against isolated kernels measured in a burst; a library whose rows were measured at the clock of a step already
-has the first in them.
+:class:`Device` has two predictions. The methods of :class:`.isolated.IsolatedKernels` (``gemm``, ``attention`` and
+others) predict *an isolated kernel* as a benchmark times it. ``time(operator)`` predicts an operator *inside a step*
+with the pricer of its class (:mod:`.pricers`): matrix kernels at the clock of a step, memory-bound kernels on the copy
+curve. The clock is ``sustained`` by default, as in training and in serving under load, where devices slow down to keep
+their power limit. ``burst`` is a short step on a cool device. The device file has both rates by kernel family, against
+isolated kernels measured in a burst. Libraries in ``sustained.libraries`` were measured at the sustained clock.
 """
 
 from __future__ import annotations
@@ -30,20 +28,20 @@ from . import pricers
 from .facts import DeviceFacts, maker_of, version_of
 from .families import FAMILIES, read_shape
 from .isolated import IsolatedKernels
-from .kernels import Kernel, find, limits_of
+from .kernels import Kernel, find_kernel, limits_of
 from .limits import DeviceLimits, Estimate, minimum
 from .pricers import price
 
 if TYPE_CHECKING:
     from .specification import DeviceSpec, KernelFit
 
-#: Parameters of attention's rope and cache write, which serving libraries time with it.
-APART = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
-#: Bytes a column of one row that an op moves in bf16 (read plus written), to recover the row's length.
+#: Parameters that remove rope and cache write, which serving libraries time with attention.
+NOT_IN_STEP = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
+#: Bytes that an op moves in bf16 (read plus written) for an element of a row; they give the row's length.
 _BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
-#: Instead of a library: products without the cast that its tables time with them.
-ALONE = "alone"
-#: What a library is told by that is the device's own for another type of cache.
+#: Key, in place of a library, of products without the cast that tables time with them.
+WITHOUT_CAST = "alone"
+#: Prefix of an override that names a type of cache instead of a library.
 READ_AS = "as "
 
 
@@ -58,93 +56,93 @@ class Device(IsolatedKernels, DeviceFacts):
     relatives
         Specs of the devices whose kernel models are borrowed where this one has none, nearest first.
     clocks
-        ``sustained``: operators inside a step run at the rate of a long step (the default for simulation);
-        ``burst``: at that of a short step on a cool device.
+        ``sustained``: the rate of a long step (default); ``burst``: the rate of a short step on a cool device.
     engine
-        The word that names of libraries begin with whose kernels run where they were measured here; empty: the
-        device's default libraries.
-    instead
-        (words, library) pairs: what the engine runs of a family and types instead of its own, as
-        ``fused_moe bf16 mxfp4``; of experts that no rank has whole, with the word ``divided``. ``as bf16`` of a family
-        and a type of cache: that cache is read by the kernel of another, as fast a byte.
+        First word of the names of the engine's libraries, whose kernels run where they were measured on this device;
+        empty: the device's default libraries.
+    overrides
+        (words, library) pairs: kernels that the engine runs in place of its own, by family and types, as
+        ``fused_moe bf16 mxfp4``, with ``divided`` for experts whose columns ranks divide. A library ``as bf16`` of a
+        family and a type of cache: the kernel for bf16 reads that cache, as fast a byte.
     """
 
     relatives: tuple[DeviceSpec, ...] = ()
     clocks: Literal["sustained", "burst"] = "sustained"
     engine: str = ""
-    instead: tuple[tuple[str, str], ...] = ()
+    overrides: tuple[tuple[str, str], ...] = ()
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
     _without: dict[tuple[str, str, str | None], Kernel] = field(default_factory=dict, repr=False)
     _rates: dict[tuple[str, str, bool], float] = field(default_factory=dict, repr=False)
     _measured: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
-    _limited: dict[float, Device] = field(default_factory=dict, repr=False)
-    _clocked: dict[str, Device] = field(default_factory=dict, repr=False)
-    _preferring: dict[tuple[str, tuple[tuple[str, str], ...]], Device] = field(default_factory=dict, repr=False)
+    _power_limited: dict[float, Device] = field(default_factory=dict, repr=False)
+    _with_clocks: dict[str, Device] = field(default_factory=dict, repr=False)
+    _with_engine: dict[tuple[str, tuple[tuple[str, str], ...]], Device] = field(default_factory=dict, repr=False)
 
-    def preferring(self, engine: str, instead: Mapping[str, str] = MappingProxyType({})) -> Device:
-        """The same device where a serving engine's kernels run, as far as they were measured on it; ``instead``: by
-        family and type, another's library that it runs."""
-        key = engine, tuple(sorted(instead.items()))
-        if key == (self.engine, self.instead):
+    def with_engine(self, engine: str, overrides: Mapping[str, str] = MappingProxyType({})) -> Device:
+        """The device with the kernels of a serving engine, where they were measured on it; parameters as of
+        :class:`Device`."""
+        key = engine, tuple(sorted(overrides.items()))
+        if key == (self.engine, self.overrides):
             return self
-        if key not in self._preferring:
-            self._preferring[key] = Device(self.spec, self.relatives, self.clocks, *key)
-        return self._preferring[key]
+        if key not in self._with_engine:
+            self._with_engine[key] = Device(self.spec, self.relatives, self.clocks, *key)
+        return self._with_engine[key]
 
-    def clocked(self, clocks: Literal["sustained", "burst"]) -> Device:
-        """The same device at another of its two ``clocks``."""
+    def with_clocks(self, clocks: Literal["sustained", "burst"]) -> Device:
+        """The device at ``sustained`` or ``burst`` clocks."""
         if clocks == self.clocks:
             return self
-        if clocks not in self._clocked:
-            self._clocked[clocks] = Device(self.spec, self.relatives, clocks, self.engine, self.instead)
-        return self._clocked[clocks]
+        if clocks not in self._with_clocks:
+            self._with_clocks[clocks] = Device(self.spec, self.relatives, clocks, self.engine, self.overrides)
+        return self._with_clocks[clocks]
 
-    def limited_to(self, watts: float) -> Device:
-        """The same device where a GPU may draw so many watts; raises InputError for more than its own, or too few."""
-        if watts not in self._limited:
-            # Here, so that importing this room does not load pydantic.
-            from .specification import IDLE_WATTS, Sourced
+    def power_limited(self, watts: float) -> Device:
+        """The device under a power limit; raises InputError for more watts than its TDP or at most its idle power."""
+        if watts not in self._power_limited:
+            # Imported late, so that importing this package does not load pydantic.
+            from ..base.stated import Stated
+            from .specification import IDLE_WATTS
 
             if not IDLE_WATTS < watts <= self.tdp_watts:
                 problem = f"{watts:g} W is not between {IDLE_WATTS:g} W and the {self.tdp_watts:g} W of {self.name}"
                 raise InputError(problem)
-            limit = Sourced[float](value=watts, source="the scenario's cluster.power_limit")
+            limit = Stated[float](value=watts, source="the scenario's cluster.power_limit")
             spec = self.spec.model_copy(update={"power_limit": limit})
-            self._limited[watts] = Device(spec, self.relatives, self.clocks, self.engine, self.instead)
-        return self._limited[watts]
+            self._power_limited[watts] = Device(spec, self.relatives, self.clocks, self.engine, self.overrides)
+        return self._power_limited[watts]
 
     def __repr__(self) -> str:
         return f"<Device {self.name}: {self.visible_memory_bytes / 1e9:.0f} GB, {', '.join(self.peak_flops_per_s)}>"
 
     @property
     def parts(self) -> tuple[Hashable, ...]:
-        """Equal for devices made of the same parts."""
-        return Itself(self.spec), *map(Itself, self.relatives), self.clocks, self.engine, self.instead
+        """Key that is equal for devices with the same spec, relatives, clocks, engine and overrides."""
+        return Itself(self.spec), *map(Itself, self.relatives), self.clocks, self.engine, self.overrides
 
     # --- isolated kernels -----------------------------------------------------------------------------------
 
     def estimate(
         self, family: str, dtype: str, library: str | None, second_dtype: str | None, **shape: Any
     ) -> Estimate:
-        """What the methods of :class:`IsolatedKernels` ask: one family, its shape columns as numbers or arrays.
+        """Time of an isolated call of a kernel family, by its shape columns.
 
         Parameters
         ----------
         family
             One of :data:`tspsim.hardware.families.FAMILIES`.
         dtype, second_dtype
-            Operand type, and the one K and V, or expert weights, are kept in (None: the same).
+            Operand type; type of cached K and V, or of expert weights (None: the same).
         library
-            Whose kernels; None, or a library that was not measured: the device's default.
+            Library of the kernels; None, or one that was not measured: the device's default.
         shape
-            The family's shape columns; arrays broadcast, and are worked on in pieces that stay in the cache.
+            The family's shape columns: numbers, or arrays that broadcast to one shape.
         """
         return self.isolated(self.kernel(family, dtype, library, second_dtype), second_dtype, **shape)
 
     def isolated(self, kernel: Kernel, second_dtype: str | None = None, **shape: Any) -> Estimate:
-        """What calls of one kernel model take; K and V of several segments are tuples."""
+        """Time of calls of a kernel model; ``q_len`` and ``kv_len`` of several segments are tuples."""
         numbers = read_shape(shape)
         first = next(iter(numbers.values()))
         if isinstance(first, float):
@@ -164,8 +162,8 @@ class Device(IsolatedKernels, DeviceFacts):
         )  # fmt: skip
 
     def memory_bound(self, size_bytes: Any, op: str = "copy", rows: Any = 0) -> Estimate:
-        """A kernel that moves ``size_bytes`` (read plus written) over ``rows`` rows, numbers or arrays; an unmeasured
-        ``op`` costs as a copy."""
+        """A kernel that moves ``size_bytes`` (read plus written) over ``rows`` rows, numbers or arrays; an ``op`` that
+        was not measured is priced as a copy."""
         columns = np.asarray(size_bytes) / np.maximum(rows, 1) / _BYTES_A_COLUMN.get(op, 4.0)
         if not np.ndim(columns):
             columns = float(columns)
@@ -174,68 +172,68 @@ class Device(IsolatedKernels, DeviceFacts):
     # --- inside a step --------------------------------------------------------------------------------------
 
     def time(self, operator: Operator) -> Estimate:
-        """What ``operator`` costs inside a step at this device's ``clocks`` (remembered by shape)."""
+        """Time of ``operator`` inside a step at this device's ``clocks``; cached by operator."""
         estimate = self._times.get(operator)
         if estimate is None:
             estimate = price(self, operator)
             if self.spec.announced:
-                estimate = self._possible(operator, estimate)
+                estimate = self._within_peak(operator, estimate)
             self._times[operator] = estimate
         return estimate
 
-    def _possible(self, operator: Operator, guessed: Estimate) -> Estimate:
-        """Of a device that was not measured, a range no faster than its peak allows."""
+    def _within_peak(self, operator: Operator, guessed: Estimate) -> Estimate:
+        """The estimate with its lower end no faster than the peak allows, for unmeasured devices."""
         least = operator.flops / self.peak_of(operator.dtype) if operator.dtype and operator.flops else 0.0
         return guessed._replace(low=min(guessed.seconds, max(guessed.low, least)))
 
     def at_clock(self, isolated: Estimate, operator: Operator, kernel: Kernel) -> Estimate:
-        """An isolated kernel of ``operator`` where the matrix units run as in a step at this device's ``clocks``."""
-        return self.shared_at_clock(isolated, self.matrix_share(operator), kernel)
+        """Time of an isolated kernel of ``operator`` with the matrix units at the clock of a step."""
+        return self.shares_at_clock(isolated, self.matrix_share(operator), kernel)
 
-    def shared_at_clock(self, isolated: Estimate, matrix_share: Any, kernel: Kernel) -> Estimate:
-        """The same of calls of which the matrix units decide a share each; numbers or arrays (rows,)."""
+    def shares_at_clock(self, isolated: Estimate, matrix_share: Any, kernel: Kernel) -> Estimate:
+        """Times of isolated calls at the clock of a step, by their :meth:`matrix_share`; numbers or arrays (rows,)."""
         key = kernel.family, kernel.library, kernel.sustained
         rate = self._rates.get(key)
         if rate is None:
             rate = pricers.rate(self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained)
-            rate *= self.spec.sustained.picks(kernel.library, self.engine) * self.spec.clock_at_limit
+            rate *= self.spec.sustained.untuned_share(kernel.library, self.engine) * self.spec.clock_at_limit
             self._rates[key] = rate
         return pricers.at_clock(isolated, matrix_share, rate)
 
     def matrix_share(self, operator: Operator) -> float:
-        """How far the clock of the matrix units decides an operator's time: 0 (bytes alone) to 1 (FLOPs alone)."""
+        """Share of an operator's time that depends on the matrix units' clock: 0 (only bytes) to 1 (FLOPs decide)."""
         if not operator.dtype:
             return 0.0
         return float(self.matrix_shares(operator.dtype, operator.flops, operator.hbm_bytes))
 
     def matrix_shares(self, dtype: str, flops: Any, hbm_bytes: Any) -> Any:
-        """The same of calls by what they multiply and move; numbers or arrays (rows,)."""
-        limits = self._measured_limits(dtype)  # what was waited for then, whatever a changed fact would hide
+        """:meth:`matrix_share` of calls by their FLOPs and bytes; numbers or arrays (rows,)."""
+        limits = self._measured_limits(dtype)
         return minimum(1.0, flops / limits.peak / (hbm_bytes / limits.hbm))
 
     def _measured_limits(self, dtype: str) -> DeviceLimits:
-        """The numbers of the device as its kernels were measured."""
+        """Limits of the device on which the kernels were measured (``measured_at``)."""
         limits = self._measured.get(dtype)
         if limits is None:
             limits = self._measured[dtype] = limits_of(self.spec.as_measured, dtype)
         return limits
 
     def includes_quantising(self, dtype: str) -> bool:
-        """Whether tables time products of ``dtype`` with quantising A; in steps that is a kernel of its own."""
+        """Whether tables time products of ``dtype`` together with quantising A, a separate kernel in steps."""
         return self.kernel("gemm", dtype).parameters["quantise_gb_per_s"] > 0.0
 
     def cool_gain(self, call_s: float) -> float:
         """Rate of the matrix units in a call of ``call_s`` seconds that a benchmark repeats, over a long step's.
 
-        A limiter holds the power of some ten milliseconds, and a benchmark leaves gaps: short calls keep the
-        clock of a cool device, long ones settle. 1 where the device file has no ``settle``.
+        A power limiter averages over about 10 ms, and a benchmark leaves gaps: short calls keep the clock of a cool
+        device, long ones settle. 1 if the device file has no ``settle``.
         """
         return pricers.cool_gain(call_s, self.spec.sustained)
 
     # --- what the models read -------------------------------------------------------------------------------
 
     def limits(self, dtype: str) -> DeviceLimits:
-        """The numbers that a kernel model of ``dtype`` reads; raises UnknownNameError for a type nobody knows."""
+        """Limits that a kernel model of ``dtype`` reads; raises UnknownNameError for an unknown type."""
         limits = self._limits.get(dtype)
         if limits is None:
             if dtype not in DTYPES:
@@ -244,24 +242,31 @@ class Device(IsolatedKernels, DeviceFacts):
         return limits
 
     def kernel(self, family: str, dtype: str, library: str | None = None, kv_dtype: str | None = None) -> Kernel:
-        """The model of a ``family`` of kernels that applies to a type, a type of cache and a library, with where it is
-        from; raises UnknownNameError for a library or type that there is not."""
+        """The kernel model of a family for a type, a library and a type of cache.
+
+        Raises
+        ------
+        UnknownNameError
+            The type is unknown.
+        InputError
+            Neither the device nor a relative has a model.
+        """
         key = (family, dtype, library, kv_dtype)
         kernel = self._kernels.get(key)
         if kernel is None:
             if dtype not in DTYPES:
                 raise UnknownNameError("type", dtype, DTYPES)
             library = library or self._engine_library(family, dtype, kv_dtype)
-            kernel = self._kernels[key] = find(self.spec, self.relatives, family, dtype, library, kv_dtype)
+            kernel = self._kernels[key] = find_kernel(self.spec, self.relatives, family, dtype, library, kv_dtype)
         return kernel
 
-    def product_alone(self, family: str, dtype: str) -> Kernel:
-        """The model of products of a type without the quantising that some tables time with them.
+    def product_without_cast(self, family: str, dtype: str) -> Kernel:
+        """The kernel model of products of a type without the cast of A that some tables time with them.
 
-        Where A's cast to the type is part of the measured call, its bytes are left out, and the product starts as the
-        same library's in bf16 does, which casts nothing: what is left of the measured start is the cast's.
+        If the cast is part of the measured call, its bytes are removed, and the product's launch time is at most that
+        of the same library in bf16, which casts nothing. The rest of the measured launch time belongs to the cast.
         """
-        key = (family, dtype, ALONE, None)
+        key = (family, dtype, WITHOUT_CAST, None)
         kernel = self._kernels.get(key)
         if kernel is None:
             kernel = self.kernel(family, dtype)
@@ -273,47 +278,48 @@ class Device(IsolatedKernels, DeviceFacts):
         return kernel
 
     def attention_alone(self, family: str, dtype: str, kv_dtype: str | None) -> Kernel:
-        """The model of a family of attention without the rope and the cache write that its tables time with it: inside
-        a step these are operators of their own."""
+        """The kernel model of attention without the rope and the cache write that tables time with it; a step has
+        operators for them."""
         key = (family, dtype, kv_dtype)
         kernel = self._without.get(key)
         if kernel is None:
             kernel = self.kernel(family, dtype, kv_dtype=kv_dtype)
-            kernel = self._without[key] = replace(kernel, parameters={**kernel.parameters, **APART})
+            kernel = self._without[key] = replace(kernel, parameters={**kernel.parameters, **NOT_IN_STEP})
         return kernel
 
     @once
     def cast_start_s(self) -> float:
-        """Seconds by which a kernel that casts products' inputs starts later than a copy: of what the device's tables
-        time with products the least, that of scales a block. Scales a tensor are found by kernels of their own in the
-        tables, which engines and trainers do without (scales are static, delayed, or found by the kernel before).
-        0 where no table times a cast.
+        """Seconds that a cast kernel's launch takes beyond a copy's; 0 if no table times a cast.
+
+        It is the least that the device's tables time with products, that of block scales. Tables find tensor scales by
+        further kernels, which engines and trainers avoid: their scales are static, delayed or from the kernel before.
         """
         narrow = [
             dtype
             for dtype in self.peak_flops_per_s
             if element_bytes(dtype) < element_bytes("bf16") and self.includes_quantising(dtype)
         ]
-        both = [(self.kernel("gemm", dtype), self.product_alone("gemm", dtype)) for dtype in narrow]
+        both = [(self.kernel("gemm", dtype), self.product_without_cast("gemm", dtype)) for dtype in narrow]
         starts = [with_cast.parameters["launch_us"] - alone.parameters["launch_us"] for with_cast, alone in both]
         copy_us = self.kernel("memory_bound", "bf16", "copy").parameters["launch_us"]
         return 1e-6 * max(0.0, min(starts, default=0.0) - copy_us)
 
-    def instead_of(self, *words: str) -> str | None:
-        """The library that the engine runs of a family and types instead of its own: where several entries say no
-        other words, the one with most."""
-        said = [(len(key.split()), library) for key, library in self.instead if set(key.split()) <= set(words)]
+    def override_of(self, *words: str) -> str | None:
+        """Library of the override for a family and types; of several that match ``words``, the one with most words.
+        None: no override."""
+        said = [(len(key.split()), library) for key, library in self.overrides if set(key.split()) <= set(words)]
         return max(said)[1] if said else None
 
     def read_as(self, family: str, kv_dtype: str | None) -> str | None:
-        """The type of cache whose kernel stands for the one that reads this type (``as bf16``)."""
-        stated = self.instead_of(family, kv_dtype or "")
+        """Type of cache whose kernel reads caches of ``kv_dtype``: that of an override such as ``as bf16``, else the
+        same."""
+        stated = self.override_of(family, kv_dtype or "")
         return stated.removeprefix(READ_AS) if stated is not None and stated.startswith(READ_AS) else kv_dtype
 
     def _engine_library(self, family: str, dtype: str, kv_dtype: str | None) -> str | None:
-        """The engine's library that this device has of these types: of its newest version the one with most rows; None
-        where it has none, or where the default is the engine's."""
-        stated = self.instead_of(family, dtype, kv_dtype or dtype)
+        """The engine's library with a fit of these types on this device: of its newest version, the fit to most rows.
+        None: no such fit, or the default library is the engine's."""
+        stated = self.override_of(family, dtype, kv_dtype or dtype)
         if stated is not None and not stated.startswith(READ_AS):
             return stated
         if not self.engine or maker_of(self.spec.defaults.get(family, "")) == maker_of(self.engine):
@@ -325,10 +331,9 @@ class Device(IsolatedKernels, DeviceFacts):
         ]  # fmt: skip
         return max(own, key=lambda fit: (version_of(fit.library), fit.rows_used)).library if own else None
 
-    def set_aside(self, family: str, dtype: str, kv_dtype: str | None = None) -> KernelFit | None:
-        """What the engine was measured with of these types and does not run so, as its rows are untuned; None: nothing,
-        or it has others."""
-        if not self.engine or self.instead_of(family, dtype, kv_dtype or dtype):
+    def untuned_fit(self, family: str, dtype: str, kv_dtype: str | None = None) -> KernelFit | None:
+        """The engine's fit of these types if all of its fits are untuned and so not used; else None."""
+        if not self.engine or self.override_of(family, dtype, kv_dtype or dtype):
             return None
         own = [
             fit for fit in self.spec.kernels
@@ -338,7 +343,7 @@ class Device(IsolatedKernels, DeviceFacts):
         return own[0] if own and all(fit.untuned for fit in own) else None
 
     def provenance(self) -> tuple[Provenance, ...]:
-        """Every fact of the device, and every kernel model asked so far, with its source and basis."""
+        """Source and basis of every fact of the device and of every kernel model used so far."""
         used = sorted(
             {
                 Provenance(f"{self.name}: {k.family} {k.dtype}", k.library, k.source, k.basis)
@@ -348,11 +353,13 @@ class Device(IsolatedKernels, DeviceFacts):
         return (*self.stated(), *used)
 
 
+#: Rows priced at once: their arrays stay in the processor's cache.
+#: Rows priced at once: their arrays stay in the processor's cache.
 _CHUNK = 2048
 
 
 def load_device(name: str | Path, *, clocks: Literal["sustained", "burst"] = "sustained") -> Device:
-    """A device by catalog name or path, with the relatives it borrows kernel models from."""
+    """A device by catalog name or path, with the relatives whose kernel models it borrows."""
     from .announced import DEVICES
 
     spec = DEVICES.load(name)

@@ -1,5 +1,4 @@
-"""The facts of a device: what its file states, in SI units, each with its source; and the names of kernel libraries:
-whose a fit is."""
+"""Facts of a device as its file states them, in SI units, with their sources; names of kernel libraries."""
 
 from __future__ import annotations
 
@@ -16,12 +15,13 @@ from tspsim.operators import multiplied_as
 from ..base.memo import once
 
 if TYPE_CHECKING:
-    from .specification import DeviceSpec, KernelFit, Sourced
+    from ..base.stated import Stated
+    from .specification import DeviceSpec, KernelFit
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceFacts:
-    """What a device is, whatever runs on it."""
+    """Facts of a device that do not depend on what runs on it."""
 
     #: The device file.
     spec: DeviceSpec
@@ -40,17 +40,17 @@ class DeviceFacts:
 
     @once
     def peak_flops_per_s(self) -> Mapping[str, float]:
-        """Dense FLOP/s by every type that the matrix units have."""
+        """Dense FLOP/s by type, of all types that the matrix units multiply."""
         own = {dtype: peak.value for dtype, peak in self.spec.peak.items()}
         return MappingProxyType(own | {dtype: own[other] for dtype, other in multiplied_as(own).items()})
 
     def peak_of(self, dtype: str) -> float:
-        """Dense FLOP/s of a type: its own, or of the type whose instructions a scaled format runs on.
+        """Dense FLOP/s of a type, or of the type whose instructions a block-scaled type runs on.
 
         Raises
         ------
         InputError
-            The device has no instructions for it; the message lists those it has.
+            The device has no instructions for the type; the message lists the types it has.
         """
         peaks = self.peak_flops_per_s
         if dtype in peaks:
@@ -66,12 +66,12 @@ class DeviceFacts:
 
     @property
     def memory_bytes(self) -> float:
-        """What the vendor prints; closed forms use it."""
+        """Memory that the vendor states; closed forms use it."""
         return self.spec.memory.value
 
     @property
     def visible_memory_bytes(self) -> float:
-        """What a process sees; verdicts use it."""
+        """Memory that a process can allocate; verdicts on whether a plan fits use it."""
         return self.spec.visible_memory.value
 
     @property
@@ -80,19 +80,19 @@ class DeviceFacts:
 
     @property
     def tdp_watts(self) -> float:
-        """What it may draw: its limit where it has one."""
+        """Power that the GPU may draw: its power limit, else its TDP."""
         limit = self.spec.power_limit
         return self.spec.tdp.value if limit is None else limit.value
 
     @property
     def all_in_watts(self) -> float | None:
-        """Power a GPU with its share of the server, network and cooling; None where no source gives it."""
+        """Power of a GPU with its share of server, network and cooling; None: no source."""
         saved = self.spec.tdp.value - self.tdp_watts
         return self.spec.all_in_power.value - saved if self.spec.all_in_power else None
 
     @property
     def prices_usd_per_hour(self) -> Mapping[str, float]:
-        """USD a GPU hour by basis (hyperscaler, neocloud, rental); empty where no source gives one."""
+        """USD a GPU hour by basis (hyperscaler, neocloud, rental); empty: no source."""
         prices = self.spec.prices
         if prices is None:
             return MappingProxyType({})
@@ -111,9 +111,9 @@ class DeviceFacts:
         return self.spec.overlap.communication.value
 
     def stated(self) -> tuple[Provenance, ...]:
-        """Every fact with its source and basis."""
+        """Source and basis of every fact."""
         spec = self.spec
-        numbers: dict[str, tuple[str, Sourced[Any]]] = {
+        numbers: dict[str, tuple[str, Stated[Any]]] = {
             **{f"peak {dtype}": (f"{peak.value / 1e12:g} TFLOP/s", peak) for dtype, peak in spec.peak.items()},
             "HBM bandwidth": (f"{spec.hbm_bandwidth.value / 1e12:g} TB/s", spec.hbm_bandwidth),
             "memory": (f"{spec.memory.value / 1e9:g} GB", spec.memory),
@@ -133,7 +133,7 @@ class DeviceFacts:
 
 # --- names of kernel libraries --------------------------------------------------------------------------------
 
-#: Engines by the first word of their libraries' names: one is asked for by that word alone. ATOM runs AITER's kernels.
+#: First word of a library's name → engine. Fits can be requested by this word alone. ATOM runs AITER's kernels.
 ENGINES: dict[str, str] = {
     "vllm": "vllm",
     "sglang": "sglang",
@@ -145,11 +145,10 @@ ENGINES: dict[str, str] = {
 
 
 def of_library(fits: Sequence[KernelFit], name: str | None) -> list[KernelFit]:
-    """The fits of a library by its name in full; else the newest of the engine that the name's first word is.
+    """Fits of the library ``name``; else those of the newest version of the engine that its first word names.
 
-    Of an engine's kernels those whose names have the further words; where none has, all: another kernel of the engine
-    is nearer to one that was not measured than another engine's is. One that was measured untuned is
-    asked for by its name alone.
+    Of an engine's fits, those whose names have the further words of ``name``; if none has, all of them, because another
+    kernel of the engine is nearer than another engine's. Untuned fits are only returned by their full name.
     """
     if name is None:
         return []
@@ -164,7 +163,7 @@ def of_library(fits: Sequence[KernelFit], name: str | None) -> list[KernelFit]:
 
 
 def is_of(fit: KernelFit, name: str) -> bool:
-    """Whether a library is the one of that name, or its engine's with the further words in its own."""
+    """Whether a fit's library is ``name``, or of the engine that ``name`` begins with and has its further words."""
     if fit.library == name:
         return True
     engine = _engine(name)
@@ -173,7 +172,7 @@ def is_of(fit: KernelFit, name: str) -> bool:
 
 
 def maker_of(library: str) -> str:
-    """Whose a library is, by the letters that it begins with: an engine as stacks name it, else these.
+    """Maker of a library by the letters that its name begins with: an engine as stacks name it, else these letters.
 
     >>> maker_of("TensorRT-LLM 1.2"), maker_of("aiter_asm(ref)"), maker_of("hipBLASLt")
     ('trtllm', 'aiter', 'hipblaslt')
@@ -183,11 +182,11 @@ def maker_of(library: str) -> str:
 
 
 def _engine(library: str) -> str | None:
-    """The engine that a library is of, by its whole first word; None of what is no engine's, or a reference's."""
+    """Engine of a library by its first word; None: of no engine, or a reference's."""
     return ENGINES.get(library.split(" ", 1)[0].lower())
 
 
 def version_of(library: str) -> tuple[int, ...]:
-    """Of an engine, as the second word of a library has it; nothing where it is no version."""
+    """Version in the second word of an engine's library; empty: no version."""
     words = library.split(" ", 2)
     return tuple(map(int, re.findall(r"\d+", words[1]))) if len(words) > 1 and words[1][0].isdigit() else ()

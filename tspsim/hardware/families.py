@@ -1,7 +1,6 @@
-"""Families of kernels by the names that device files use: formula, parameters, switches and shape columns, and the
-shapes of calls that they read: positive sizes, numbers or arrays of one shape.
+"""Kernel families by the names in device files: formula, parameters, switches and shape columns of each.
 
-A family that does more than move bytes has a module of its own."""
+Memory-bound kernels have their formula here; every other family has a module."""
 
 from __future__ import annotations
 
@@ -23,24 +22,24 @@ Shape = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One kernel model."""
+    """Formula of a kernel family."""
 
-    #: ``form(limits, parameters, *shape, bytes, second_bytes, **switches)`` → seconds of one call, before any range.
-    #: Columns of the shape are floats, or arrays of one shape (rows,); bytes are those of an element of either type.
+    #: ``form(limits, parameters, *shape, bytes, second_bytes, **switches)`` → seconds of one call, without a range.
+    #: Shape columns are floats, or arrays of one shape (rows,); bytes are those of an element of either type.
     form: Callable[..., Any]
-    #: The columns that a shape consists of.
+    #: Names of the shape columns.
     shape: tuple[str, ...]
     #: Name → default, bounds and meaning.
     parameters: Mapping[str, Parameter]
-    #: Name → the values allowed (facts about a library, such as its tiles; chosen on rows used in the fit).
+    #: Name → allowed values: facts of a library, such as its tiles, which a fit selects on the rows it uses.
     switches: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    #: Columns that a call may state besides → their value in every row that was measured.
+    #: Optional shape column → its value in every measured row.
     further: Mapping[str, float] = field(default_factory=dict)
-    #: Whether its matrix units run at the clock of attention.
-    attends: bool = False
-    #: The columns that rows of one curve share: a fit leaves out whole curves. None: single shapes.
+    #: Whether the sustained rate of attention applies, not that of products.
+    is_attention: bool = False
+    #: Columns that the rows of one curve share: held-out rows are whole curves. None: single shapes.
     curve: tuple[str, ...] | None = None
-    #: Whether the second type is converted to the first on the way: a kernel of another one is another kernel.
+    #: Whether the kernel converts the second type to the first: then each second type is a kernel of its own.
     converts: bool = False
 
     def seconds(
@@ -52,14 +51,15 @@ class Family:
         dtype: str,
         second_dtype: str,
     ) -> Any:
-        """Seconds before any range; the second type is the one K and V, or expert weights, are kept in."""
+        """Seconds of one call, without a range; ``second_dtype`` is the type of cached K and V, or of expert
+        weights."""
         columns = [shape[name] for name in self.shape]
         widths = element_bytes(dtype), element_bytes(second_dtype)
         more = {name: shape.get(name, usual) for name, usual in self.further.items()}
         return self.form(limits, parameters, *columns, *widths, **switches, **more)
 
     def check_switches(self, given: Mapping[str, Any]) -> None:
-        """Raise ValueError for a switch this family does not have, or a value it does not know."""
+        """Raise ValueError for an unknown switch, or a value that it does not allow."""
         for name, value in given.items():
             if name not in self.switches:
                 raise ValueError(f"unknown switch '{name}'; known: {', '.join(self.switches) or 'none'}")
@@ -82,15 +82,14 @@ MEMORY_BOUND_PARAMETERS: dict[str, Parameter] = {
 def memory_bound_seconds(
     limits: DeviceLimits, parameters: Mapping[str, float], size_bytes: Any, rows: Any, columns: Any, *_: float
 ) -> Any:
-    """Seconds of a kernel that only reads, does a little arithmetic, and writes (copy, add, norm, activation), before
-    any range: floats, or arrays of shape (calls,).
+    """Seconds of one memory-bound call (copy, add, norm, activation), without a range: a float, or an array (calls,).
 
         bytes_s = bytes / (HBM · hbm_efficiency) · (1 + large_cost · x⁴ / (1 + x⁴))    x = bytes / large_megabytes
-        time    = launch + sqrt(row² + (bytes_s + rows / units · rows_us)²)
+        time    = launch + sqrt(row² + (bytes_s + rows / units · rows_us)²)            row_us = 0: launch + bytes_s
 
-    ``x`` describes copies, which cost more a byte once the working set outgrows the caches. ``row`` is the latency of a
-    kernel that reduces over rows (norms), about one row's pass: row_us · (columns / 8192)^row_exponent, half of it for
-    a single row. Never less than bytes / HBM; time does not fall when bytes, or rows of the same length, grow.
+    The factor with ``x`` is the cost of bytes beyond the caches. ``row`` is the latency of a reduction over rows
+    (norms): row_us · (columns / 8192)^row_exponent, half of it for a single row. Time is at least bytes / HBM; it does
+    not fall when bytes, or rows of the same length, grow.
     """
     p = parameters
     x = size_bytes / (p["large_megabytes"] * 1e6)
@@ -105,13 +104,13 @@ def memory_bound_seconds(
 
 _GEMM_SHAPE = ("m", "n", "k", "batch")
 _ATTENTION_SHAPE = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "causal")
-#: 128 queries a block first: what FlashAttention-2 and -3 and ROCm composable_kernel's ck_tile fmha_fwd use at
-#: head_dim 128; another height must fit clearly better.
+#: The first value, 128 queries a block, is that of FlashAttention-2 and -3 and of ROCm composable_kernel's ck_tile
+#: fmha_fwd at head_dim 128; another must fit clearly better.
 _ATTENTION_SWITCHES = {"block_rows": (128, 64, 256), "packed": (False, True)}
-#: Of the backward's heights for a few rows, 64 keys a block is the one that predicts rows left out best.
+#: 64 keys a block first: with few rows to fit, it predicts held-out rows best.
 _BACKWARD_SWITCHES = {"block_rows": (64, 128, 256), "packed": (False,)}
 
-#: Which form a library runs its tables say; the heights of its blocks are told by the rows.
+#: A library's tables state its form; its rows select ``block_rows``.
 _LATENT_SWITCHES = {"form": ("expanded", "absorbed"), "block_rows": (128, 256, 64)}
 _INDEXER_SHAPE = ("queries", "pairs", "entries", "choice", "longest", "heads", "head_dim")
 _SPARSE_SHAPE = ("queries", "prompts", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
@@ -121,45 +120,45 @@ _GEMM_SWITCHES = {"tiles": tuple(gemm.TILES), "splits": gemm.SPLITS}
 
 _EXPERTS = ("hidden", "expert_ffn", "experts", "topk")
 
-#: Equal products in one call (``batch`` of them) are kernels of their own; their backward is that of A and that of B.
+#: Grouped products (``batch`` equal ones in a call) are kernels of their own; their backward is both gradients.
 FAMILIES: dict[str, Family] = {
     "gemm": Family(gemm.seconds, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
     "grouped_gemm": Family(gemm.seconds, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
     "grouped_gemm_backward": Family(gemm.both_gradients, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
     "attention_forward": Family(
-        prefill.seconds, _ATTENTION_SHAPE, prefill.PARAMETERS, _ATTENTION_SWITCHES, attends=True
+        prefill.seconds, _ATTENTION_SHAPE, prefill.PARAMETERS, _ATTENTION_SWITCHES, is_attention=True
     ),
     "attention_backward": Family(
         partial(prefill.seconds, backward=True),
         _ATTENTION_SHAPE,
         prefill.BACKWARD_PARAMETERS,
         _BACKWARD_SWITCHES,
-        attends=True,
+        is_attention=True,
     ),
     "attention_decode": Family(
         decode.seconds,
         ("batch", "context", "heads", "kv_heads", "head_dim"),
         decode.PARAMETERS,
         further={"queries": 1.0},
-        attends=True,
+        is_attention=True,
     ),
     "latent_prefill": Family(
         latent.prefill_seconds,
         ("batch", "q_len", "kv_len", "heads", "key_dim", "value_dim"),
         latent.PREFILL_PARAMETERS,
         _LATENT_SWITCHES,
-        attends=True,
+        is_attention=True,
     ),
     "latent_decode": Family(
         latent.decode_seconds,
         ("batch", "context", "heads", "latent_dim", "rope_dim", "queries"),
         latent.DECODE_PARAMETERS,
         {"block_rows": (64, 128, 16)},
-        attends=True,
+        is_attention=True,
     ),
     "absorb": Family(latent.absorb_seconds, ("tokens", "heads", "n", "k"), gemm.PARAMETERS, _GEMM_SWITCHES),
     "memory_bound": Family(memory_bound_seconds, ("size_bytes", "rows", "columns"), MEMORY_BOUND_PARAMETERS),
-    # Tables hold a few shapes of experts at a dozen numbers of tokens each: one left out of a fitted curve is easy.
+    # Tables hold few shapes of experts, each at a dozen numbers of tokens: single rows left out would be too easy.
     "fused_moe": Family(
         moe.seconds,
         ("tokens", *_EXPERTS, "pairs", "touched", "gated"),
@@ -168,14 +167,14 @@ FAMILIES: dict[str, Family] = {
         curve=_EXPERTS,
         converts=True,
     ),
-    # Over tokens, and over entries that stand for several: kernels of their own.
+    # Kernels over single tokens differ from those over compressed entries.
     "indexer": Family(sparse.indexer, _INDEXER_SHAPE, sparse.INDEXER_PARAMETERS),
     "sparse_attention": Family(sparse.attention, _SPARSE_SHAPE, sparse.PARAMETERS),
     "compressed_indexer": Family(sparse.indexer, _INDEXER_SHAPE, sparse.INDEXER_PARAMETERS),
     "compressed_attention": Family(sparse.attention, _SPARSE_SHAPE, sparse.PARAMETERS),
-    # Linear attention by variant: a prompt in chunks, and one token after the other.
+    # Linear attention by variant: ``scan`` runs prompts in chunks, ``step`` one token after the other.
     **{
-        f"{variant}_{name}": Family(form, _SCAN_SHAPE, linear.SCAN_PARAMETERS, further={"besides": 0.0})
+        f"{variant}_{name}": Family(form, _SCAN_SHAPE, linear.SCAN_PARAMETERS, further={"extra_states": 0.0})
         for variant in ("gdn", "kda")
         for name, form in (("scan", linear.scan), ("step", partial(linear.scan, chunk=1.0)))
     },
@@ -187,20 +186,26 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-# --- shapes of calls as the kernel models read them -----------------------------------------------------------
+# --- shapes of calls ------------------------------------------------------------------------------------------
 
 _MAY_BE_ZERO = frozenset(
     {"rows", "columns", "causal", "choice", "longest", "prompts", "pairs", "touched", "gated", "elsewhere"}
 )
 
 
-#: Types of single calls: what nobody asks :func:`isinstance` of, a dozen times for every kernel of a step.
-_KINDS = frozenset({int, float, bool, tuple, np.float64})
+#: Types of the sizes of a single call; a set is faster than :func:`isinstance` on every size of every kernel.
+_NUMBERS = frozenset({int, float, bool, tuple, np.float64})
 
 
 def read_shape(shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Floats, or float arrays of one shape; refuses what is not a size. Tuples, of segments, are left as they are."""
-    if _KINDS.issuperset(map(type, shape.values())):
+    """Shape columns as floats, or as float arrays of one shape; tuples of segments stay tuples.
+
+    Raises
+    ------
+    InputError
+        A size is zero, negative or not finite.
+    """
+    if _NUMBERS.issuperset(map(type, shape.values())):
         numbers: dict[str, Any] = {n: v if type(v) is tuple else float(v) for n, v in shape.items()}
         smallest = {name: value for name, value in numbers.items() if type(value) is float}
         largest = max(smallest.values())

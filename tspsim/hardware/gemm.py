@@ -1,7 +1,7 @@
-"""What C[m, n] = A[m, k] · B[k, n] costs: tiles in waves over compute units, beside the bytes from HBM.
+"""Time of C[m, n] = A[m, k] · B[k, n]: tiles in waves over compute units, overlapped with bytes from HBM.
 
-A library covers C with tiles tm × tn, may split k into s parts, and takes the cheapest choice it has; so does
-this model. For one choice (letters as in the code; the parameters are explained in :data:`PARAMETERS`):
+A library covers C with tiles tm × tn, may split k into s parts, and takes its cheapest candidate; so does this model.
+Time of one candidate (letters as in the code; :data:`PARAMETERS` explains the parameters):
 
     k_s     = k / s, rounded up to 64
     T       = batch · ceil(m / tm) · ceil(n / tn) · s              tiles;  W = T / compute units
@@ -14,10 +14,9 @@ this model. For one choice (letters as in the code; the parameters are explained
     memory  = (A · miss + B + C) / (HBM · hbm_efficiency)          a small A may still sit in the L2 cache
     time    = launch + (compute^p + memory^p)^(1/p) + [s > 1] · (split + partial sums) + quantising A
 
-and never less than FLOPs / peak or compulsory bytes / HBM. Every choice is non-decreasing in m, n, k and
-batch and non-increasing in peak, units and bandwidth, hence so is the cheapest. Tile and wave quantisation:
-NVIDIA, "Matrix Multiplication Background User's Guide"; stream-K's partial waves: Osama et al. 2023
-(arXiv:2301.03598).
+Time is at least FLOPs / peak and compulsory bytes / HBM. Every candidate's time is non-decreasing in m, n, k and batch
+and non-increasing in peak, units and bandwidth; hence so is the cheapest. Tile and wave quantisation: NVIDIA, "Matrix
+Multiplication Background User's Guide"; stream-K's partial waves: Osama et al. 2023 (arXiv:2301.03598).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ import numpy as np
 from ..base.memo import remembered
 from .limits import DeviceLimits, Parameter, ceil, cost_of_p_norm, maximum, minimum
 
-#: Letters of the formula: (default, lowest, highest) and what each means.
+#: Fitted parameters of the formula: (default, lowest, highest, meaning).
 PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(2.5, 0.3, 30.0, "start of the kernel, and of the quantising kernel where there is one"),
     "efficiency": Parameter(0.75, 0.05, 1.0, "share of the dense peak that the inner loop reaches when cool"),
@@ -48,8 +47,8 @@ PARAMETERS: dict[str, Parameter] = {
     "quantise_gb_per_s": Parameter(0.0, 0.0, 8000.0, "bytes/s of quantising A to the operand type; 0: not part of it"),
 }
 
-#: Tiles a library may choose from. ``wide`` starts at 128 rows (warp-group instructions of block-scaled
-#: formats); ``fine`` has the many row counts of AITER's hand-written kernels.
+#: Sets of tiles (rows, columns) of a library. ``wide`` starts at 128 rows, for warp-group instructions of block-scaled
+#: formats; ``fine`` has the many row counts of AITER's assembly kernels.
 TILES: dict[str, tuple[tuple[int, int], ...]] = {
     "all": (
         (16, 64), (32, 64), (32, 128), (64, 64), (64, 128), (128, 64),
@@ -67,9 +66,8 @@ SPLITS: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
 
 @remembered(64)
 def choices(tiles: str, splits: int, columns: bool) -> tuple[np.ndarray[Any, Any], ...]:
-    """Tile rows, columns and area of shape (tiles, 1); splits, 64 · splits and whether it splits, (splits,).
-
-    With ``columns`` one more axis of length one, for the rows of a table.
+    """Arrays of the candidates: tile rows, columns and area, shape (tiles, 1); splits s, 64·s and s > 1, shape
+    (splits,). With ``columns`` they have one more axis of length 1, for the rows of a table.
     """
     last = (1,) if columns else ()
     tm, tn = (np.array(side, dtype=float).reshape(-1, 1, *last) for side in zip(*TILES[tiles], strict=True))
@@ -90,9 +88,10 @@ def seconds(
     tiles: str = "all",
     splits: int = 16,
 ) -> Any:
-    """Seconds of one call; C is written in two bytes.
+    """Seconds of one call, without a range: a float, or an array of shape (rows,). C is written in two bytes.
 
-    ``tiles`` and ``splits`` are the tile set of :data:`TILES` and the largest split of k that the library has.
+    ``bytes_a`` and ``bytes_b`` are bytes of an element of A and B. ``tiles`` names the library's set in :data:`TILES`;
+    ``splits`` is its largest split of k.
     """
     tm, tn, area, s, step_64, is_split = choices(tiles, splits, np.ndim(m) > 0)
     p = parameters
@@ -100,14 +99,14 @@ def seconds(
     heat = flops / (limits.peak * 1e-4)
     rate = limits.peak * p["efficiency"] * (1.0 - p["throttle"] * heat / (1.0 + heat))
     load_rate = p["load_gb_per_s"] * 1e9
-    # Math, load and step latency all grow with k_s: their times for one k, then times k_s.
+    # Math, load and step latency are all proportional to k_s: times for one k first.
     math = area * (2.0 * limits.peak_units / rate)
     load = minimum(m, tm) * (bytes_a / load_rate) + minimum(n, tn) * (bytes_b / load_rate)
     main = ceil(k / step_64) * (64.0 * _fourth_norm(math, load, p["step_us"] * 1e-6 / 256.0))
     store = area * (2.0 * p["store"] / load_rate)
     wave = ceil(m / tm) * ceil(n / tn) * (batch / limits.compute_units) * s
     waves = maximum(1.0, (1.0 - p["wave_blend"]) * ceil(wave) + p["wave_blend"] * wave)
-    # Memory does not depend on the tile: of each split's tiles the one with least compute is the cheapest.
+    # Memory time does not depend on the tile, so the tile with least compute time is the cheapest of a split.
     compute = np.minimum.reduce(waves * (main + store))
 
     bandwidth = limits.hbm * p["hbm_efficiency"]
@@ -135,12 +134,12 @@ def both_gradients(
     bytes_b: float,
     **switches: Any,
 ) -> Any:
-    """Seconds of A's [m, n]·[n, k] and B's [k, m]·[m, n], one after the other."""
+    """Seconds of A's gradient [m, n]·[n, k] and B's [k, m]·[m, n], one after the other."""
     sides = ((m, k, n), (k, n, m))
     return sum(seconds(limits, parameters, *side, batch, bytes_a, bytes_b, **switches) for side in sides)
 
 
 def _fourth_norm(a: Any, b: Any, c: Any) -> Any:
-    """(a⁴ + b⁴ + c⁴)^(1/4): the largest, rounded where two are near; roots cost a tenth of powers."""
+    """(a⁴ + b⁴ + c⁴)^(1/4), a smooth maximum. Square roots take a tenth of the time of a power."""
     a2, b2, c2 = a * a, b * b, c * c
     return np.sqrt(np.sqrt(a2 * a2 + b2 * b2 + c2 * c2))

@@ -1,4 +1,4 @@
-"""One kernel as a benchmark times it: a method for each thing that kernels compute."""
+"""Times of isolated kernels, as a benchmark measures them: a method for each operation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ATTENTION = ("attention_forward", "attention_backward")
 
 
 class IsolatedKernels:
-    """What calls of one kernel take, by what they compute; sizes are numbers or arrays."""
+    """Times of isolated kernel calls; sizes are numbers or arrays."""
 
     def estimate(
         self, family: str, dtype: str, library: str | None, second_dtype: str | None, **shape: Any
     ) -> Estimate:
-        """One of :data:`tspsim.hardware.families.FAMILIES` at its shape columns."""
+        """Time of a call of one of :data:`tspsim.hardware.families.FAMILIES` by its shape columns."""
         raise NotImplementedError
 
     def gemm(
@@ -35,7 +35,7 @@ class IsolatedKernels:
         dtype
             Operand type, one of :data:`tspsim.operators.DTYPES`.
         library
-            Whose kernels; None: the device's default library.
+            Library of the kernel; None: the device's default.
 
         Raises
         ------
@@ -57,10 +57,9 @@ class IsolatedKernels:
         *,
         library: str | None = None,
     ) -> Estimate:
-        """``groups`` equal products C[m, n] = A[m, k] · B[k, n] of one call, forward or both their gradients.
+        """``groups`` equal products C[m, n] = A[m, k] · B[k, n] in one call: forward, or both gradients (``backward``).
 
-        Parameters as of :meth:`gemm`; where nobody measured such calls they cost what plain products do, with a wider
-        range.
+        Parameters as of :meth:`gemm`. On devices without measured grouped products, plain products with a wider range.
         """
         family = _by_direction("grouped_gemm", "grouped_gemm_backward", direction)
         return self.estimate(family, dtype, library, None, m=m, n=n, k=k, batch=groups)
@@ -80,23 +79,23 @@ class IsolatedKernels:
         kv_dtype: str | None = None,
         library: str | None = None,
     ) -> Estimate:
-        """softmax(Q·Kᵀ)·V, forward or the backward alone.
+        """softmax(Q·Kᵀ)·V: the forward, or the backward without the forward.
 
         Parameters
         ----------
         batch, q_len, kv_len
-            Sequences, and tokens of each whose queries and whose keys there are. Numbers, or arrays that broadcast to
-            one shape (rows,), as all sizes here.
+            Sequences; query tokens and context tokens of each. All sizes are numbers, or arrays that broadcast to one
+            shape (rows,).
         heads, kv_heads, head_dim
-            Heads of queries and of keys and values, and elements of one.
+            Query heads, KV heads, and elements of a head.
         dtype, kv_dtype
-            Types that are multiplied, and that K and V are kept as; None: alike.
+            Operand type; type of cached K and V (None: ``dtype``).
         causal
-            Aligned at the lower right corner: the last query sees the whole context.
+            The mask is aligned at the lower right corner: the last query sees the whole context.
         direction
             ``forward`` or ``backward``.
         library
-            Whose kernels; None: the device's default library.
+            Library of the kernel; None: the device's default.
 
         Raises
         ------
@@ -122,9 +121,10 @@ class IsolatedKernels:
         *,
         library: str | None = None,
     ) -> Estimate:
-        """``queries`` tokens of each of ``batch`` sequences over a ``context`` of so many tokens kept as ``kv_dtype``.
+        """Attention of ``queries`` tokens a sequence over ``context`` tokens cached in ``kv_dtype``.
 
-        Sizes are numbers or arrays (rows,); the others and what is raised as of :meth:`attention`.
+        ``batch`` is the number of sequences. Sizes are numbers or arrays (rows,). Other parameters and exceptions as of
+        :meth:`attention`.
         """
         return self.estimate(
             "attention_decode", "bf16", library, kv_dtype,
@@ -144,10 +144,10 @@ class IsolatedKernels:
         *,
         library: str | None = None,
     ) -> Estimate:
-        """Causal attention with a key and a value a head, made from latents that are cached as ``kv_dtype``.
+        """Causal attention with a key of ``key_dim`` and a value of ``value_dim`` elements per head, from latents.
 
-        ``key_dim`` and ``value_dim`` are elements of a head's; the others and what is raised as of :meth:`attention`.
-        With its cache write, as serving libraries time it.
+        ``kv_dtype`` is the type of cached latents; their cache write is included, as serving libraries time it. Other
+        parameters and exceptions as of :meth:`attention`.
         """
         return self.estimate(
             "latent_prefill", dtype, library, kv_dtype,
@@ -166,10 +166,10 @@ class IsolatedKernels:
         *,
         library: str | None = None,
     ) -> Estimate:
-        """``queries`` tokens of each of ``batch`` sequences over a ``context`` of so many latents kept as ``kv_dtype``.
+        """Attention of ``queries`` tokens a sequence over ``context`` latents cached in ``kv_dtype``.
 
-        ``latent_dim`` and ``rope_dim`` are elements of a latent and of its rotary key, which all ``heads`` share. Sizes
-        are numbers or arrays (rows,); what is raised as of :meth:`attention`.
+        ``latent_dim`` and ``rope_dim`` are elements of a latent and of its rotary key, which all ``heads`` share.
+        ``batch`` is the number of sequences. Sizes are numbers or arrays (rows,). Exceptions as of :meth:`attention`.
         """
         return self.estimate(
             "latent_decode", "bf16", library, kv_dtype,
@@ -179,7 +179,7 @@ class IsolatedKernels:
     def absorb(
         self, tokens: Any, heads: Any, n: Any, k: Any, dtype: str = "bf16", *, library: str | None = None
     ) -> Estimate:
-        """``heads`` products [tokens, k] · [k, n] of one call, each with a matrix of its own; numbers or arrays."""
+        """``heads`` products [tokens, k] · [k, n] in one call, each with its own matrix; numbers or arrays."""
         return self.estimate("absorb", dtype, library, None, tokens=tokens, heads=heads, n=n, k=k)
 
     def fused_moe(
@@ -197,25 +197,25 @@ class IsolatedKernels:
         gated: Any = True,
         library: str | None = None,
     ) -> Estimate:
-        """All products of the routed experts of a rank and what is between, in one call; numbers or arrays (rows,).
+        """The fused MoE kernels of a rank's routed experts in one call; sizes are numbers or arrays (rows,).
 
         Parameters
         ----------
         tokens
-            Tokens that choose experts, of all ranks whose tokens come here.
+            Tokens that reach this rank, from all ranks.
         hidden, expert_ffn, experts, topk
-            Width of the residual stream, columns and number of the experts on this rank, and how many of those of all
-            ranks a token chooses.
+            Width of the residual stream; columns and number of the experts on this rank; experts a token chooses among
+            those of all ranks.
         dtype, weight_dtype
-            Of activations, and what weights are kept in (None: the same).
+            Type of activations; type of the stored weights (None: ``dtype``).
         pairs
-            Choices that fall on this rank's experts; None: all.
+            (token, expert) choices that fall on this rank's experts; None: all.
         touched
-            Distinct experts of this rank among them; None: as many as random choices touch.
+            Distinct experts of this rank among them; None: the expectation for random choices.
         gated
-            Gate, up and down instead of up and down.
+            Experts have gate, up and down instead of up and down.
         library
-            Whose kernels, or an engine's name (``"vllm"``, ``"sglang"``, ``"trtllm"``, ``"atom"``): its newest.
+            Library of the kernels, or an engine (``"vllm"``, ``"sglang"``, ``"trtllm"``, ``"atom"``): its newest one.
         """
         least = np.minimum(topk, experts) if pairs is None else 0.0  # choices of one token are distinct
         pairs = np.multiply(tokens, topk) if pairs is None else pairs
@@ -228,7 +228,7 @@ class IsolatedKernels:
 
 
 def _plain(number: Any) -> Any:
-    """A scalar of NumPy as a float; arrays as they are."""
+    """A NumPy scalar as a float; an array unchanged."""
     return number if np.ndim(number) else float(number)
 
 

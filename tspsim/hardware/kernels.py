@@ -1,9 +1,9 @@
-"""From a device and a kernel family to the parameters that apply, and where they come from.
+"""Select the kernel model of a device for a kernel family: its parameters, range and source.
 
-The search is the same for every family: the device's own fit for this type and library; the device's own
-fit for a kindred type; then the same for each relative in turn. What is borrowed keeps the relative's
-latencies and shares, runs on this device's peak, bandwidth and compute units, is anchored on the best
-figure measured on this device where its file has one, and gets a wider range.
+The search is the same for every family: the device's own fit for the type and library, its own fit for a similar
+type, then the same of each relative in turn. A borrowed model keeps the relative's latencies and shares, runs on this
+device's peak, bandwidth and compute units, and has a wider range. If the device's file has a best measured rate, the
+model is anchored on it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .families import FAMILIES
 from .limits import DeviceLimits, Estimate
 
 if TYPE_CHECKING:
-    from .specification import DeviceSpec, KernelFit, Sourced
+    from ..base.stated import Stated
+    from .specification import DeviceSpec, KernelFit
 
-#: What a borrowed range adds to the lender's own for each way in which the two differ, as half widths in log time; the
-#: squares add. They are the least-squares fit to what 203 groups of rows need for 92 % of them to lie inside: of every
-#: pair of measured devices of a vendor, one left out and predicted from the other, and of types from kindred ones
-#: (docs/borrowed-kernels.md).
+#: Half widths in log time that a borrowed range adds to the lender's, one for each way in which the two differ; squares
+#: add. They are least-squares fits to 203 groups of rows, so that 92 % of the rows lie inside: each measured device
+#: predicted from another of its vendor, and each type from a similar one (docs/borrowed-kernels.md).
 OTHER_DEVICE = 0.18
-#: Of another generation, by family: products, attention over many queries, and what reads memory. Where the best rate
-#: measured on the device anchors the lender's, less is left to differ.
+#: Half widths for another generation, by family. ANCHORED_GENERATION applies instead where the best rate measured on
+#: the device anchors the model.
 OTHER_GENERATION: dict[str, float] = {
     "gemm": 0.36,
     "grouped_gemm": 0.36,
@@ -51,29 +51,30 @@ OTHER_GENERATION: dict[str, float] = {
     **{f"{v}_convolution{s}": 0.36 for v in ("gdn", "kda", "mamba2") for s in ("", "_step")},
 }
 ANCHORED_GENERATION = 0.16
-#: Beside another generation's, where no anchor ties it.
+#: Added to another generation's, unless the model is anchored.
 OTHER_VENDOR = 0.40
 OTHER_LIBRARY = 0.40
 OTHER_TYPE = 0.70
-#: A fit to fewer rows than this knows one corner of the shapes.
+#: Added for a lender's fit to fewer than LENDER_ROWS rows, which cover one corner of the shapes.
 LENDER_ROWS = 40
 FEW_ROWS = 0.55
-#: Families of the same form as another's, whose kernels stand in where nobody measured theirs.
-PLAIN_OF: dict[str, str] = {"grouped_gemm": "gemm", "grouped_gemm_backward": "gemm"}
-#: Fewer rows than this cannot carry a family's parameters: they move those of another kernel, and are not lent while
-#: a relative has a kindred one that stands by itself.
-CARRYING_ROWS = 5
-#: The same of products, whose three sizes vary apart: a row a parameter.
-CARRYING_PRODUCTS = 14
-#: Beyond the shapes that were measured.
+#: Family → family of the same form whose kernel model is used where the first was not measured.
+FALLBACK_FAMILY: dict[str, str] = {"grouped_gemm": "gemm", "grouped_gemm_backward": "gemm"}
+#: Rows that determine a family's parameters. A fit to fewer adjusts another kernel's parameters, and is lent only if no
+#: relative has a fit to enough rows.
+SUFFICIENT_ROWS = 5
+#: The same for products, whose three sizes vary independently: a row a parameter.
+SUFFICIENT_GEMM_ROWS = 14
+#: Exponent of a range's factors outside the measured shapes.
 EXTRAPOLATED_WIDENING = 1.6
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel model ready to be asked: parameters, switches, range, and where they are from.
+    """A kernel model: parameters, switches, range and source.
 
-    ``sustained``: its rows were measured at the clock of a long step already.
+    ``low`` and ``high`` are factors of the predicted time by regime: three between ``borders_s``, and three more for
+    times outside ``domain_s``. ``sustained``: its rows were measured at the clock of a long step.
     """
 
     family: str
@@ -90,7 +91,7 @@ class Kernel:
     sustained: bool
 
     def estimate(self, seconds: float) -> Estimate:
-        """One predicted time with its range."""
+        """A predicted time with its range."""
         regime = bisect_right(self.borders_s, seconds)
         if not self.domain_s[0] <= seconds <= self.domain_s[1]:
             regime += REGIMES
@@ -103,11 +104,11 @@ class Kernel:
         return Estimate(seconds, seconds * np.array(self.low)[regime], seconds * np.array(self.high)[regime])
 
 
-#: Thirds of the predicted times; a range has as many factors again for what lies outside the measured shapes.
+#: Regimes of predicted times; a range has as many factors again for times outside the measured shapes.
 REGIMES = 3
 
 
-def find(
+def find_kernel(
     spec: DeviceSpec,
     relatives: Sequence[DeviceSpec],
     family: str,
@@ -115,22 +116,28 @@ def find(
     library: str | None,
     kv_dtype: str | None,
 ) -> Kernel:
-    """The kernel model that applies; raises :class:`~tspsim.errors.InputError` when no relative has one."""
+    """The kernel model that applies.
+
+    Raises
+    ------
+    InputError
+        Neither the device nor a relative has a model of the family for the type or a similar one.
+    """
     if spec.announced:
         return _announced(spec, relatives, family, dtype, library, kv_dtype)
-    # A default that nobody has a fit of must not hide the fits there are.
-    for by_default, leaning in ((True, False), (False, False), (False, True)):
+    # A default library without a fit must not hide the fits of others.
+    for by_default, few_rows in ((True, False), (False, False), (False, True)):
         wanted = library or (spec.defaults.get(family) if by_default else None)
         for owner in (spec, *relatives):
-            for kindred in (dtype, *kindred_of(dtype)):
-                fit = _pick(owner, family, kindred, wanted, kv_dtype, by_default)
-                if fit is not None and (owner is spec or leaning or carries(family, fit.rows_used)):
-                    same = kindred == dtype and not _converts_another(fit, kv_dtype)
+            for similar in (dtype, *kindred_of(dtype)):
+                fit = _pick(owner, family, similar, wanted, kv_dtype, by_default)
+                if fit is not None and (owner is spec or few_rows or sufficient_rows(family, fit.rows_used)):
+                    same = similar == dtype and not _converts_another(fit, kv_dtype)
                     if owner is spec and same:
                         return _own(spec, fit)
                     return _borrowed(spec, owner, relatives, fit, dtype, library, same_type=same)
-    if family in PLAIN_OF:
-        return _grouped(family, find(spec, relatives, PLAIN_OF[family], dtype, None, kv_dtype))
+    if family in FALLBACK_FAMILY:
+        return _grouped(family, find_kernel(spec, relatives, FALLBACK_FAMILY[family], dtype, None, kv_dtype))
     dtypes = sorted({fit.dtype for owner in (spec, *relatives) for fit in owner.kernels if fit.family == family})
     raise InputError(
         f"{spec.name} has no {family} model for {dtype}, nor has a relative of it; "
@@ -142,16 +149,16 @@ def _announced(
     spec: DeviceSpec, relatives: Sequence[DeviceSpec], family: str, dtype: str, library: str | None,
     kv_dtype: str | None,
 ) -> Kernel:  # fmt: skip
-    """Of a device that was never measured: what its ``like`` runs, at its own pace, with another generation's range."""
+    """Kernel model of an unmeasured device: that of its ``like``, scaled, with another generation's range."""
     like, others = relatives[0], relatives[1:]
-    peak_of(spec, dtype)  # a type that the device does not have is refused
+    peak_of(spec, dtype)  # raises InputError for a type without matrix units
     lent_dtype = next((kin for kin in (dtype, *kindred_of(dtype)) if has_peak(like, kin)), dtype)
-    lent = find(like, others, family, lent_dtype, library, kv_dtype)
+    lent = find_kernel(like, others, family, lent_dtype, library, kv_dtype)
     widths = [OTHER_DEVICE, OTHER_GENERATION[family], *([OTHER_TYPE] if lent_dtype != dtype else [])]
     return replace(
         lent,
         dtype=dtype,
-        parameters={**lent.parameters, **_at_own_pace(spec, like, lent, lent_dtype, dtype)},
+        parameters={**lent.parameters, **_scaled_rates(spec, like, lent, lent_dtype, dtype)},
         basis=f"{'a data sheet, nothing fitted' if spec.sold else 'announced, never measured'}: shares of peak and "
         f"bandwidth as {like.name} reaches them ({lent.basis}); wider range",
         low=tuple(math.exp(-math.hypot(math.log(value), *widths)) for value in lent.low),
@@ -159,12 +166,12 @@ def _announced(
     )
 
 
-def _at_own_pace(spec: DeviceSpec, like: DeviceSpec, lent: Kernel, lent_dtype: str, dtype: str) -> dict[str, float]:
-    """Parameters of a kernel whose units do more a second than those it was measured on, and are fed as much more.
+def _scaled_rates(spec: DeviceSpec, like: DeviceSpec, lent: Kernel, lent_dtype: str, dtype: str) -> dict[str, float]:
+    """Parameters of a measured kernel on an unmeasured device with faster compute units.
 
-    Shares of peak and bandwidth, and what a launch takes, stay. The rate that a unit pulls grows with its share of the
-    peak in kernels that walk tiles in steps, whose latency falls alike, and with that of the HBM bandwidth in those
-    that stream.
+    Shares of peak and bandwidth, and launch times, stay. In kernels that walk tiles in steps, the load rate of a unit
+    grows with the unit's peak, and the step latency falls by the same factor. In streaming kernels the load rate grows
+    with the unit's share of the HBM bandwidth.
     """
     measured = like.as_measured
     units = float(spec.as_measured.compute_units.value) / measured.compute_units.value
@@ -178,18 +185,18 @@ def _at_own_pace(spec: DeviceSpec, like: DeviceSpec, lent: Kernel, lent_dtype: s
     return {name: own[name] * factor for name, factor in factors.items() if name in own}
 
 
-def carries(family: str, rows: int) -> bool:
-    """Whether so many rows to fit carry a family's parameters by themselves."""
-    return rows >= (CARRYING_PRODUCTS if "gemm" in family else CARRYING_ROWS)
+def sufficient_rows(family: str, rows: int) -> bool:
+    """Whether a fit to ``rows`` rows determines a family's parameters."""
+    return rows >= (SUFFICIENT_GEMM_ROWS if "gemm" in family else SUFFICIENT_ROWS)
 
 
 def _pick(
     owner: DeviceSpec, family: str, dtype: str, library: str | None, kv_dtype: str | None, by_default: bool
 ) -> KernelFit | None:
-    """The fit of the library or engine asked for; else of the owner's default; else the one with most rows.
+    """The owner's fit of ``library`` or engine; else of its default library; else the one to most rows.
 
-    A default that names a library of which the owner has no fit sends the search on to the relatives; one that
-    was measured in other types only leaves this type to the library that has it.
+    None, so that the search goes on, if the owner has no fit at all of its default library. If that library was only
+    measured in other types, another library's fit of this type is taken.
     """
     same = [fit for fit in owner.kernels if fit.family == family]
     fits = [fit for fit in same if fit.dtype == dtype and (fit.untuned is None or fit.library == library)]
@@ -204,12 +211,12 @@ def _pick(
 
 
 def _converts_another(fit: KernelFit, kv_dtype: str | None) -> bool:
-    """Whether the kernel converts another second type than asked for."""
+    """Whether the kernel converts its second operand from another type than ``kv_dtype``."""
     return FAMILIES[fit.family].converts and kv_dtype is not None and fit.kv_dtype not in (None, kv_dtype)
 
 
 def _grouped(family: str, plain: Kernel) -> Kernel:
-    """Grouped products where nobody measured them: a plain product's tiles over all groups."""
+    """Kernel model of unmeasured grouped products: a plain product's tiles over all groups, with a wider range."""
     low = tuple(math.exp(-math.hypot(math.log(value), OTHER_LIBRARY)) for value in plain.low)
     high = tuple(math.exp(math.hypot(math.log(value), OTHER_LIBRARY)) for value in plain.high)
     return replace(plain, family=family, low=low, high=high, basis=f"as plain products, wider range; {plain.basis}")
@@ -231,33 +238,32 @@ def _borrowed(
     anchor = ""
     best = _best_measured(spec, fit.family, dtype)
     if best is None and owner.family != spec.family:
-        best = _best_of_its_generation(spec, relatives, fit.family, dtype)
+        best = _best_of_generation(spec, relatives, fit.family, dtype)
     sustained = owner.sustained.includes(fit.library)
     if best is not None:
         reached = best.value * (spec.sustained.rate_of(fit.family) if sustained else 1.0)
-        if library is not None and FAMILIES[fit.family].attends:  # products of libraries reach nearly the same
-            reached *= _of_the_usual(owner, fit)
-        parameters |= _speed_that_reaches(reached, spec, fit, dtype)
+        if library is not None and FAMILIES[fit.family].is_attention:  # libraries' products reach nearly the same rate
+            reached *= _rate_over_default(owner, fit)
+        parameters |= _efficiency_reaching(reached, spec, fit, dtype)
         clock = " at the clock of a step" if sustained else ""
         anchor = f", anchored on {reached / 1e12:.0f} TFLOP/s of a large call{clock} ({best.source})"
     if fit.family == "memory_bound" and spec.achieved.hbm is not None and owner.achieved.hbm is not None:
         mine = spec.achieved.hbm.value / spec.as_measured.hbm_bandwidth.value
         theirs = owner.achieved.hbm.value / owner.as_measured.hbm_bandwidth.value
         parameters["hbm_efficiency"] = min(1.0, parameters["hbm_efficiency"] * mine / theirs)
-        if owner.family != spec.family:  # the anchor streams what no cache holds; what large sizes cost is the lender's
+        if owner.family != spec.family:  # the anchor has streamed sizes beyond the caches: their cost is in it
             parameters["large_cost"] = 0.0
         anchor = f", anchored on streaming {mine:.0%} of HBM ({spec.achieved.hbm.source})"
     what = "" if owner is spec else f" from {owner.name}"
     second = f"/{fit.kv_dtype}" if FAMILIES[fit.family].converts else ""
     kind = "" if same_type else f" of {fit.dtype}{second}"
     basis = f"inherited{what}{kind}{anchor}; wider range"
-    widths = _differences(spec, owner, fit, library, anchored=bool(anchor), same_type=same_type)
+    widths = _range_widths(spec, owner, fit, library, anchored=bool(anchor), same_type=same_type)
     return _kernel(fit, dtype, parameters, basis, widths, sustained=sustained)
 
 
-def _of_the_usual(owner: DeviceSpec, fit: KernelFit) -> float:
-    """Rate of a library's large call over that of the library which the lender runs by default: a device's best is not
-    what a slower library reaches on it."""
+def _rate_over_default(owner: DeviceSpec, fit: KernelFit) -> float:
+    """Rate of a fit's large call over that of the lender's default library, whose rate the anchor is."""
     usual = _pick(owner, fit.family, fit.dtype, None, fit.kv_dtype, by_default=True)
     if usual is None or usual.library == fit.library:
         return 1.0
@@ -269,17 +275,17 @@ def _of_the_usual(owner: DeviceSpec, fit: KernelFit) -> float:
     return float(times[0] / times[1])
 
 
-def _differences(
+def _range_widths(
     spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, library: str | None, *, anchored: bool, same_type: bool
 ) -> list[float]:
-    """Half widths, in log time, of every way in which a borrowed fit differs from what is asked."""
+    """Half widths in log time, one for each way in which a borrowed fit differs from the requested kernel."""
     wanted = library or spec.defaults.get(fit.family)
     generation = ANCHORED_GENERATION if anchored else OTHER_GENERATION[fit.family]
     differs = (
         (OTHER_DEVICE, owner is not spec),
         (generation, owner.family != spec.family),
         (OTHER_VENDOR, owner.vendor != spec.vendor and not anchored),
-        # A memory-bound kernel's library is its operation; that of another moves bytes alike.
+        # The library of a memory-bound fit is its op, and ops move bytes alike.
         (OTHER_LIBRARY, wanted is not None and not is_of(fit, wanted) and fit.family != "memory_bound"),
         (OTHER_TYPE, not same_type),
         (FEW_ROWS, fit.rows_used < LENDER_ROWS),
@@ -291,7 +297,7 @@ def _kernel(
     fit: KernelFit, dtype: str, parameters: Mapping[str, float], basis: str, widths: Sequence[float] = (),
     *, sustained: bool,
 ) -> Kernel:  # fmt: skip
-    """``fit`` with its range wider by these half widths in log time; the squares add."""
+    """Kernel model of ``fit``; ``widths`` widen its range as half widths in log time, whose squares add."""
     spread = fit.spread
     low = [math.exp(-math.hypot(math.log(value), *widths)) for value in spread.low] if widths else spread.low
     high = [math.exp(math.hypot(math.log(value), *widths)) for value in spread.high] if widths else spread.high
@@ -311,7 +317,7 @@ def _kernel(
     )
 
 
-#: A call large enough to reach a device's best rate: shape, and floating-point operations.
+#: A call that reaches a device's best rate, by family: (shape, floating-point operations).
 _LARGE: dict[str, tuple[dict[str, float], float]] = {
     "gemm": ({"m": 8192.0, "n": 8192.0, "k": 8192.0, "batch": 1.0}, 2.0 * 8192.0**3),
     "attention_forward": (
@@ -327,8 +333,8 @@ _LARGE["latent_prefill"] = (
 _LARGE["attention_backward"] = (_LARGE["attention_forward"][0], 2.5 * _LARGE["attention_forward"][1])
 
 
-def _best_measured(spec: DeviceSpec, family: str, dtype: str) -> Sourced[float] | None:
-    """The best rate measured on this device for a family and type, if its file has one."""
+def _best_measured(spec: DeviceSpec, family: str, dtype: str) -> Stated[float] | None:
+    """Best rate measured on a device for a family and type, FLOP/s with source; None without one."""
     return {
         "gemm": spec.achieved.gemm.get(dtype),
         "attention_forward": spec.achieved.attention_forward,
@@ -337,10 +343,10 @@ def _best_measured(spec: DeviceSpec, family: str, dtype: str) -> Sourced[float] 
     }.get(family)
 
 
-def _best_of_its_generation(
+def _best_of_generation(
     spec: DeviceSpec, relatives: Sequence[DeviceSpec], family: str, dtype: str
-) -> Sourced[float] | None:
-    """The same share of its peak as the nearest relative of its generation was measured at."""
+) -> Stated[float] | None:
+    """Best rate at the share of peak that the nearest relative of its generation reached; None without one."""
     for other in relatives:
         best = _best_measured(other, family, dtype) if other.family == spec.family else None
         if best is not None:
@@ -351,12 +357,11 @@ def _best_of_its_generation(
     return None
 
 
-def _speed_that_reaches(flops_per_s: float, spec: DeviceSpec, fit: KernelFit, dtype: str) -> dict[str, float]:
-    """Parameters of the inner loop with which a large call runs at the given rate.
+def _efficiency_reaching(flops_per_s: float, spec: DeviceSpec, fit: KernelFit, dtype: str) -> dict[str, float]:
+    """Inner-loop parameters with which a large call runs at ``flops_per_s`` on the device as it was measured.
 
-    Both what the matrix units do (``efficiency``) and what feeds them (``load_gb_per_s``, where there is one) are
-    the lender's times one factor: bisection, the rate rises with it. The rate is that of the device as it was measured:
-    with a higher peak the same share of it is reached.
+    ``efficiency`` and, where the family has it, ``load_gb_per_s`` are the lender's times one factor. Bisection finds
+    the factor, because the rate rises with it.
     """
     shape, flops = _LARGE[fit.family]
     limits = limits_of(spec.as_measured, dtype)
@@ -377,19 +382,19 @@ def _speed_that_reaches(flops_per_s: float, spec: DeviceSpec, fit: KernelFit, dt
 
 
 def limits_of(spec: DeviceSpec, dtype: str) -> DeviceLimits:
-    """The numbers of a device that a kernel model of ``dtype`` reads."""
+    """Limits of a device that a kernel model of ``dtype`` reads."""
     units = float(spec.compute_units.value)
     shared_by = float(spec.measured_at.compute_units) if spec.measured_at else units
     return DeviceLimits(peak_of(spec, dtype), spec.hbm_bandwidth.value, units, spec.l2.value, shared_by)
 
 
 def has_peak(spec: DeviceSpec, dtype: str) -> bool:
-    """Whether the matrix units have a type."""
+    """Whether the matrix units multiply a type."""
     return dtype in spec.peak or dtype in multiplied_as(spec.peak)
 
 
 def peak_of(spec: DeviceSpec, dtype: str) -> float:
-    """Dense FLOP/s of a type; :class:`~tspsim.errors.InputError` where the matrix units do not have it."""
+    """Dense FLOP/s of a type; raises InputError if the matrix units do not multiply it."""
     if dtype in spec.peak:
         return spec.peak[dtype].value
     others = multiplied_as(spec.peak)

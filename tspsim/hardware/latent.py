@@ -1,9 +1,8 @@
-"""What attention over latents costs (MLA; DeepSeek-AI 2024, arXiv:2405.04434, §2.1): a prompt's with a key and a value
-a head, decoding with the latents themselves, and the products between the two spaces.
+"""Time of latent attention (MLA; DeepSeek-AI 2024, arXiv:2405.04434, §2.1).
 
-**Decoding** (:func:`decode_seconds`) is Flash-Decoding over one shared head: a key is a latent of l and a rotary part
-of r elements, its value the latent, so that every query row multiplies 2·l + r elements of a token that is read once.
-A context is cut into s parts, and the cheapest s is taken:
+**Decode** (:func:`decode_seconds`) is Flash-Decoding over one shared head. A key is a latent of l elements and a rotary
+part of r, and the value is the latent: every query row multiplies 2·l + r elements of a token, which is read once. A
+context is cut into s parts; the model takes the cheapest s:
 
     rows    = heads · queries of a sequence;  a block takes ``block_rows`` of them
     T       = batch · ceil(rows / block_rows) · s blocks;  W = T / compute units
@@ -14,13 +13,13 @@ A context is cut into s parts, and the cheapest s is taken:
     query   = batch · rows · ((l + r) · bytes_q + l · 2) / (HBM · query_efficiency)
     time    = launch + query + min over s of { (compute^p + memory^p)^(1/p) + [s > 1] · (split + partial outputs) }
 
-**Prompts** (:func:`prefill_seconds`) are FlashAttention's causal grid (:mod:`.prefill`) with keys wider than values.
-A library whose ``form`` is ``absorbed`` walks the latents of all heads instead, ABSORBED wide.
+**Prefill** (:func:`prefill_seconds`) is FlashAttention's causal grid (:mod:`.prefill`) with keys wider than values. A
+library with ``form`` ``absorbed`` runs all heads over the latents instead, with the widths ABSORBED.
 
-**Absorb products** (:func:`absorb_seconds`) are a head's product each, the form of :mod:`.gemm` with heads for groups.
+**Absorb products** (:func:`absorb_seconds`) are one product a head: the form of :mod:`.gemm` with heads as the batch.
 
-All are never less than FLOPs / peak or compulsory bytes / HBM, and non-decreasing in batch, context, heads and queries,
-for each choice is and hence so is the cheapest.
+Times are at least FLOPs / peak and compulsory bytes / HBM. The time of every candidate is non-decreasing in batch,
+context, heads and queries; hence so is the cheapest.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ PREFILL_PARAMETERS: dict[str, Parameter] = {
     "block_us": Parameter(1.0, 0.005, 40.0, "start and end of one block"),
     "hbm_efficiency": Parameter(0.7, 0.05, 1.0, "share of the HBM bandwidth"),
     "overlap_power": Parameter(2.0, 1.0, 20.0, "p: 1 adds compute and memory, ∞ hides the shorter one"),
-    "imbalance": Parameter(0.5, 0.01, 1.0, "share of the longest block that a causal grid ends with"),
+    "imbalance": Parameter(0.5, 0.01, 1.0, "tail of a causal grid, as a share of its longest block"),
     "crowding": Parameter(0.05, 0.001, 0.6, "share of the rate lost when every unit is busy"),
     "throttle": Parameter(0.05, 0.0001, 0.6, "share of the rate lost in long calls to power and clocks"),
-    "masked_keys": Parameter(32.0, 0.01, 30000.0, "masked keys that a block waits for nevertheless"),
-    "prologue": Parameter(0.6, 0.02, 20.0, "HBM share of what is moved beside: rope, quantising, cache write"),
+    "masked_keys": Parameter(32.0, 0.01, 30000.0, "masked keys that a block computes anyway"),
+    "prologue": Parameter(0.6, 0.02, 20.0, "HBM share of other traffic: rope, quantising, cache write"),
     "sequence_us": Parameter(0.01, 0.0001, 2.0, "every sequence of the batch"),
 }
 DECODE_PARAMETERS: dict[str, Parameter] = {
@@ -55,7 +54,7 @@ DECODE_PARAMETERS: dict[str, Parameter] = {
     "cache_cost": Parameter(0.4, 0.02, 1.0, "cost of a byte found in L2, against HBM"),
     "load_gb_per_s": Parameter(60.0, 2.0, 1000.0, "bytes/s one compute unit can pull"),
     "efficiency": Parameter(0.6, 0.01, 1.0, "share of the peak"),
-    "least_rows": Parameter(32.0, 1.0, 128.0, "query rows that are computed at least"),
+    "least_rows": Parameter(32.0, 1.0, 128.0, "least query rows computed"),
     "latency_us": Parameter(2.0, 0.001, 20.0, "start and end of a block"),
     "wave_blend": Parameter(0.5, 0.001, 1.0, "0: whole waves, 1: blended waves"),
     "overlap_power": Parameter(3.0, 1.0, 20.0, "p: 1 adds compute and memory, ∞ hides the shorter one"),
@@ -64,15 +63,16 @@ DECODE_PARAMETERS: dict[str, Parameter] = {
     "split_us": Parameter(1.2, 0.001, 40.0, "combining the parts of a split context"),
     "partial_cost": Parameter(1.0, 0.02, 20.0, "bytes of the parts' outputs, written and read, against HBM"),
 }
-#: Width of a query and key, and of a value, that an absorbed kernel walks: a latent of 512 and a rotary key of 64
-#: (DeepSeek-V2 and -V3, Kimi K2).
+#: Widths of key and value in an absorbed kernel, for a latent of 512 and a rotary key of 64 (DeepSeek-V2 and -V3, Kimi
+#: K2).
 ABSORBED = (576.0, 512.0)
-#: Parts of a context: fine, for kernels over latents balance a few long sequences over all units.
+#: Numbers of parts of a context. They are close together, because kernels over latents balance a few long sequences
+#: over all units.
 SPLITS = np.array(
     [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0, 14.0, 16.0, 18.0, 20.0, 24.0, 28.0, 32.0, 37.0, 42.0,
      48.0, 56.0, 64.0, 74.0, 96.0, 128.0, 148.0]
 )  # fmt: skip
-#: Keys of a part at least.
+#: Least keys of a part.
 LEAST_PART = 64.0
 
 
@@ -90,7 +90,7 @@ def decode_seconds(
     *,
     block_rows: float = 64.0,
 ) -> Any:
-    """Seconds of one call, before any range: floats, or arrays of shape (rows,)."""
+    """Seconds of one call, without a range: a float, or an array of shape (rows,)."""
     p = parameters
     s = SPLITS.reshape(-1, 1) if np.ndim(batch) else SPLITS
     rows = heads * queries
@@ -133,16 +133,18 @@ def prefill_seconds(
     form: str = "expanded",
     block_rows: float = 128.0,
 ) -> Any:
-    """Seconds of one causal call; widths are those of the expanded form.
+    """Seconds of one causal call, without a range: a float, or an array of shape (rows,).
 
     Parameters
     ----------
     q_len, kv_len
-        Query and context tokens: as other columns, or tuples of floats, one for each piece of the call.
+        Query and context tokens: numbers or arrays like other columns, or tuples of floats, one for each segment.
+    key_dim, value_dim
+        Widths of a head's key and value in the expanded form.
     form
-        ``expanded``: a key and a value a head; ``absorbed``: all heads over the latents.
+        ``expanded``: keys and values per head; ``absorbed``: all heads over the latents.
     block_rows
-        Queries a block; absorbed, of all heads together.
+        Queries a block; in the absorbed form, query rows of all heads together.
     """
     p = parameters
     absorbed = form == "absorbed"
@@ -197,5 +199,5 @@ def absorb_seconds(
     bytes_b: float,
     **switches: Any,
 ) -> Any:
-    """Seconds of one call of ``heads`` products [tokens, k]·[k, n]: floats, or arrays of shape (rows,)."""
+    """Seconds of one call of ``heads`` products [tokens, k]·[k, n]: a float, or an array of shape (rows,)."""
     return gemm.seconds(limits, parameters, tokens, n, k, heads, bytes_a, bytes_b, **switches)

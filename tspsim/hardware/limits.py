@@ -1,4 +1,4 @@
-"""The few numbers of a device that the kernel models read, and what the models share."""
+"""Limits of a device that kernel models read, estimates, and numeric helpers of the models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
-    """A device as one kernel sees it."""
+    """Limits of a device for one kernel."""
 
     #: Dense FLOP/s of the kernel's operand type.
     peak: float
@@ -23,43 +23,42 @@ class DeviceLimits:
     hbm: float
     #: Streaming multiprocessors (NVIDIA) or compute units (AMD).
     compute_units: float
-    #: Bytes of the last cache that all compute units share.
+    #: Bytes of the last-level cache that all compute units share.
     l2: float
-    #: Compute units that the peak was shared by when kernels were measured: one does peak / peak_units, however many
-    #: there are.
+    #: Compute units of the device on which kernels were measured: one unit's peak is peak / peak_units.
     peak_units: float
 
 
 class Estimate(NamedTuple):
-    """Seconds, and the range that 90 % of measurements are expected in; floats, or arrays of one shape."""
+    """Predicted seconds, and the range that holds 90 % of measured times; floats, or arrays of one shape."""
 
     seconds: Any
     low: Any
     high: Any
 
     def widened(self, width: float) -> Estimate:
-        """The same with a further half width, in log time, in its range; squares add."""
+        """The estimate with its range wider by a half width in log time; squares add."""
         wider = (np.exp(np.hypot(np.log(bound / self.seconds), width)) for bound in (self.low, self.high))
         below, above = wider
         return Estimate(self.seconds, self.seconds / below, self.seconds * above)
 
 
 class Parameter(NamedTuple):
-    """One fitted number of a kernel model: where a fit starts, its bounds, and what it means."""
+    """A fitted parameter: start of the fit, bounds, and in a kernel model its meaning."""
 
     default: float
     low: float
     high: float
-    meaning: str
+    meaning: str = ""
 
 
 def cost_of_p_norm(a: Any, b: Any, p: float) -> Any:
-    """(aᵖ + bᵖ)^(1/p), scaled by the larger term so that no power under- or overflows."""
+    """(aᵖ + bᵖ)^(1/p), scaled by the larger term against under- and overflow."""
     large = maximum(a, b)
     return large * (1.0 + (minimum(a, b) / large) ** p) ** (1.0 / p)
 
 
-# On two plain floats Python is ten times as fast as NumPy, and single calls are many.
+# For single floats Python is ten times as fast as NumPy.
 
 
 def maximum(a: Any, b: Any) -> Any:
@@ -87,7 +86,7 @@ def floor(a: Any) -> Any:
 
 
 def between(x: Any, knots: tuple[float, ...], values: tuple[float, ...]) -> Any:
-    """Straight lines through (knot, value), flat outside; a number or an array."""
+    """Linear interpolation between (knot, value), constant outside; a number or an array."""
     if not isinstance(x, float):
         return np.interp(x, knots, values)
     i = bisect_left(knots, x)

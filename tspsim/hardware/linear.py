@@ -1,21 +1,20 @@
-"""What linear attention costs on one device: the recurrence over a state a head, and the short convolution before it.
+"""Time of linear attention: the recurrence over a state per head, and the short convolution before it.
 
-A prompt is advanced in chunks, one after the other, whose products keep the matrix units busy (Yang et al. 2024,
-arXiv:2412.06464, §3.3); in decoding every token is a chunk of its own. For b sequences of t tokens together, the
-longest of q, and H heads of values:
+Prefill runs a prompt's chunks one after the other, as matrix products (Yang et al. 2024, arXiv:2412.06464, §3.3); in
+decode every token is a chunk. For b sequences with t tokens together and q tokens in the longest, and H value heads:
 
     chain  = chunk_us · max(ceil(q / chunk), max(b, t / chunk) · H / compute units)      chunk: 64 tokens, or 1
-    states = (b + w) · H · k_dim · v_dim · bytes_state / (HBM · state_efficiency)      w written: b, or t of drafts
-    tokens = large(2 · t · H · (k_dim + v_dim) · bytes) / (HBM · token_efficiency)       what chunks make included
+    states = (b + w) · H · k_dim · v_dim · bytes_state / (HBM · state_efficiency)      w states written: b; verify: t
+    tokens = large(2 · t · H · (k_dim + v_dim) · bytes) / (HBM · token_efficiency)       all passes of the chunks
     time   = launch + first · (1 − e^(−(q−1)/16)) + (chainᵖ + (states + tokens)ᵖ)^(1/p)
 
-and of the convolution over C channels, whose blocks hold one channel of a sequence or many:
+and for the convolution over C channels:
 
     blocks = b · C · channel_ns;   moved = large((2·t + 2·b·(width−1)) · C · bytes) / (HBM · hbm_efficiency)
     time   = launch + first · (1 − e^(−(q−1)/8)) + (blocksᵖ + movedᵖ)^(1/p)
 
-``large`` is what a byte costs more once a call outgrows the caches: · (1 + large_cost · x⁴/(1+x⁴)), x = bytes /
-large_megabytes. Never less than the compulsory bytes over HBM, nor the FLOPs over the peak.
+``large`` is the cost of bytes beyond the caches: bytes · (1 + large_cost · x⁴/(1+x⁴)), x = bytes / large_megabytes.
+Times are at least compulsory bytes / HBM and FLOPs / peak.
 """
 
 from __future__ import annotations
@@ -50,15 +49,15 @@ CONVOLUTION_PARAMETERS: dict[str, Parameter] = {
     "overlap_power": Parameter(1.5, 1.0, 20.0, "p: 1 adds blocks and memory, ∞ hides the shorter one"),
     **_LARGE,
 }
-#: Taps of the convolution in every model that has one.
+#: Taps of the convolution in every known model.
 WIDTH = 4.0
-#: Tokens over which a chunk's products grow from a single row to a whole tile.
+#: Tokens over which ``first_us`` grows to its full value, in the recurrence and in the convolution.
 RAMP = 16.0
 CONVOLUTION_RAMP = 8.0
 
 
 def large(size: Any, parameters: Mapping[str, float]) -> Any:
-    """Bytes as they cost, dearer where they outgrow the caches."""
+    """Bytes weighted by their cost, which is higher beyond the caches."""
     x4 = minimum(size / (parameters["large_megabytes"] * 1e6), 1e6) ** 4
     return size * (1.0 + parameters["large_cost"] * x4 / (1.0 + x4))
 
@@ -76,13 +75,15 @@ def scan(
     bytes_token: float,
     bytes_state: float,
     *,
-    besides: Any = 0.0,
+    extra_states: Any = 0.0,
     chunk: float = 64.0,
 ) -> Any:
-    """Seconds of one call, before any range: floats, or arrays of shape (rows,); ``besides``: states that are written
-    beyond one a sequence."""
+    """Seconds of one call, without a range: a float, or an array of shape (rows,).
+
+    ``extra_states`` are states written beyond one a sequence (verify steps).
+    """
     p = parameters
-    states = (2.0 * sequences + besides) * v_heads * k_dim * v_dim * bytes_state
+    states = (2.0 * sequences + extra_states) * v_heads * k_dim * v_dim * bytes_state
     waves = maximum(sequences, tokens / chunk) * v_heads / limits.compute_units
     chain = p["chunk_us"] * 1e-6 * maximum(ceil(longest / chunk), waves)
     passes = large(2.0 * tokens * v_heads * (k_dim + v_dim) * bytes_token, p)
@@ -104,7 +105,7 @@ def convolution(
     bytes_token: float,
     *_: float,
 ) -> Any:
-    """Seconds of one call, before any range: floats, or arrays of shape (rows,)."""
+    """Seconds of one call, without a range: a float, or an array of shape (rows,)."""
     p = parameters
     moved = (2.0 * tokens + 2.0 * sequences * (WIDTH - 1.0)) * channels * bytes_token
     blocks = sequences * channels * p["channel_ns"] * 1e-9
@@ -113,24 +114,24 @@ def convolution(
     return maximum(p["launch_us"] * 1e-6 + first + time, moved / limits.hbm)
 
 
-#: Most tokens a sequence that the kernels of decoding advance, drafts and one.
+#: Most tokens a sequence in the decode kernels: drafts + 1.
 MOST_STEPPED = 16
 #: Kernel family and shape of one call.
 Call = tuple[str, dict[str, float]]
 
 
 def scan_calls(scan: DeltaScan) -> list[list[Call]]:
-    """Prompts in chunks, and short queries token by token, or in chunks where that is faster: the ways there are of
-    each."""
+    """Candidates (family, shape) of each call of a recurrence: prompts in chunks; short queries token by token, or in
+    chunks."""
     heads = {"k_heads": scan.k_heads, "k_dim": scan.k_dim, "v_heads": scan.v_heads, "v_dim": scan.v_dim}
-    if scan.verifies:  # in chunks no state behind a token is written
+    if scan.verifies:  # the chunked kernel does not write the state after every token
         sizes = {"sequences": scan.sequences, "tokens": scan.tokens, "longest": max(q for q, _ in scan.rows)}
-        return [[(f"{scan.variant}_step", {**sizes, **heads, "besides": scan.written - scan.sequences})]]
+        return [[(f"{scan.variant}_step", {**sizes, **heads, "extra_states": scan.written - scan.sequences})]]
     return _calls(scan.rows, f"{scan.variant}_scan", f"{scan.variant}_step", heads)
 
 
 def convolution_calls(convolution: ShortConvolution) -> list[list[Call]]:
-    """The same of the convolution before it."""
+    """Candidates (family, shape) of each call of a convolution."""
     name = f"{convolution.variant}_convolution"
     return _calls(convolution.rows, name, f"{name}_step", {"channels": convolution.channels})
 

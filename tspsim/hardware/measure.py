@@ -2,11 +2,11 @@
 
     python -m tspsim.hardware.measure --gpu mi300x --out measurements
 
-writes ``kernels/gemm.csv``, ``kernels/attention_prefill.csv`` and ``kernels/memory_bound.csv`` (the layout
-of :mod:`tspsim.validation.kernel_tables`). It needs PyTorch built for CUDA or ROCm, and nothing else of this package
-needs it. Each call is captured into a graph (so that no launch from Python is timed) over buffers that
-rotate through more than the last cache (so that inputs come from HBM), replayed until a tenth of a second
-has passed, and its median taken. Data is random: a power-limited device runs zeros faster than numbers.
+writes ``kernels/gemm.csv``, ``kernels/attention_prefill.csv`` and ``kernels/memory_bound.csv`` in the layout of
+:mod:`tspsim.validation.kernel_tables`. It needs PyTorch built for CUDA or ROCm; no other module of this package does.
+Calls are captured into a CUDA graph, so that no launch from Python is timed. Their buffers together exceed the last
+cache, so that inputs come from HBM. The graph is replayed for a tenth of a second, and the median is written. Data is
+random, because a power-limited device multiplies zeros faster than numbers.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def seconds_of(torch: Any, calls: list[Callable[[], object]]) -> float:
 
 
 def copies(size_bytes: float) -> int:
-    """How many sets of buffers of one call rotate: enough to be cold, few enough to fit."""
+    """Sets of buffers that rotate: enough to exceed the caches, few enough to fit in memory."""
     return int(min(64, max(2, -(-COLD_BYTES // max(1, int(size_bytes))))))
 
 
 def gemm_rows(torch: Any, device: str) -> Iterator[Row]:
-    """bf16, and fp8 where this PyTorch and GPU have a scaled product."""
+    """Rows of products in bf16, and in fp8 if this PyTorch and GPU have a scaled product."""
     for dtype in ("bf16", "fp8"):
         for m in GEMM_M:
             for n, k in GEMM_NK:
@@ -105,7 +105,7 @@ def _architecture(torch: Any) -> str:
 
 
 def attention_rows(torch: Any, device: str) -> Iterator[Row]:
-    """Scaled dot product attention forward, and the backward alone as the difference of both passes."""
+    """Rows of scaled dot product attention: the forward, and the backward as both passes less the forward."""
     function = torch.nn.functional.scaled_dot_product_attention
     for batch, q_len, kv_len, heads, kv_heads, head_dim in ATTENTION:
         causal = q_len == kv_len
@@ -136,7 +136,7 @@ def attention_rows(torch: Any, device: str) -> Iterator[Row]:
 
 
 def memory_rows(torch: Any, device: str) -> Iterator[Row]:
-    """One fused kernel each, by ``torch.compile`` where the op is more than one kernel in PyTorch."""
+    """Rows of memory-bound ops, one fused kernel each; ``torch.compile`` fuses ops of several PyTorch kernels."""
     functional = torch.nn.functional
     rmsnorm = torch.compile(lambda x: functional.rms_norm(x, x.shape[-1:]), dynamic=False)
     swiglu = torch.compile(lambda x, y: functional.silu(x) * y, dynamic=False)
@@ -164,7 +164,7 @@ def memory_rows(torch: Any, device: str) -> Iterator[Row]:
 
 
 def write_table(path: Path, gpu: str, library: str, rows: Iterable[Row]) -> int:
-    """Write rows as a table of the common layout; returns how many. A table without rows is not written."""
+    """Write rows as a CSV table and return their number; without rows no file is written."""
     written = [{"gpu": gpu, **row, "library": library, "source": "own measurement"} for row in rows]
     if written:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def write_table(path: Path, gpu: str, library: str, rows: Iterable[Row]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tspsim.hardware.measure", description="Measure this GPU.")
     parser.add_argument("--gpu", required=True, help="catalog name to file the rows under, such as h200")
     parser.add_argument("--out", type=Path, required=True, help="folder for the tables")

@@ -1,4 +1,4 @@
-"""Devices of several kinds in one machine: what of them all share, as one device that stands for the machine."""
+"""Machines with several kinds of devices, as one device with their common memory, price and power."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from .device import Device
 
 
 def standing_for(device: Device, others: Sequence[tuple[Device, float]], dtype: str) -> Device:
-    """The fastest device of a machine as it is there: the memory of the smallest, the mean price and power.
+    """One device that represents a machine: the fastest one, with the least memory and the mean price and power.
 
     Parameters
     ----------
     others
-        Further devices, each with its share of the machine's GPUs; the rest are ``device``.
+        Further devices and the share of the machine's GPUs that each is; the rest are ``device``.
     dtype
-        Of the matrix products of a step.
+        Type of a step's matrix products.
 
     Raises
     ------
     InputError
-        One of them has no such products, or more FLOP/s of them, or more bytes/s of memory, than ``device``.
+        One of ``others`` does not multiply the type, or has more FLOP/s of it or more bytes/s of HBM than ``device``.
     """
     for other, _ in others:
         faster = other.peak_of(dtype) > device.peak_of(dtype)

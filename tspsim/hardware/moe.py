@@ -1,26 +1,25 @@
-"""What the routed experts of one mixture-of-experts layer cost on one device (both products and what is between).
+"""Time of the fused MoE kernels of one rank's routed experts: both products, and what lies between them.
 
-Of ``tokens`` tokens that choose ``topk`` experts each, A = ``pairs`` choices fall on D = ``touched`` of this rank's E
-experts of ``ffn`` columns. Two products: [A, hidden] · [hidden, c·ffn] (c = 2 with a gate, else 1) and
-[A, ffn] · [ffn, hidden]. For each, with N columns and K deep::
+``tokens`` tokens choose ``topk`` experts each; A = ``pairs`` of the choices fall on D = ``touched`` of this rank's E
+experts of ``ffn`` columns. There are two products: [A, hidden] · [hidden, c·ffn] (c = 2 with a gate, else 1) and
+[A, ffn] · [ffn, hidden]. For each, with N columns and depth K::
 
-    blocks  = max(D, A/r + ½ min(D, A/r))      tiles of r rows that A fill over D experts, half of the last one empty
+    blocks  = max(D, A/r + ½ min(D, A/r))      tiles of r rows for A rows over D experts, the last one half empty
     wave    = max(1, blocks · ceil(N/128) / units)
     compute = wave · 2 · (r + half_rate_rows) · 128 · (K + depth) · units / (peak · efficiency)
     weights = D · N · K · bytes_w / stream,   stream = HBM · hbm_efficiency
     alone   = max(1, D · ceil(N/128) / units) · 128 · K · bytes_w · units / (stream · unit_load)
     product = (compute² + max(weights, alone)²)^½
 
-    remote  = tokens · topk − A choices of other ranks' experts; none where ``elsewhere`` is 0: tokens were sent here
-              for the experts that they chose here
+    remote  = tokens · topk − A choices of other ranks' experts; 0 if ``elsewhere`` is 0: dispatched tokens have none
     rows    = A + remote_share · remote
     moved   = tokens · hidden · (4 + bytes_a) + rows · (hidden · (bytes_a + 4) + ffn · (2c + bytes_a))
     time    = launch + expert_us · E + sort_us · log2(1 + tokens)
             + min over r of the two products + moved / (HBM · activation_efficiency)
 
-``alone``: few experts, or narrow ones, do not occupy all units, and one pulls ``unit_load`` times its share of the
-bandwidth at most. ``moved``: tokens quantised and summed, and the rows of both products written and read between
-kernels. Never less than FLOPs over the peak, or weights of the touched experts over the HBM bandwidth.
+``alone``: few or narrow experts do not occupy all units, and a unit loads at most ``unit_load`` times its share of the
+bandwidth. ``moved``: tokens are quantised and summed, and the rows of both products are written and read between
+kernels. Time is at least FLOPs / peak, and weights of the touched experts / HBM bandwidth.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ ROWS = np.array([8.0, 16.0, 32.0, 64.0, 128.0, 256.0])
 
 
 def touched_by(pairs: Any, experts: Any, least: Any = 0.0) -> Any:
-    """Distinct experts of a rank that random choices touch, E·(1 − (1 − 1/E)^pairs), and not less than ``least``."""
+    """Expected distinct experts of a rank under random choices, E·(1 − (1 − 1/E)^pairs), at least ``least``."""
     random = experts * -np.expm1(pairs * np.log1p(-1.0 / np.maximum(experts, 1.0 + 1e-9)))
     return np.maximum(random, least)
 
@@ -71,7 +70,7 @@ def seconds(
     bytes_w: float,
     elsewhere: Any = 1.0,
 ) -> Any:
-    """Seconds of one call, before any range: floats, or arrays of shape (rows,)."""
+    """Seconds of one call, without a range: a float, or an array of shape (rows,)."""
     p = parameters
     r = ROWS.reshape(-1, 1) if np.ndim(tokens) else ROWS
     sides = 1.0 + gated

@@ -1,8 +1,8 @@
-"""What softmax(Q·Kᵀ)·V costs when many queries attend at once, forward or backward.
+"""Time of attention with many queries, softmax(Q·Kᵀ)·V, forward or backward.
 
-FlashAttention's shape (Dao 2023, arXiv:2307.08691; Shah et al. 2024, arXiv:2407.08608): in the forward one
-thread block takes ``block_rows`` queries of one head and walks the keys and values it may see,
-``BLOCK_COLUMNS`` at a time; in the backward one takes as many keys and walks the queries that see them.
+The model is FlashAttention's grid (Dao 2023, arXiv:2307.08691; Shah et al. 2024, arXiv:2407.08608). In the forward a
+thread block takes ``block_rows`` queries of a head and walks the keys and values that they see, ``BLOCK_COLUMNS`` at a
+time. In the backward a block takes as many keys and walks the queries that see them.
 
     c       = ceil(q / r) blocks of r = block_rows a head (packed: r counts the query heads of one KV head)
     T       = batch · heads · c blocks;  causal block i walks kv − max(0, i·r − masked_keys) keys
@@ -13,17 +13,16 @@ thread block takes ``block_rows`` queries of one head and walks the keys and val
     memory  = (Q + out + K + V) / (HBM · hbm_efficiency)
     time    = launch + (compute^p + memory^p)^(1/p) + prologue
 
-with two products forward and five backward (q and kv change places, and block i walks q − max(0, i·r −
-masked_keys − (kv − q)) queries). ``masked_keys`` are those that a block waits for although nobody needs them:
-causal calls of short sequences by Triton and by AITER's grouped backward take as long as full ones. ``rate``
-is peak · efficiency · (factor of the head width), less a share ``crowding`` when every unit is busy (power).
-The prologue is rope and the cache write that serving libraries time together with the kernel: Q, K, V read
-and written once more. Never less than FLOPs / peak or bytes / HBM. Block sums are exact, so time does not
-fall when q, kv, batch or heads grow.
+There are two products forward and five backward. In the backward q and kv are exchanged, and block i walks q − max(0,
+i·r − masked_keys − (kv − q)) queries. ``masked_keys`` are keys under the mask that a block computes anyway: causal
+calls of short sequences by Triton and by AITER's grouped backward take as long as full ones. ``rate`` is peak ·
+efficiency · (factor of the head width), less a share ``crowding`` when every unit is busy (power). The prologue is rope
+and cache write, which serving libraries time together with the kernel: Q, K and V are read and written once more. Time
+is at least FLOPs / peak and bytes / HBM. Block sums are exact, so time does not fall when q, kv, batch or heads grow.
 
-Blocks of unequal length are a list schedule: it ends between max(longest, work / units) and work / units +
-longest (Graham 1969, SIAM J. Appl. Math. 17, §2), so ``imbalance`` is at most one; and when every block has a
-unit of its own (T ≤ units) the longest block is all there is to wait for.
+Blocks of unequal length are a list schedule. It ends between max(longest, work / units) and work / units + longest
+(Graham 1969, SIAM J. Appl. Math. 17, §2), so ``imbalance`` is at most 1. If every block has a unit of its own (T ≤
+units), the schedule takes as long as the longest block.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ PARAMETERS: dict[str, Parameter] = {
     "block_us": Parameter(1.0, 0.005, 40.0, "start and end of one block"),
     "hbm_efficiency": Parameter(0.8, 0.05, 1.0, "share of the HBM bandwidth"),
     "overlap_power": Parameter(2.0, 1.0, 20.0, "p: 1 adds compute and memory, ∞ hides the shorter one"),
-    "imbalance": Parameter(0.5, 0.01, 1.0, "share of the longest block that a causal grid ends with"),
+    "imbalance": Parameter(0.5, 0.01, 1.0, "tail of a causal grid, as a share of its longest block"),
     "wave_blend": Parameter(0.6, 0.001, 1.0, "0: whole waves, 1: blended waves (without a causal mask)"),
     "crowding": Parameter(0.05, 0.001, 0.6, "share of the rate lost when every unit is busy"),
     "width_64": Parameter(0.75, 0.2, 1.5, "rate at head_dim 64 against 128"),
@@ -52,7 +51,7 @@ PARAMETERS: dict[str, Parameter] = {
     "full_mask": Parameter(1.0, 0.7, 1.4, "rate without a causal mask, against with one"),
     "masked_64": Parameter(1.0, 0.3, 1.5, "rate at head_dim 64 with a causal mask, against without one"),
     "grouped": Parameter(1.0, 0.2, 1.0, "rate with fewer key than query heads"),
-    "masked_keys": Parameter(32.0, 0.0, 30000.0, "masked keys that a causal block waits for nevertheless"),
+    "masked_keys": Parameter(32.0, 0.0, 30000.0, "masked keys that a causal block computes anyway"),
     "rope": Parameter(0.0, 0.0, 8.0, "HBM share of reading and writing Q before the kernel; 0: not timed with it"),
     "token_ns": Parameter(0.0, 0.0, 50.0, "every token of the cache write"),
     "cache_write": Parameter(0.0, 0.0, 8.0, "HBM share of reading K, V and writing the cache; 0: not timed with it"),
@@ -82,18 +81,18 @@ def seconds(
     block_rows: float = 128.0,
     packed: bool = False,
 ) -> Any:
-    """Seconds of one call.
+    """Seconds of one call, without a range: a float, or an array of shape (rows,).
 
     Parameters
     ----------
     q_len, kv_len
-        Query and context tokens: as other columns, or tuples of floats, one for each piece of the call.
+        Query and context tokens: numbers or arrays like other columns, or tuples of floats, one for each segment.
     backward
-        The backward alone: five products, and 2.5 times the bytes.
+        The backward without the forward: five products, and 2.5 times the bytes.
     block_rows
         Queries a block; in the backward, keys.
     packed
-        The query heads of one KV head share blocks, which helps when queries are few.
+        The query heads of one KV head share blocks, for calls of few queries.
     """
     p = parameters
     masked = causal * 1.0
@@ -149,14 +148,14 @@ def seconds(
 
 
 def skipped(count: Any, rows: Any, kept: Any) -> Any:
-    """What the causal mask saves ``count`` blocks of ``rows``: block i saves max(0, i·rows − kept)."""
+    """Keys that ``count`` blocks of ``rows`` queries skip under a causal mask: Σ_i max(0, i·rows − kept)."""
     without = minimum(floor(kept / rows), count - 1.0)
     saving = count - 1.0 - without
     return saving * (rows * (count + without) / 2.0 - kept)
 
 
 def _width_factor(p: Mapping[str, float], head_dim: Any) -> Any:
-    """Rate against head_dim 128, straight between the widths that were measured."""
+    """Rate relative to head_dim 128, linear between the measured widths."""
     if isinstance(head_dim, float) and head_dim == _WIDTHS[1]:
         return 1.0
     factors = (p["width_64"], 1.0, p["width_192"], p["width_256"], p["width_512"])

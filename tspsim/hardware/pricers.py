@@ -1,15 +1,14 @@
-"""What an operator costs inside a step: a table from its class to the function that prices it.
+"""Time of an operator inside a step: the table from its class to its pricer, and the clock of a step.
 
-:mod:`tspsim.hardware.prices` registers those of this package. Other packages register theirs, for their own operators
+:mod:`tspsim.hardware.prices` registers the pricers of this package. Other packages register theirs, for their operators
 or in place of these, in a module that they name under the entry point group :data:`ENTRY_POINTS`::
 
     @pricer(MyKernel)
     def price(device: Device, kernel: MyKernel) -> Estimate:
         return device.memory_bound(kernel.hbm_bytes)
 
-Isolated kernels become operators of a step by the numbers of a device file's ``sustained``: clocks, starts of further
-parts, and how calls settle. Only what the matrix units decide runs at their clock; waiting for HBM takes as long at
-any.
+The numbers of a device file's ``sustained`` turn isolated kernels into operators of a step: clocks, launches of further
+products, and how calls settle. Only the share of a kernel that the matrix units decide depends on their clock.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from .limits import Estimate
 if TYPE_CHECKING:
     from .specification import InSteps, Sustained
 
-#: What a product takes as long as: its arithmetic, the bytes of its weights, or those of its rows.
+#: Bound of a product: arithmetic, bytes of its weights (``bytes``), or bytes of its activation rows (``rows``).
 Bound = Literal["bytes", "rows", "arithmetic"]
 Priced = TypeVar("Priced", bound=Operator)
-#: Of a :class:`~tspsim.hardware.Device` (which asks this table, and so is unknown to it) and an operator.
+#: (device, operator) → time; the device's type is Any, because :class:`~tspsim.hardware.Device` imports this module.
 Pricer = Callable[[Any, Priced], Estimate]
 
 #: Modules that register pricers when they are imported.
@@ -39,7 +38,7 @@ PRICERS: dict[type[Operator], Pricer[Any]] = {}
 
 
 def pricer(*classes: type[Priced]) -> Callable[[Pricer[Priced]], Pricer[Priced]]:
-    """Register a function as what prices operators of these very classes."""
+    """Decorator that registers a function as the pricer of these classes, without their subclasses."""
 
     def register(function: Pricer[Priced]) -> Pricer[Priced]:
         PRICERS.update(dict.fromkeys(classes, function))
@@ -49,12 +48,12 @@ def pricer(*classes: type[Priced]) -> Callable[[Pricer[Priced]], Pricer[Priced]]
 
 
 def price(device: Any, operator: Operator) -> Estimate:
-    """What an operator costs inside a step.
+    """Time of an operator inside a step.
 
     Raises
     ------
     TspsimError
-        Nobody registered a pricer for its class.
+        No pricer is registered for its class.
     """
     load_entry_points()
     pricer = PRICERS.get(type(operator))
@@ -73,7 +72,7 @@ def price(device: Any, operator: Operator) -> Estimate:
 
 
 def in_steps(device: Any, operator: Operator) -> InSteps | None:
-    """What steps that were measured whole on a device taught of an operator; None where nothing."""
+    """Correction of an operator by profiles of whole steps on the device; None: none."""
     measured = getattr(getattr(device, "spec", None), "in_steps", ())
     if not measured:
         return None
@@ -82,10 +81,10 @@ def in_steps(device: Any, operator: Operator) -> InSteps | None:
 
 
 def bound_of(device: Any, operator: Operator) -> Bound:
-    """Whether the bytes of an operator take longer than its arithmetic at what the device has of both, and whose bytes:
-    a router's product streams rows through few tiles, one that decodes streams weights through many."""
+    """Bound of an operator at the device's peak and bandwidth: ``arithmetic``, or bytes, mostly of weights (``bytes``,
+    as in decode) or of activation rows (``rows``, as in a router)."""
     peaks = device.peak_flops_per_s
-    # What a device widens before it multiplies runs on its units of 16 bits.
+    # Types that the device widens before multiplication run on its 16-bit units.
     peak = peaks.get(operator.dtype) or peaks.get("bf16")
     arithmetic = operator.flops / peak if peak else 0.0
     if operator.hbm_bytes / device.hbm_bytes_per_s < arithmetic:
@@ -101,19 +100,19 @@ def load_entry_points() -> None:
 
 # --- isolated kernels inside a step ---------------------------------------------------------------------------
 
-#: How suddenly calls settle with their length: own attention kernels of 13 ms run at 97 % of the rate of those of
-#: 6 ms, those of 15 ms at 88 %.
+#: Power of the transition from cool to settled clocks with a call's length. Measured: attention kernels of 13 ms run at
+#: 97 % of the rate of those of 6 ms, those of 15 ms at 88 %.
 SETTLING_POWER = 8.0
 
 
 def at_clock(isolated: Estimate, matrix_share: Any, rate: float) -> Estimate:
-    """An isolated kernel where the matrix units run at ``rate`` of what it was measured at."""
+    """Time of an isolated kernel with the matrix units at ``rate`` times the clock at which it was measured."""
     factor = 1.0 + matrix_share * (1.0 / rate - 1.0)
     return Estimate(isolated.seconds * factor, isolated.low * factor, isolated.high * factor)
 
 
 def with_parts(product: Estimate, parts: int, sustained: Sustained) -> Estimate:
-    """A product at its clock: the start of its further parts, and the clock's own range."""
+    """A grouped product with the launches of its ``parts`` − 1 further products, and with the range of the clock."""
     seconds, low, high = product
     if sustained.spread is not None:
         clock = math.log(sustained.spread.value)
@@ -124,7 +123,7 @@ def with_parts(product: Estimate, parts: int, sustained: Sustained) -> Estimate:
 
 
 def burst(sustained: Sustained) -> float:
-    """Rate of a short step on a cool device against the isolated kernels."""
+    """Rate of a short step on a cool device over that of isolated kernels."""
     return sustained.burst.value if sustained.burst else 1.0
 
 

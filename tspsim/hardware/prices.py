@@ -1,4 +1,4 @@
-"""What each class of operators costs inside a step: its kernel family, at the clock of a step."""
+"""Pricers of this package's operators: the time of each inside a step, from its kernel family."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 from tspsim.operators import (
     AbsorbProduct,
     Attention,
-    BestOf,
     ChoiceKernels,
     Computes,
     DecodeAttention,
@@ -27,6 +26,7 @@ from tspsim.operators import (
     Part,
     ShortConvolution,
     SparseAttention,
+    TopK,
     element_bytes,
     widened_to,
 )
@@ -37,42 +37,42 @@ from .kernels import OTHER_TYPE, Kernel
 from .limits import Estimate, FloatArray
 from .pricers import bound_of, price, pricer
 
-NOTHING = Estimate(0.0, 0.0, 0.0)
+FREE = Estimate(0.0, 0.0, 0.0)
 
-#: Seconds a token that PyTorch's ``topk`` takes to find the best of some hundred scores, a block of threads a token:
-#: sgl-project/sglang#13374 times sigmoid, ``topk`` of 384 and a gather, compiled, on up to 40,000 tokens: 19.2 ns a
-#: token, of which 1.7 are the bytes of the others. NVIDIA/Megatron-LM#6456 has 15.9 ns of 128, DeepSeek's public
-#: profile 16.3 of 256. Multiprocessors of such a device.
+#: Seconds a token of PyTorch's ``topk`` among some hundred scores (one thread block a token), and multiprocessors of
+#: the measured device. sgl-project/sglang#13374 times sigmoid, ``topk`` of 384 and a gather, compiled, on up to 40,000
+#: tokens: 19.2 ns a token, of which 1.7 are the bytes of the others. NVIDIA/Megatron-LM#6456 has 15.9 ns for 128
+#: scores, DeepSeek's public profile 16.3 ns for 256.
 SEARCH_S, SEARCH_UNITS = 17.5e-9, 132
 
 
 @pricer(Gemm, GroupedGemm)
 def products(device: Device, product: Gemm) -> Estimate:
-    """At the clock of a step, with quantising A exactly where the operator asks for it, by a kernel of its own.
+    """Time of a product at the clock of a step, and of the kernel that quantises A if the operator needs one.
 
-    The product and the cast are priced apart on every device, whatever its tables time together
-    (:meth:`.device.Device.product_alone`). A narrower type is never slower than a wider one: a kernel of wider
-    operands that reads these weights is there for every shape.
+    Product and cast are priced separately on every device, whatever its tables time together
+    (:meth:`.device.Device.product_without_cast`). A narrow type is never slower than a wider one, because a kernel of
+    wider operands can read the same weights.
     """
     wider = widened_to(product.dtype) if product.weight_dtype is None else ()
     candidates = (product, *(replace(product, dtype=dtype) for dtype in wider if dtype in device.peak_flops_per_s))
-    alone = min(_product_alone(device, candidate) for candidate in candidates)
+    alone = min(_product_without_cast(device, candidate) for candidate in candidates)
     if element_bytes(product.dtype) < element_bytes("bf16"):
         alone = Estimate(*(a + b for a, b in zip(alone, cast_of(device, product), strict=True)))
     return alone
 
 
 def cast_of(device: Device, product: Gemm) -> Estimate:
-    """What writing A in a narrow type costs at a product: a kernel that reads bf16, nothing where it comes so.
+    """Time to cast A from bf16 to a product's narrow type; zero if the kernel before or another operator writes it so.
 
-    Both gradients read what they are made of across: a gradient that is cast is written in both orientations, one that
-    came so is read and written once more, and the forward's input a second time for the weights' gradient (Transformer
-    Engine, cast_transpose; block formats scale along the other side besides). It starts as the fastest measured cast of
-    the device does.
+    Both gradients read their operands transposed. So a cast gradient is written in both orientations, one that comes in
+    the narrow type is read and written once more, and the forward input is written a second time for the weight
+    gradient (Transformer Engine, cast_transpose; block formats also need scales along the other side). The launch is
+    that of the device's fastest measured cast.
     """
     element = element_bytes(product.dtype)
     if element >= element_bytes("bf16") or product.cast_apart:
-        return NOTHING
+        return FREE
     rows = product.batch * product.m
     wide, across = element_bytes("bf16") + element, element_bytes("bf16") + 2.0 * element
 
@@ -83,34 +83,34 @@ def cast_of(device: Device, product: Gemm) -> Estimate:
     if product.computes is Computes.WEIGHT_GRADIENT and product.quantised:
         return Estimate(*(max(0.0, a - b) for a, b in zip(moved(across), moved(wide), strict=True)))
     if product.quantised:
-        return moved(2.0 * element) if product.computes is Computes.INPUT_GRADIENT else NOTHING
+        return moved(2.0 * element) if product.computes is Computes.INPUT_GRADIENT else FREE
     return moved(across if product.computes is Computes.INPUT_GRADIENT else wide)
 
 
-def _product_alone(device: Device, product: Gemm) -> Estimate:
-    """A product that finds A in its type.
+def _product_without_cast(device: Device, product: Gemm) -> Estimate:
+    """Time of a product whose A is already in its type.
 
-    Several products of one call are the grouped kernel's where it was measured on this device in their type.
+    Several products in one call use the grouped kernel if it was measured on this device in their type.
     """
     spec = device.spec
     measured = any(fit.family == "grouped_gemm" and fit.dtype == product.dtype for fit in spec.kernels)
-    kernel = device.product_alone("grouped_gemm" if product.batch > 1 and measured else "gemm", product.dtype)
+    kernel = device.product_without_cast("grouped_gemm" if product.batch > 1 and measured else "gemm", product.dtype)
     shape = {"m": product.m, "n": product.n, "k": product.k, "batch": product.batch}
     alone = device.isolated(kernel, product.weight_dtype, **shape)
     if product.weight_dtype is not None:
-        alone = alone.widened(OTHER_TYPE)  # nobody measured what widening the weights takes
+        alone = alone.widened(OTHER_TYPE)  # the time to widen weights was not measured
     alone = pricers.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)
     conflict = spec.channel_conflict
     if conflict is None or bound_of(device, product) != "bytes":
         return alone
     row_bytes = product.k * element_bytes(product.weight_dtype or product.dtype)
-    if not conflict.spares(row_bytes):
+    if not conflict.spreads(row_bytes):
         return alone
     return Estimate(*(time_s / conflict.value for time_s in alone))
 
 
 def _segments(device: Device, kernel: Kernel, attention: Attention | LatentPrefill, **widths: object) -> Estimate:
-    """All segments of a prefill in one call, at the clock of a step."""
+    """Time of all segments of a prefill in one call, at the clock of a step."""
     isolated = device.isolated(
         kernel,
         attention.kv_dtype,
@@ -123,13 +123,12 @@ def _segments(device: Device, kernel: Kernel, attention: Attention | LatentPrefi
     return device.at_clock(isolated, attention, kernel)
 
 
-def _behind_caches(
-    device: Device, family: str, attention: DecodeAttention | LatentDecode, **widths: object
-) -> Estimate:
-    """At the clock of a step. Sequences of unequal contexts cost what as many of their mean do, for bytes decide; but
-    never less than the longest of them would alone, so that one sequence more, which lowers the mean, is not faster.
+def _over_caches(device: Device, family: str, attention: DecodeAttention | LatentDecode, **widths: object) -> Estimate:
+    """Time of attention over caches, at the clock of a step.
 
-    No measured row has unequal contexts.
+    Unequal contexts are priced as equal ones of their mean length, because bytes decide. The price is at least that of
+    any number of the longest contexts, so that one sequence more, which lowers the mean, is never faster. No measured
+    row has unequal contexts.
     """
     kernel = device.kernel(family, attention.dtype, kv_dtype=device.read_as(family, attention.kv_dtype))
     call = {"heads": attention.heads, "queries": attention.queries, **widths}
@@ -140,39 +139,39 @@ def _behind_caches(
     lengths = sorted({context for context, _ in attention.rows}, reverse=True)
     if len(lengths) == 1:
         return device.at_clock(isolated(attention.batch, lengths[0]), attention, kernel)
-    held = Counter[int]()
+    sequences_of = Counter[int]()
     for context, sequences in attention.rows:
-        held[context] += sequences
-    counts = [held[context] for context in lengths]
+        sequences_of[context] += sequences
+    counts = [sequences_of[context] for context in lengths]
     alone = [replace(attention, rows=((context, 1),)) for context in lengths]
 
-    def of_the_longest(values: Iterable[float]) -> FloatArray:
+    def prefix_sums(values: Iterable[float]) -> FloatArray:
         """Sums over all sequences of the greatest length, those and one more, and so on: of equal ones more are never
         faster."""
         return np.cumsum(np.repeat(np.array(list(values), dtype=float), counts))[counts[0] - 1 :]
 
     batches = np.arange(float(counts[0]), attention.batch + 1.0)
-    times = device.shared_at_clock(
-        isolated(batches, of_the_longest(lengths) / batches),
+    times = device.shares_at_clock(
+        isolated(batches, prefix_sums(lengths) / batches),
         device.matrix_shares(
-            attention.dtype, of_the_longest(one.flops for one in alone), of_the_longest(one.hbm_bytes for one in alone)
+            attention.dtype, prefix_sums(one.flops for one in alone), prefix_sums(one.hbm_bytes for one in alone)
         ),
         kernel,
     )
-    most = int(np.argmax(times.seconds))
-    return Estimate(*(float(part[most]) for part in times))
+    slowest = int(np.argmax(times.seconds))
+    return Estimate(*(float(part[slowest]) for part in times))
 
 
 @pricer(Part)
 def part(device: Device, part: Part) -> Estimate:
-    """A share of the whole call."""
+    """1/``of`` of the whole call's time."""
     whole = price(device, part.whole)
     return Estimate(*(seconds / part.of for seconds in whole))
 
 
 @pricer(Attention)
 def attention(device: Device, attention: Attention) -> Estimate:
-    """Without what a step has operators of its own for."""
+    """Time of attention without rope and cache write, which are operators of their own."""
     alone = device.attention_alone(f"attention_{attention.direction}", attention.dtype, attention.kv_dtype)
     return _segments(
         device, alone, attention, kv_heads=attention.kv_heads, head_dim=attention.head_dim, causal=attention.causal
@@ -181,28 +180,28 @@ def attention(device: Device, attention: Attention) -> Estimate:
 
 @pricer(LatentPrefill)
 def latent_prefill(device: Device, attention: LatentPrefill) -> Estimate:
-    """Keys and values as wide as decompressed."""
+    """Time of attention with expanded keys and values."""
     kernel = device.kernel("latent_prefill", attention.dtype, kv_dtype=attention.kv_dtype)
     return _segments(device, kernel, attention, key_dim=attention.key_dim, value_dim=attention.value_dim)
 
 
 @pricer(DecodeAttention)
 def decode_attention(device: Device, attention: DecodeAttention) -> Estimate:
-    """Over keys and values of every head."""
+    """Time of attention over cached keys and values."""
     widths = {"kv_heads": attention.kv_heads, "head_dim": attention.head_dim}
-    return _behind_caches(device, "attention_decode", attention, **widths)
+    return _over_caches(device, "attention_decode", attention, **widths)
 
 
 @pricer(LatentDecode)
 def latent_decode(device: Device, attention: LatentDecode) -> Estimate:
-    """Over one latent of a token that all heads share."""
+    """Time of attention over cached latents."""
     widths = {"latent_dim": attention.latent_dim, "rope_dim": attention.rope_dim}
-    return _behind_caches(device, "latent_decode", attention, **widths)
+    return _over_caches(device, "latent_decode", attention, **widths)
 
 
 @pricer(AbsorbProduct)
 def absorb(device: Device, product: AbsorbProduct) -> Estimate:
-    """At the clock of a step."""
+    """Time of absorb products at the clock of a step."""
     kernel = device.kernel("absorb", product.dtype)
     isolated = device.isolated(kernel, tokens=product.tokens, heads=product.heads, n=product.n, k=product.k)
     return device.at_clock(isolated, product, kernel)
@@ -210,10 +209,10 @@ def absorb(device: Device, product: AbsorbProduct) -> Estimate:
 
 @pricer(FusedMoE)
 def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
-    """At the clock of a step."""
+    """Time of fused MoE kernels at the clock of a step."""
     kept = fused.weight_dtype or fused.dtype
     choices_elsewhere = fused.sent or fused.rows < 0.999 * fused.tokens * fused.topk
-    library = device.instead_of("fused_moe", fused.dtype, kept, "whole" if choices_elsewhere else "divided")
+    library = device.override_of("fused_moe", fused.dtype, kept, "whole" if choices_elsewhere else "divided")
     kernel = device.kernel("fused_moe", fused.dtype, library, kept)
     isolated = device.isolated(
         kernel,
@@ -233,7 +232,8 @@ def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
 
 @pricer(ChoiceKernels)
 def choice_of_experts(device: Device, choice: ChoiceKernels) -> Estimate:
-    """Every kernel starts as a copy does, which those of few numbers are over with; searches take as long a token."""
+    """Time of the kernels that choose experts: each takes as long as a copy of its bytes; searches add their time a
+    token."""
     units = device.spec.compute_units.value
     one = device.memory_bound(8.0 * choice.tokens * choice.experts, "copy", choice.tokens)
     start = device.memory_bound(8.0 * choice.tokens, "copy", choice.tokens)
@@ -244,12 +244,12 @@ def choice_of_experts(device: Device, choice: ChoiceKernels) -> Estimate:
 
 @pricer(MemoryBound)
 def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
-    """Between other kernels all move their bytes as a copy does."""
+    """Time of a copy of as many bytes: between other kernels all memory-bound ops run as fast as a copy."""
     return device.memory_bound(operator.size_bytes, "copy", operator.rows)
 
 
 def _scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:
-    """Sparse attention's kernels where the matrix units run as in a step: what gathers and chooses does not slow."""
+    """A sparse-attention kernel at the clock of a step, which slows matrix products but not gathers or selection."""
     rate = pricers.rate(device.spec.sustained, kernel.family, device.clocks, measured_sustained=kernel.sustained)
     rate *= device.spec.clock_at_limit
     return replace(kernel, parameters={**kernel.parameters, "efficiency": kernel.parameters["efficiency"] * rate})
@@ -257,15 +257,15 @@ def _scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:
 
 @pricer(Indexer)
 def indexer(device: Device, scores: Indexer) -> Estimate:
-    """At the clock of a step."""
+    """Time of index scores and selection at the clock of a step."""
     family, shape = sparse.indexer_call(scores)
     kernel = _scoring_at_clock(device, device.kernel(family, scores.dtype))
     return device.isolated(kernel, None, **shape)
 
 
-@pricer(BestOf)
-def best_of(device: Device, best: BestOf) -> Estimate:
-    """What an indexer's kernel takes to choose among as many scores, and never less than a copy of the candidates."""
+@pricer(TopK)
+def best_of(device: Device, best: TopK) -> Estimate:
+    """Time of an indexer's selection among as many scores, and at least a copy of the candidates."""
     family, shape = sparse.choice_call(best)
     kernel = device.kernel(family, best.dtype)
     alone = replace(kernel, parameters={**kernel.parameters, "launch_us": 0.0})
@@ -275,7 +275,7 @@ def best_of(device: Device, best: BestOf) -> Estimate:
 
 @pricer(SparseAttention)
 def sparse_attention(device: Device, attention: SparseAttention) -> Estimate:
-    """At the clock of a step."""
+    """Time of sparse attention at the clock of a step."""
     family, shape = sparse.attention_call(attention)
     kernel = device.kernel(family, attention.dtype, kv_dtype=attention.kv_dtype)
     return device.isolated(_scoring_at_clock(device, kernel), attention.kv_dtype, **shape)
@@ -283,37 +283,36 @@ def sparse_attention(device: Device, attention: SparseAttention) -> Estimate:
 
 @pricer(DeltaScan)
 def delta_scan(device: Device, scan: DeltaScan) -> Estimate:
-    """As isolated: the chain of chunks and bytes decide. Prompts in chunks and short queries are a call each."""
-    return _one_after_another(device, linear.scan_calls(scan), scan.dtype, scan.state_dtype)
+    """Isolated time of the recurrence, which does not depend on the matrix units' clock: a call for prompts in chunks,
+    and one for short queries."""
+    return _in_sequence(device, linear.scan_calls(scan), scan.dtype, scan.state_dtype)
 
 
 @pricer(ShortConvolution)
 def short_convolution(device: Device, convolution: ShortConvolution) -> Estimate:
-    """As isolated: no matrix unit works."""
-    return _one_after_another(device, linear.convolution_calls(convolution), convolution.dtype, None)
+    """Isolated time of the convolution, which uses no matrix units."""
+    return _in_sequence(device, linear.convolution_calls(convolution), convolution.dtype, None)
 
 
-def _one_after_another(
-    device: Device, calls: list[list[linear.Call]], dtype: str, second_dtype: str | None
-) -> Estimate:
-    """Calls of linear attention, none of which waits for a matrix unit at its clock; each the fastest way there is."""
+def _in_sequence(device: Device, calls: list[list[linear.Call]], dtype: str, second_dtype: str | None) -> Estimate:
+    """Sum of the isolated times of ``calls``; each is the fastest of its candidates (family, shape)."""
     parts = [
         min(
             device.isolated(device.kernel(family, dtype, kv_dtype=second_dtype), second_dtype, **shape)
-            for family, shape in ways
+            for family, shape in candidates
         )
-        for ways in calls
+        for candidates in calls
     ]
     return Estimate(*(sum(values) for values in zip(*parts, strict=True)))
 
 
-# --- as the engine asks for them ------------------------------------------------------------------------------
+# --- costs for the engine -------------------------------------------------------------------------------------
 
 
 class Costs:
     """A device's estimates as seconds, as the engine takes them; records the uncertainty of each kernel family.
 
-    ``scales`` multiply the time of a family (by :attr:`Operator.kind`), to ask what an error of it would do.
+    ``scales`` are factors on the times of a family (:attr:`Operator.kind`), for the effect of an error in it.
     """
 
     def __init__(self, device: Device, scales: Mapping[str, float] | None = None) -> None:

@@ -1,21 +1,21 @@
-"""What attention over chosen tokens costs on one device: the scores and the choice, and attending what was chosen.
+"""Time of sparse attention: an indexer's scores and selection, and attention to the selected entries.
 
-DeepSeek-AI 2025, DeepSeek-V3.2, §2.1. Of n queries, each scored with s entries of its context in the mean (an entry is
-a token, or stands for several), of which it attends a:
+DeepSeek-AI 2025, DeepSeek-V3.2, §2.1. Each of n queries is scored with s entries of its context, in the mean, and
+attends a of them. An entry is a token, or several compressed ones. p is ``overlap_power``:
 
     indexer    score  = 2 · n · s · index_heads · head_dim / (peak of fp8 · efficiency)
                keys   = entries · KEY_BYTES / (HBM · hbm_efficiency)
                choose = start + min(max(longest, m/units) · scan_ns, split + m/units · scan_ns)
-                        m: n · s of the queries that have more entries than are chosen; a unit scans a query's, or many
+                        m: pairs n · s of queries with more entries than are selected; min: one unit or many a query
                time   = launch + (scoreᵖ + keysᵖ)^(1/p) + choose + n · token_ns
 
-    attention  math   = 2 · n · a · (Hᵖ + paddedᵖ)^(1/p) · (key_dim + value_dim) / (peak · efficiency),  p = 8
-               gather = n · a · bytes of an entry / (units · gather_gb_per_s)     every query fetches its own
+    attention  math   = 2 · n · a · (H⁸ + padded⁸)^(1/8) · (key_dim + value_dim) / (peak · efficiency)
+               gather = n · a · bytes of an entry / (units · gather_gb_per_s)     every query fetches its entries
                move   = n · H · (key_dim + value_dim) · 2 / (HBM · move_efficiency)     rope, cache write, merging
                time   = launch + (mathᵖ + gatherᵖ)^(1/p) + n/units · block_us + prompts · prompt_us + move
 
-The indexer goes on growing with the context; attention stops where all that is chosen was found. Nothing falls when
-queries, contexts or heads grow. Never less than the FLOPs over the peak, nor than the compulsory bytes over HBM.
+The indexer's time grows with the context; attention's stops growing at the ``topk`` entries of a query. No time falls
+when queries, contexts or heads grow. Times are at least FLOPs / peak and compulsory bytes / HBM.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tspsim.operators import BestOf, Indexer, SparseAttention
+from tspsim.operators import Indexer, SparseAttention, TopK
 
 from .limits import DeviceLimits, Parameter, cost_of_p_norm, maximum, minimum
 
@@ -35,22 +35,23 @@ INDEXER_PARAMETERS: dict[str, Parameter] = {
     "choose_us": Parameter(5.0, 0.001, 150.0, "start of choosing, where there is a choice"),
     "scan_ns": Parameter(0.3, 0.001, 20.0, "a unit's passes over the score of an entry while it chooses"),
     "split_us": Parameter(50.0, 1.0, 1000.0, "sharing a query's scores out among units"),
-    "token_ns": Parameter(5.0, 0.01, 500.0, "every query of the small kernels"),
+    "token_ns": Parameter(5.0, 0.01, 500.0, "every query, in the small kernels"),
 }
 PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(15.0, 0.5, 150.0, "start of the kernels, small ones around it included"),
     "efficiency": Parameter(0.4, 0.005, 1.0, "share of the dense peak"),
-    "padded": Parameter(32.0, 1.0, 128.0, "query heads that are computed at least"),
+    "padded": Parameter(32.0, 1.0, 128.0, "least query heads computed"),
     "gather_gb_per_s": Parameter(40.0, 1.0, 1000.0, "bytes/s of chosen entries that one compute unit fetches"),
     "overlap_power": Parameter(2.0, 1.0, 20.0, "p: 1 adds math and gathering, ∞ hides the shorter one"),
     "block_us": Parameter(0.5, 0.001, 80.0, "every query that a unit takes in turn"),
     "prompt_us": Parameter(0.01, 0.0001, 5.0, "every sequence of several queries, one after the other"),
     "move_efficiency": Parameter(0.3, 0.005, 1.0, "HBM share of rope, cache write and merging parts"),
 }
-#: Bytes of an indexer's key: 128 in fp8 and a scale. A score is written in fp32, and read by the choice.
+#: Bytes of an index key: 128 elements in fp8 and a scale of 4.
 KEY_BYTES = 132.0
+#: Bytes moved for a score: written in fp32, and read by the selection.
 SCORE_BYTES = 8.0
-#: How suddenly the heads that are computed at least give way to those there are.
+#: Power p of the smooth maximum of padded and actual heads.
 PADDING_POWER = 8.0
 
 
@@ -66,10 +67,10 @@ def indexer(
     head_dim: Any,
     *_: float,
 ) -> Any:
-    """Seconds of scores and choice, before any range: floats, or arrays of shape (rows,).
+    """Seconds of scores and selection, without a range: a float, or an array of shape (rows,).
 
-    ``pairs`` are queries times the entries that each is scored with, ``entries`` those of all contexts. ``choice`` are
-    the pairs of queries that have more entries than are chosen, ``longest`` the entries of the longest such context.
+    ``pairs`` are (query, entry) pairs that are scored; ``entries`` are those of all contexts. ``choice`` are the pairs
+    of queries with more entries than are selected, ``longest`` the entries of the longest such context.
     """
     p = parameters
     flops = 2.0 * pairs * heads * head_dim
@@ -96,10 +97,10 @@ def attention(
     entry_bytes: Any,
     *_: float,
 ) -> Any:
-    """Seconds of attending what was chosen, before any range: floats, or arrays of shape (rows,).
+    """Seconds of attention to the selected entries, without a range: a float, or an array of shape (rows,).
 
-    ``prompts`` are sequences of several queries, ``pairs`` queries times the entries that each attends, ``entries`` the
-    different ones that must be read.
+    ``prompts`` are sequences with several queries, ``pairs`` (query, attended entry) pairs, ``entries`` the distinct
+    entries read.
     """
     p = parameters
     width = key_dim + value_dim
@@ -115,20 +116,20 @@ def attention(
 
 
 def indexer_call(scores: Indexer) -> tuple[str, dict[str, float]]:
-    """The kernel family of an operator, and its shape."""
+    """(kernel family, shape) of an indexer."""
     family = "indexer" if scores.compression == 1 else "compressed_indexer"
     names = ("queries", "pairs", "entries", "choice", "longest", "heads", "head_dim")
     return family, {name: float(getattr(scores, name)) for name in names}
 
 
-def choice_call(best: BestOf) -> tuple[str, dict[str, float]]:
-    """The family of the kernel that chooses, with one score of one key: nobody measured choosing among candidates."""
+def choice_call(best: TopK) -> tuple[str, dict[str, float]]:
+    """(kernel family, shape) of a selection: an indexer's kernel with one scored key, as no selection was measured."""
     shape = dict.fromkeys(("queries", "pairs", "entries", "choice", "longest", "heads", "head_dim"), 1.0)
     return "indexer", {**shape, "choice": float(best.queries * best.candidates), "longest": float(best.candidates)}
 
 
 def attention_call(attention: SparseAttention) -> tuple[str, dict[str, float]]:
-    """The kernel family of an operator, and its shape."""
+    """(kernel family, shape) of sparse attention."""
     family = "sparse_attention" if attention.compression == 1 else "compressed_attention"
     names = ("queries", "prompts", "pairs", "entries", "heads", "key_dim", "value_dim", "entry_bytes")
     return family, {name: float(getattr(attention, name)) for name in names}

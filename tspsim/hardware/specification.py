@@ -1,43 +1,35 @@
-"""A device as its YAML file states it: every number with its unit and its source.
+"""Types of a device's YAML file: every number has its unit and its source.
 
-:class:`DeviceSpec` is the border: what the file holds, validated. :class:`~tspsim.hardware.device.Device` is what the
-rest of the package asks.
+:class:`DeviceSpec` is the validated file. The rest of the package reads :class:`~tspsim.hardware.device.Device`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from ..base.stated import Stated
 from ..base.strict import Strict
 from ..base.units import BytesPerSecond, FlopsPerSecond, Hertz, PositiveBytes, PositiveCount, Seconds, UsdPerHour, Watts
 from ..operators import DTYPES
 from .families import FAMILIES
 
-Value = TypeVar("Value")
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 AtLeastOne = Annotated[float, Field(ge=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Factor = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 PositiveSeconds = Annotated[Seconds, Field(gt=0.0)]
-#: Watts of a GPU whose matrix units rest, and how its clock follows the others.
+#: Watts of a GPU with idle matrix units; exponent by which the clock follows the remaining power.
 IDLE_WATTS, POWER_TO_CLOCK = 100.0, 1 / 2.5
-#: How the name of a library ends whose rows are the best of a search over kernels, shape by shape.
+#: Suffix of libraries whose rows are the best of a search over kernels, shape by shape.
 TUNED = " tuned"
-#: How the source of a number begins that an announced device takes from a measured one.
+#: Prefix of the source of a number that an announced device takes from a measured one.
 ASSUMED_AS = "assumed as "
 
 
-class Sourced(Strict, Generic[Value]):
-    """A number and where it is from."""
-
-    value: Value
-    source: str = Field(min_length=3)
-
-
 class GpuHourPrices(Strict):
-    """USD per GPU hour on three bases, at a date."""
+    """USD per GPU hour on three bases on a date."""
 
     hyperscaler: UsdPerHour
     neocloud: UsdPerHour
@@ -47,38 +39,38 @@ class GpuHourPrices(Strict):
 
 
 class Achieved(Strict):
-    """The best that was measured on a device, to anchor kernel models borrowed from a relative."""
+    """Best rates measured on a device; they anchor kernel models borrowed from a relative."""
 
-    gemm: dict[str, Sourced[FlopsPerSecond]] = Field({})
-    attention_forward: Sourced[FlopsPerSecond] | None = None
-    attention_backward: Sourced[FlopsPerSecond] | None = None
-    hbm: Sourced[BytesPerSecond] | None = None
+    gemm: dict[str, Stated[FlopsPerSecond]] = Field({})
+    attention_forward: Stated[FlopsPerSecond] | None = None
+    attention_backward: Stated[FlopsPerSecond] | None = None
+    hbm: Stated[BytesPerSecond] | None = None
 
 
 class Sustained(Strict):
-    """Rates of matrix kernels inside a step against the isolated kernels of the default library.
+    """Rates of matrix kernels inside a step over those of the default library's isolated kernels.
 
-    ``gemm`` and ``attention`` are those of a long step; ``burst`` of a short one on a cool device, where the
-    tables were measured on a warm one; ``settle`` is how long a call must be, repeated from a cool device as
-    benchmarks do, to run halfway between. ``grouped`` is what every further product of a grouped call costs
-    beside its work, where training libraries start them one by one. ``spread`` is how far products inside steps
-    lie from ``gemm`` each way, at 90 %, where that was measured. ``libraries`` are those whose rows were measured at
-    the clock of a long step already (eager repeats, thousands of warm-ups), so that it is not counted twice.
-    ``tuned`` is the share of the rate of a tuned table, the best kernel a shape of a search, that is left where a
-    library picks by itself: in every step but those of the engines that ship such tables.
+    ``gemm``, ``attention``: in a long step. ``burst``: in a short step on a cool device, where tables were measured on
+    a warm one. ``settle``: length of a call that runs halfway between both rates, repeated from a cool device as
+    benchmarks do. ``grouped``: time that each further product of a grouped call adds, where training libraries launch
+    them one by one. ``spread``: factor each way around ``gemm`` that holds 90 % of products inside steps, if it was
+    measured. ``libraries``: those whose rows were measured at the clock of a long step (eager repeats, thousands of
+    warm-ups), so that it is not counted twice. ``tuned``: share of a tuned table's rate (the best kernel of a search,
+    shape by shape) that a library reaches when it selects kernels itself, as in every step but those of engines that
+    ship such tables.
     """
 
-    gemm: Sourced[Fraction]
-    attention: Sourced[Fraction]
-    burst: Sourced[AtLeastOne] | None = None
-    settle: Sourced[PositiveSeconds] | None = None
-    grouped: Sourced[PositiveSeconds] | None = None
-    spread: Sourced[AtLeastOne] | None = None
-    libraries: Sourced[tuple[str, ...]] | None = None
-    tuned: Sourced[Fraction] | None = None
+    gemm: Stated[Fraction]
+    attention: Stated[Fraction]
+    burst: Stated[AtLeastOne] | None = None
+    settle: Stated[PositiveSeconds] | None = None
+    grouped: Stated[PositiveSeconds] | None = None
+    spread: Stated[AtLeastOne] | None = None
+    libraries: Stated[tuple[str, ...]] | None = None
+    tuned: Stated[Fraction] | None = None
 
-    def picks(self, library: str, engine: str) -> float:
-        """Share of a library's measured rate that is left where no engine chose its kernels by the table."""
+    def untuned_share(self, library: str, engine: str) -> float:
+        """Share of a library's measured rate that remains when no engine selects kernels by its tuned table."""
         best = self.tuned is not None and not engine and library.endswith(TUNED)
         return self.tuned.value if best and self.tuned is not None else 1.0
 
@@ -88,18 +80,18 @@ class Sustained(Strict):
 
     def rate_of(self, family: str) -> float:
         """Rate of a long step over a burst: of attention, or of all other matrix kernels."""
-        return (self.attention if FAMILIES[family].attends else self.gemm).value
+        return (self.attention if FAMILIES[family].is_attention else self.gemm).value
 
 
 class OverlapSlowdown(Strict):
-    """How much longer compute and communication take while the other runs beside them."""
+    """Factors by which compute and communication take longer while both run."""
 
-    compute: Sourced[AtLeastOne]
-    communication: Sourced[AtLeastOne]
+    compute: Stated[AtLeastOne]
+    communication: Stated[AtLeastOne]
 
 
 class HeldOutError(Strict):
-    """Absolute relative error on rows not used in the fit; ``bias`` is the mean log(predicted/measured)."""
+    """Absolute relative errors on rows that were not used in the fit; ``bias`` is the mean log(predicted/measured)."""
 
     rows: PositiveCount
     median: NonNegative
@@ -109,9 +101,10 @@ class HeldOutError(Strict):
 
 
 class KernelSpread(Strict):
-    """Where 90 % of measured over predicted lies, by predicted time: below, between and above two borders.
+    """Range of measured over predicted time that holds 90 % of the rows, by predicted time: below, between and above
+    ``borders_us``.
 
-    ``domain_us`` spans the predictions of the rows used; outside it the range is wider.
+    ``domain_us`` spans the predicted times of the fitted rows; outside it the range is wider.
     """
 
     borders_us: tuple[Factor, Factor]
@@ -134,7 +127,8 @@ class KernelFit(Strict):
     held_out: HeldOutError | None = None
     date: str
     source: str
-    #: Why its rows are not what an engine runs: asked for by its whole name alone, and never lent. None: they are.
+    #: Reason why an engine does not run the kernels of these rows: the fit is used only by its full name, and never
+    #: lent. None: engines run them.
     untuned: str | None = None
 
     @model_validator(mode="after")
@@ -158,25 +152,27 @@ class KernelFit(Strict):
 
 
 class InSteps(Strict):
-    """What operators of a family take in steps that were measured whole, beside what the kernel models say of them:
-    ``start + factor`` times that. ``low`` and ``high`` are factors of the result that hold nine times of ten."""
+    """Correction of a family of operators by profiles of whole steps: ``start`` + ``factor`` · the kernel model's time.
+
+    ``low`` and ``high`` are factors of the result that hold 90 % of the rows.
+    """
 
     #: :attr:`tspsim.operators.Operator.family`.
     operator: str
-    #: Of products alone: those that take as long as the bytes of their weights, of their rows, or as their arithmetic.
-    #: Without it, all.
+    #: What bounds the operators that this applies to: bytes of weights (``bytes``), bytes of activation rows
+    #: (``rows``), or arithmetic. None: all operators of the family.
     bound: Literal["bytes", "rows", "arithmetic"] | None = None
     start_us: float = Field(0.0, ge=0.0, le=1000.0)
     factor: float = Field(gt=0.0, le=100.0)
     low: float = Field(gt=0.0, le=1.0)
     high: float = Field(ge=1.0)
-    #: Different shapes that it rests on.
+    #: Distinct shapes that it was fitted to.
     rows: int = Field(ge=1)
     source: str
 
 
 class MeasuredAt(Strict):
-    """The facts of the device on which its kernels, and what it achieved, were measured; dense FLOP/s by type."""
+    """Facts of the device on which kernels and achieved rates were measured; ``peak`` is dense FLOP/s by type."""
 
     hbm_bandwidth: BytesPerSecond
     compute_units: PositiveCount
@@ -185,27 +181,29 @@ class MeasuredAt(Strict):
 
 
 class ChannelConflict(Strict):
-    """Rows of weights that all begin in the same channels of memory: products that stream them take ``value`` times as
-    long as products whose rows are no multiple of ``stride`` bytes. Kernel tables have the former."""
+    """Conflict of weight rows that all begin in the same memory channels.
+
+    Products that stream rows of a multiple of ``stride`` bytes take ``value`` times as long as others. Kernel tables
+    hold the former.
+    """
 
     stride: PositiveBytes
     value: float = Field(ge=1.0, le=2.0)
     source: str
 
-    def spares(self, row_bytes: float) -> bool:
-        """Whether rows of so many bytes spread over the channels."""
+    def spreads(self, row_bytes: float) -> bool:
+        """Whether rows of ``row_bytes`` spread over the channels."""
         return row_bytes % self.stride != 0.0
 
 
 class DeviceSpec(Strict):
     """One GPU (or one of its packages), as its file in ``topologies/devices`` states it.
 
-    ``node`` is the catalog name of its usual node, which a cluster gets that names the device alone; it may be left out
-    where one node has the device, and ``{like: NAME}`` is that node with this GPU in it. ``measured_at`` are the facts
-    that its kernel models and ``achieved`` refer to, so that a file with another peak, bandwidth, cache or number of
-    units tells how that device would do; left out, they are its own. ``announced`` is a device that nobody has measured
-    yet, whose file may leave out what is then taken from the measured device ``like``
-    (:mod:`tspsim.hardware.announced`).
+    ``node`` is the catalog name of its usual node, for clusters that name only the device. It may be left out if one
+    node has the device; ``{like: NAME}`` is that node with this GPU in it. ``measured_at`` are the facts to which its
+    kernel models and ``achieved`` refer, so that a file can change peak, bandwidth, cache or number of units; left out,
+    they are the device's own. ``announced`` marks an unmeasured device: what its file leaves out is taken from the
+    measured device ``like`` (:mod:`tspsim.hardware.announced`).
     """
 
     name: str
@@ -216,16 +214,16 @@ class DeviceSpec(Strict):
     sold: bool = False
     like: str | None = None
     node: str | dict[str, Any] | None = None
-    peak: dict[str, Sourced[FlopsPerSecond]]
-    hbm_bandwidth: Sourced[BytesPerSecond]
-    memory: Sourced[PositiveBytes]
-    visible_memory: Sourced[PositiveBytes]
-    compute_units: Sourced[PositiveCount]
-    clock: Sourced[Hertz]
-    l2: Sourced[PositiveBytes]
-    tdp: Sourced[Watts]
-    power_limit: Sourced[Watts] | None = None
-    all_in_power: Sourced[Watts] | None = None
+    peak: dict[str, Stated[FlopsPerSecond]]
+    hbm_bandwidth: Stated[BytesPerSecond]
+    memory: Stated[PositiveBytes]
+    visible_memory: Stated[PositiveBytes]
+    compute_units: Stated[PositiveCount]
+    clock: Stated[Hertz]
+    l2: Stated[PositiveBytes]
+    tdp: Stated[Watts]
+    power_limit: Stated[Watts] | None = None
+    all_in_power: Stated[Watts] | None = None
     prices: GpuHourPrices | None = None
     channel_conflict: ChannelConflict | None = None
     measured_at: MeasuredAt | None = None
@@ -235,15 +233,16 @@ class DeviceSpec(Strict):
     relatives: tuple[str, ...] = ()
     defaults: dict[str, str] = Field({})
     kernels: tuple[KernelFit, ...] = ()
-    #: From profiles (``tspsim calibrate --trace``).
+    #: Corrections from profiles (``tspsim calibrate --trace``).
     in_steps: tuple[InSteps, ...] = ()
 
     @property
     def clock_at_limit(self) -> float:
-        """Clock of the matrix units in a long step at ``power_limit`` over that at ``tdp``.
+        """Clock of the matrix units in a long step at ``power_limit`` over that at ``tdp``, at most 1.
 
-        Dynamic power goes with the clock and the square of the voltage, which falls with it: the clock goes with power
-        to 1/2.5 of what 100 W of idle leave. Assumed (an exponent between 1/2 and 1/3 is as good); 700 to 500 W: 0.85.
+        Dynamic power is proportional to the clock and the square of the voltage, and the voltage falls with the clock.
+        So the clock is proportional to (power − 100 W idle)^(1/2.5). The exponent is assumed; 1/2 to 1/3 is as
+        plausible. From 700 to 500 W the factor is 0.85.
         """
         if self.power_limit is None:
             return 1.0
@@ -251,7 +250,7 @@ class DeviceSpec(Strict):
 
     @property
     def as_measured(self) -> DeviceSpec:
-        """This device with the facts that its kernels were measured at."""
+        """This device with the facts of ``measured_at``."""
         at = self.measured_at
         if at is None:
             return self
@@ -266,16 +265,16 @@ class DeviceSpec(Strict):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What an announced device takes from another, in words."""
-        numbers: dict[str, Sourced[Any]] = {
+        """Names of the facts that an announced device takes from another."""
+        numbers: dict[str, Stated[Any]] = {
             "visible memory": self.visible_memory, "compute units": self.compute_units, "clock": self.clock,
             "cache": self.l2, "power": self.tdp, "clocks in a long step": self.sustained.gemm,
             "slowdown beside communication": self.overlap.compute,
         }  # fmt: skip
         return tuple(what for what, number in numbers.items() if self.basis_of(number) == "assumed")
 
-    def basis_of(self, number: Sourced[Any]) -> str:
-        """Whether the file states a number, announces it, or takes it from another device."""
+    def basis_of(self, number: Stated[Any]) -> str:
+        """``stated`` on a measured device; on an announced one ``announced``, or ``assumed`` from another device."""
         if not self.announced:
             return "stated"
         return "assumed" if number.source.startswith(ASSUMED_AS) else "announced"

@@ -137,5 +137,5 @@ def fetched(cluster: Cluster, weight_bytes: float, at: ReshardLayout, generating
         for piece in range(part * pieces // parts, (part + 1) * pieces // parts):
             source = first + int(piece * shards // pieces)
             messages.append(Message(GpuPlace(0, source), GpuPlace(0, training + rank), weight_bytes / int(pieces)))
-    way = Wires(simpy.Environment(), [cluster]).way(messages)
+    way = Wires(simpy.Environment(), [cluster]).bundle(messages)
     return Reshard(weight_bytes / parts, weight_bytes / parts, 0.0, way.alone_s)

@@ -1,4 +1,4 @@
-"""Model architectures: their shapes, parameters and FLOPs, and one layer as operators."""
+"""Model architectures: dimensions, parameters and FLOPs, and the operators of a layer."""
 
 from .architecture import Architecture
 from .attention import ATTENTION_KINDS

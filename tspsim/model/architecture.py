@@ -1,7 +1,7 @@
-"""What a decoder-only transformer is made of, and what follows from it: parameters, FLOPs and bytes of K and V.
+"""A decoder-only transformer's dimensions, and its parameters, FLOPs and cache bytes that follow from them.
 
 Letters: h hidden, H query heads, KV key/value heads, d head width, a = H·d, c = KV·d, f FFN width, V vocabulary,
-E experts of which a token visits k, f_e columns of one, f_s of all shared ones.
+E routed experts, k experts a token, f_e columns of one routed expert, f_s columns of all shared experts.
 """
 
 from __future__ import annotations
@@ -19,73 +19,73 @@ from .parts import Block, Dimensions, Formats, WeightClass
 
 @dataclass(frozen=True)
 class Architecture(Dimensions):
-    """A decoder: ``layers`` blocks of attention and an MLP, all alike or of a few kinds in a fixed order.
+    """A decoder of ``layers`` blocks, each attention and an MLP, of one kind or of a few kinds in a fixed order.
 
     Parameters
     ----------
     name
         Catalog name, or the file's.
     layers, hidden
-        Blocks, and the width of the residual stream.
+        Number of blocks; width of the residual stream.
     heads, kv_heads, head_dim
-        Query heads, key/value heads (equal to ``heads`` in multi-head and latent attention), width of one head; with
-        latent attention the mean of a key's and a value's width, so that a counts half of Q and output together.
+        Query heads; key/value heads (equal to ``heads`` in multi-head and latent attention); width of a head. With
+        latent attention ``head_dim`` is the mean of a key's and a value's width, so that 2·a counts Q and the output.
     ffn
         Columns of the dense MLP; 0 where every layer has experts.
     gated
-        Three matrices (gate, up, down) instead of two, in experts as well.
+        Dense MLPs and experts have three matrices (gate, up, down) instead of two.
     vocab
-        Rows of the embedding; 0 for a benchmark model that is only its blocks.
+        Rows of the embedding; 0 for a benchmark model of blocks alone.
     tied_embeddings
         Input embedding and language-model head are one matrix.
     qk_norm
-        Q and K are normalised a head.
+        Q and K are normalised per head.
     qk_norm_wide
-        With it: over all heads together, so that ranks which divide heads sum squares.
+        Q and K are normalised over all heads together: tensor-parallel ranks sum their squares.
     attention_bias
         The Q, K and V projections have a bias.
     linear_bias
-        Every projection has a bias, and norms as well (LayerNorm), as in GPT-2 and its kin.
+        Every projection has a bias, and norms as well (LayerNorm), as in GPT-2.
     learned_positions
-        A table of ``max_context`` position embeddings.
+        The model has a table of ``max_context`` position embeddings.
     max_context
-        Longest sequence the model was made for, in tokens; 0 when unknown. Longer ones can be simulated.
+        Longest sequence that the model was trained for, in tokens; 0: unknown. Longer ones can be simulated.
     source
-        Where the numbers come from.
+        Source of the numbers.
     note
-        What of the original is simplified here; empty when nothing is.
+        Simplifications of the original; empty: none.
     latent
-        Latent attention; None is (grouped-query) attention with a K and V a head.
+        Latent attention (MLA); None: keys and values per head.
     experts
-        Mixture of experts; None where every MLP is dense.
+        Mixture of experts; None: every MLP is dense.
     window, full_every
-        Tokens that a layer with windowed attention sees, 0 where all layers see the whole context; every
-        ``full_every``-th layer sees it in any case (2: layers 1, 3, 5, … from 0).
+        Tokens that a layer with windowed attention sees, 0: every layer sees the whole context; every
+        ``full_every``-th layer has full attention (2: layers 1, 3, 5, … from 0).
     chunk
-        Tokens of the chunks of a sequence that attend themselves alone, in the same layers instead of a window; 0: no
+        Tokens of a chunk of the sequence that attends only itself, in the layers that would have a window; 0: no
         chunks.
     multi_token
-        Modules that predict one token more each (DeepSeek-V3, §2.2): a layer of the last kind behind a projection
-        from 2h. They are not part of ``parameters``.
+        Multi-token-prediction modules (DeepSeek-V3, §2.2): each is a layer of the last kind behind a projection from
+        2h to h. ``parameters`` does not count them.
     attention
-        The kind of attention that says what each layer has, a name in :data:`ATTENTION_KINDS`; left out, latent
-        attention where ``latent`` is given and grouped-query attention where it is not.
+        Name of the attention kind in :data:`ATTENTION_KINDS`, which says what each layer has. Left out: latent
+        attention where ``latent`` is given, else grouped-query attention.
     output_gate
-        As many columns as queries, whose sigmoid multiplies what grouped-query attention gives.
+        The sigmoid of a gate as wide as the queries multiplies the output of grouped-query attention.
     indexing
-        The indexer that chooses what is attended; None: everything is.
+        Indexer of sparse attention; None: every query attends its whole context.
     linear
-        Layers that keep a state instead of a cache; None where there are none.
+        Linear-attention layers, which keep a state instead of a cache; None: no such layers.
     compressed
-        Latents kept once for several tokens; None where each token has its own.
+        Compressed attention, which caches one latent for several tokens; None: one entry a token.
     checkpoint
-        Types in which the published checkpoint keeps the classes of weights.
+        Types of the weights, the cache and the state in the published checkpoint.
     own
-        Facts of a kind of attention that has no field here: whatever frozen value its section gives
+        Facts of an attention kind that have no field here: one frozen value from its section
         (:meth:`~tspsim.model.attention.sections.AttentionSection.facts`), read by that kind alone.
     residual_lanes
-        Lanes of the residual stream; more than one: hyper-connections mix them before and behind every block. Their
-        weights are no part of ``parameters``.
+        Lanes of the residual stream; more than one: hyper-connections mix them around every block. ``parameters`` does
+        not count their weights.
     """
 
     def __post_init__(self) -> None:
@@ -94,20 +94,20 @@ class Architecture(Dimensions):
 
     @once
     def stated(self) -> frozenset[str]:
-        """Its fields that do not stand at their default."""
+        """Names of the fields that differ from their default."""
         return stated_fields(self)
 
     # --- layers ---------------------------------------------------------------------------------------------
 
     def block(self, layer: int) -> Block:
-        """What layer number ``layer`` (from 0) is made of."""
+        """Composition of layer number ``layer`` (from 0)."""
         experts = self.experts
         routed = experts is not None and layer >= experts.first_dense and (layer + 1) % experts.every == 0
         return self.attention_kind.block(self, layer)._replace(experts=routed)
 
     @once
     def blocks(self) -> tuple[Block, ...]:
-        """What every layer is made of, in order; layers that are alike have the same object."""
+        """Composition of every layer, in order; equal layers share one object."""
         blocks: dict[Block, Block] = {}
         return tuple(blocks.setdefault(block, block) for block in map(self.block, range(self.layers)))
 
@@ -123,12 +123,12 @@ class Architecture(Dimensions):
 
     @once
     def _runs(self) -> tuple[tuple[int, int, Block], ...]:
-        """Neighbours that are alike: the first, the one behind the last, and what they are made of."""
+        """Runs of equal neighbouring layers: (first layer, layer after the last, their composition)."""
         ends = [0, *itertools.accumulate(len(list(alike)) for _, alike in itertools.groupby(self.blocks))]
         return tuple((first, end, self.blocks[first]) for first, end in itertools.pairwise(ends))
 
     def kinds(self, first: int, layers: int) -> Iterator[tuple[Block, int]]:
-        """Of consecutive layers, which kinds there are and how many of each stand together."""
+        """Runs of equal layers among ``layers`` layers from ``first`` on: (composition, number of layers)."""
         for begin, end, block in self._runs:
             count = min(end, first + layers) - max(begin, first)
             if count > 0:
@@ -136,29 +136,29 @@ class Architecture(Dimensions):
 
     @property
     def further_block(self) -> Block:
-        """What a module for further tokens is made of behind its projection: a layer like the last, with its kind's
-        attention for it."""
+        """Composition of a multi-token-prediction module's layer: that of the last layer, with the attention that its
+        kind gives such modules."""
         return self.attention_kind.further_block(self)._replace(experts=self.blocks[-1].experts)
 
     @property
     def attention_kind(self) -> AttentionKind:
-        """The kind that says which attention each layer has; that of a layer is :meth:`attention_of`."""
+        """The model's attention kind. A single layer's may differ: :meth:`attention_of`."""
         return ATTENTION_KINDS.get(self.attention)
 
     def attention_of(self, block: Block) -> AttentionKind:
-        """The kind of attention of one layer."""
+        """Attention kind of one layer."""
         return ATTENTION_KINDS.get(block.attention)
 
     @property
-    def whole_pass(self) -> Architecture:
-        """The model as training and forward steps run it; raises InputError where only serving steps do."""
-        return self.attention_kind.whole_pass(self)
+    def for_full_sequences(self) -> Architecture:
+        """The model as training and forward steps run it; raises InputError for a kind that only serves."""
+        return self.attention_kind.for_full_sequences(self)
 
     # --- parameters -----------------------------------------------------------------------------------------
 
     @property
     def attention_matrix_parameters_per_layer(self) -> int:
-        """Of the first layer: Wq, Wk, Wv, Wo, h·(2a + 2c); other kinds say theirs."""
+        """Matrix elements of the first layer's attention: h·(2a + 2c) for Wq, Wk, Wv, Wo."""
         return self.attention_matrix_parameters(self.blocks[0])
 
     def attention_matrix_parameters(self, block: Block) -> int:
@@ -166,44 +166,45 @@ class Architecture(Dimensions):
         return self.attention_of(block).matrix_parameters(self, block)
 
     def attention_parameters(self, block: Block) -> int:
-        """The matrices, biases and what else belongs to them; norms are apart."""
+        """Matrices, biases and other parameters of a layer's attention; norms are not counted."""
         return self.attention_matrix_parameters(block) + self.attention_of(block).other_parameters(self, block)
 
     @property
     def mlp_matrix_parameters_per_layer(self) -> int:
-        """Gate, up, down of a dense MLP: 3·h·f; without gate 2·h·f."""
+        """Matrix elements of a dense MLP: 3·h·f (gate, up, down), or 2·h·f without a gate."""
         return self.matrices * self.hidden * self.ffn
 
     @property
     def mlp_parameters_per_layer(self) -> int:
-        """The dense MLP's matrices and, where the model has them, their biases."""
+        """Matrices of a dense MLP, and biases where the model has them."""
         bias = (2 if self.gated else 1) * self.ffn + self.hidden if self.linear_bias else 0
         return self.mlp_matrix_parameters_per_layer + bias
 
     @property
     def expert_parameters(self) -> int:
-        """One routed expert: 3·h·f_e."""
+        """Parameters of one routed expert: 3·h·f_e, or 2·h·f_e without a gate; 0 in a dense model."""
         return self.matrices * self.hidden * self.experts.width if self.experts else 0
 
     @property
     def routed_parameters_per_layer(self) -> int:
-        """All routed experts of a layer that has them."""
+        """Parameters of all routed experts of one layer with experts."""
         return self.experts.count * self.expert_parameters if self.experts else 0
 
     @property
     def shared_matrix_parameters_per_layer(self) -> int:
-        """Shared experts and router of a layer with experts: 3·h·f_s + h·E, and h of a gate."""
+        """Matrix elements of shared experts and router of one layer with experts: 3·h·f_s + h·E, and h for a shared
+        gate."""
         experts = self.experts
         if experts is None:
             return 0
         return self.hidden * (self.matrices * experts.shared_width + experts.count + experts.shared_gate)
 
     def norm_parameters(self, block: Block) -> int:
-        """Two norms over h, and those inside attention."""
+        """Parameters of a layer's norms: two over h, and those inside attention."""
         return 2 * self._norm_parameters + self.attention_of(block).norm_parameters(self, block)
 
     def class_parameters(self, block: Block) -> Mapping[WeightClass, int]:
-        """One block's parameters by class; norms count to attention, the router to shared experts."""
+        """Parameters of one block by weight class; attention counts the norms, shared experts the router."""
         attention = self.attention_parameters(block) + self.norm_parameters(block)
         if not block.experts or self.experts is None:
             return {WeightClass.ATTENTION: attention, WeightClass.DENSE: self.mlp_parameters_per_layer}
@@ -215,44 +216,48 @@ class Architecture(Dimensions):
         }
 
     def block_parameters(self, block: Block) -> int:
-        """All of one block."""
+        """Parameters of one block."""
         return sum(self.class_parameters(block).values())
 
     @property
     def embedding_parameters(self) -> int:
-        """Input embedding, language-model head where it is not the same matrix, learned positions."""
+        """Parameters of the input embedding, of an untied language-model head and of learned positions."""
         tables = 1 if self.tied_embeddings else 2
         positions = self.max_context * self.hidden if self.learned_positions else 0
         return tables * self.vocab * self.hidden + positions
 
     @property
     def parameters_outside_layers(self) -> int:
-        """Embeddings and the final norm; a model without vocabulary is its blocks alone."""
+        """Parameters of embeddings and final norm; 0 for a model without vocabulary or learned positions."""
         return self.embedding_parameters + (self._norm_parameters if self.vocab else 0)
 
     @property
     def outside_parameters(self) -> Mapping[WeightClass, int]:
-        """The same by class."""
+        """Parameters outside the layers by weight class."""
         return {WeightClass.EMBEDDING: self.parameters_outside_layers}
 
     @property
     def parameters(self) -> int:
-        """The whole model: blocks, final norm, embeddings."""
+        """Parameters of the whole model: blocks, final norm, embeddings."""
         return sum(self.block_parameters(block) for block in self.blocks) + self.parameters_outside_layers
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that one token meets: of the routed experts only the k it visits."""
+        """Parameters that one token uses: k routed experts in each layer with experts, and everything else."""
         if self.experts is None:
             return self.parameters
         idle = (self.experts.count - self.experts.topk) * self.expert_parameters
         return self.parameters - idle * self.routed_layers
 
     def weight_bytes(self, formats: Formats | None = None, *, multi_token: bool = False) -> float:
-        """Bytes of all weights, each class in its type; ``multi_token``: with the modules for further tokens.
+        """Bytes of all weights, each class in its type, scales included (:func:`tspsim.operators.weight_bytes`).
 
-        ``formats`` left out is :attr:`checkpoint`: what the published checkpoint holds of the model. Scales are
-        counted as :func:`tspsim.operators.weight_bytes` says; encoders of images are no part of any model here.
+        Parameters
+        ----------
+        formats
+            Types by weight class; None: those of the published checkpoint.
+        multi_token
+            Count the multi-token-prediction modules too.
         """
         kept = self.checkpoint if formats is None else formats
         blocks = [*self.blocks, *([self.further_block] * self.multi_token if multi_token else ())]
@@ -263,7 +268,7 @@ class Architecture(Dimensions):
 
     @property
     def join_parameters(self) -> int:
-        """Of one such module's projection from 2h and its three norms."""
+        """Parameters of a multi-token-prediction module besides its layer: a projection from 2h and three norms."""
         return 2 * self.hidden**2 + 3 * self._norm_parameters
 
     @property
@@ -271,13 +276,15 @@ class Architecture(Dimensions):
         return self.hidden * (2 if self.linear_bias else 1)
 
     def common_matrix_parameters(self, block: Block) -> int:
-        """Matrix elements of a block that every token is multiplied with: of experts the shared ones."""
+        """Matrix elements of a block that every token is multiplied with: all but routed experts."""
         mlp = self.shared_matrix_parameters_per_layer if block.experts else self.mlp_matrix_parameters_per_layer
         return self.attention_matrix_parameters(block) + mlp
 
-    def steady(self, layers: int) -> Architecture:
-        """The repeating blocks alone: ``layers`` or a few more, so that those behind the first are whole periods
-        of its pattern; no dense layers at the start, no full attention at the end, no vocabulary."""
+    def repeating_layers(self, layers: int) -> Architecture:
+        """A model of at least ``layers`` repeating blocks: the first, and whole periods of the pattern after it.
+
+        Dense layers at the start, an extra full-attention layer at the end and the vocabulary are left out.
+        """
         period = lcm(self.attention_kind.period(self), self.experts.every if self.experts else 1)
         experts = replace(self.experts, first_dense=0) if self.experts else None
         count = period * -(-(layers - 1) // period) + 1
@@ -294,12 +301,19 @@ class Architecture(Dimensions):
     def block_forward_flops_per_token(
         self, block: Block, context: float, causal: bool = True, kept: float = 1.0
     ) -> float:
-        """One block's FLOPs a token, a multiply-add counted as two.
+        """Forward FLOPs of one block a token, a multiply-add counted as two.
 
-        2 a matrix element the token meets, and 4·a a query-key pair (Q·Kᵀ and P·V), or what its kind of attention says
-        of a pair: averaged over a sequence of ``context`` tokens, a token meets ``context`` others, half of them when
-        causal, no more than its window.
-        ``kept`` is the share of its visits to routed experts that is not dropped.
+        2 FLOPs a matrix element, and 4·a a query-key pair (Q·Kᵀ and P·V) or what the attention kind counts
+        (:meth:`AttentionKind.pair_flops`).
+
+        Parameters
+        ----------
+        context
+            Tokens of the sequence; the mean token attends all of them, or half of them when causal.
+        causal
+            Whether a token attends only the tokens before it.
+        kept
+            Share of the token's visits to routed experts that is not dropped, 0 to 1.
         """
         pairs = context / 2 if causal else context
         common = self.common_matrix_parameters(block)
@@ -307,7 +321,8 @@ class Architecture(Dimensions):
         return 2.0 * met + self.attention_of(block).pair_flops(self, block, pairs)
 
     def layer_forward_flops_per_token(self, context: float, causal: bool = True, kept: float = 1.0) -> float:
-        """FLOPs a token of one block, mean over the blocks; ``kept`` as for one block."""
+        """Forward FLOPs a token of one block, mean over all blocks; parameters as of
+        :meth:`block_forward_flops_per_token`."""
         kinds = {
             block: self.block_forward_flops_per_token(block, context, causal, kept)
             for block in dict.fromkeys(self.blocks)
@@ -317,34 +332,33 @@ class Architecture(Dimensions):
         return sum(kinds[block] for block in self.blocks) / self.layers
 
     def forward_flops_per_token(self, context: float, causal: bool = True, kept: float = 1.0) -> float:
-        """The whole model's FLOPs a token: all blocks and the language-model head (2·h·V); ``kept`` as for a block."""
+        """Forward FLOPs a token of the whole model: all blocks, and 2·h·V of the language-model head."""
         blocks = self.layers * self.layer_forward_flops_per_token(context, causal, kept)
         return blocks + 2.0 * self.hidden * self.vocab
 
     def cache_uses(self, cache_type: str | None = None, state_type: str | None = None) -> tuple[CacheUse, ...]:
-        """What every layer keeps of a sequence, in a cache and states of these types (left out: as the checkpoint
-        says).
+        """Cache use of every layer for one sequence; types left out are the checkpoint's.
 
         Raises
         ------
         InputError
-            A layer's kind keeps no cache in this type.
+            An attention kind of the model keeps no cache in ``cache_type``.
         """
         types = cache_type or self.checkpoint.cache, state_type or self.checkpoint.state
         uses = {block: self.attention_of(block).cache(self, block, *types) for block in dict.fromkeys(self.blocks)}
         return tuple(uses[block] for block in self.blocks)
 
     def cache_bytes(self, context: int, cache_type: str | None = None, state_type: str | None = None) -> float:
-        """Bytes of one sequence of ``context`` tokens, all layers, before any sharding: what grows, windows, states."""
+        """Bytes that all layers keep of one sequence of ``context`` tokens, before any sharding."""
         return sum(use.bytes_of(context) for use in self.cache_uses(cache_type, state_type))
 
     def cache_bytes_per_token(self, cache_type: str | None = None) -> float:
-        """Bytes that one more token of a long sequence adds, all layers: windows and states are full."""
+        """Bytes that one more token adds to the caches of all layers, in a sequence longer than every window."""
         uses = self.cache_uses(cache_type)
         return sum((0.0 if use.window else use.token_bytes) + use.shared_token_bytes for use in uses)
 
     def sequence_bytes(self, cache_type: str | None = None, state_type: str | None = None) -> float:
-        """Bytes of a long sequence that do not grow, all layers: states, and windows that are full."""
+        """Bytes of a long sequence that do not grow with it, all layers: states and full windows."""
         uses = self.cache_uses(cache_type, state_type)
         windows = (use.window * use.token_bytes + use.latest * use.latest_token_bytes for use in uses)
         return sum(use.sequence_bytes for use in uses) + sum(windows)

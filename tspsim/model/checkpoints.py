@@ -1,4 +1,4 @@
-"""Types by class of weights, from the ``quantization_config`` of a Hugging Face configuration."""
+"""Types of a checkpoint's weights, from the ``quantization_config`` of a Hugging Face configuration."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from typing import Any
 
 from .parts import BF16, Formats, WeightClass
 
-#: A module of each class, as checkpoints name them; lists of modules left alone are matched against these.
+#: Names of a module of each class, against which lists of unquantised modules are matched.
 _MODULES: dict[WeightClass, tuple[str, ...]] = {
     WeightClass.ATTENTION: ("model.layers.0.self_attn.o_proj",),
     WeightClass.DENSE: ("model.layers.0.mlp.down_proj",),
     WeightClass.SHARED: ("model.layers.4.mlp.shared_experts.down_proj", "model.layers.4.mlp.shared_expert.down_proj"),
     WeightClass.EXPERTS: ("model.layers.4.mlp.experts.0.down_proj",),
 }
-#: The longest pattern that is matched: beyond any real one.
+#: Longest pattern that is matched; real ones are shorter.
 _LONGEST = 200
 
 
 def checkpoint_of(data: Mapping[str, Any]) -> Formats:
-    """Types of the checkpoint that a configuration belongs to; what it does not quantise, and methods that are not
-    known, are read as bf16."""
+    """Types of a configuration's checkpoint; unquantised weights and unknown methods are read as bf16."""
     stated = data.get("quantization_config")
     stated = stated if isinstance(stated, Mapping) else {}
     dtype = _type_of(stated)
@@ -38,7 +37,7 @@ def checkpoint_of(data: Mapping[str, Any]) -> Formats:
 
 
 def _type_of(stated: Mapping[str, Any]) -> str | None:
-    """What the quantised weights are in."""
+    """Type of the quantised weights; None: unknown or not quantised."""
     method = str(stated.get("quant_method", "")).lower()
     algorithm = str(stated.get("quant_algo", "")).lower()
     if "nvfp4" in algorithm:
@@ -56,7 +55,7 @@ def _type_of(stated: Mapping[str, Any]) -> str | None:
     return None
 
 
-#: Types of compressed-tensors, where it matters with the size of their groups.
+#: Format of compressed-tensors, with its group size where that decides → type.
 _COMPRESSED = {
     "int4": "int4", "int8": "int8", "float8": "fp8", "float4 by 16": "nvfp4", "float4 by 32": "mxfp4",
 }  # fmt: skip
@@ -73,7 +72,8 @@ def _matches(module: str, patterns: list[str]) -> bool:
 
 
 def _match(module: str, pattern: str) -> bool:
-    """A regular expression behind ``re:``, a glob, or a part of the name; prefixes of other towers match as well."""
+    """Whether a module matches: by a regular expression after ``re:``, a glob, or a part of its name. The prefix
+    ``language_model.`` of multimodal models matches too."""
     names = module, f"language_model.{module}"
     if pattern.startswith("re:"):
         try:

@@ -1,9 +1,9 @@
-"""A Hugging Face ``config.json`` as an :class:`Architecture`: a decoder, under any family's names.
+"""Read a Hugging Face ``config.json`` of a decoder as an :class:`Architecture`.
 
-Families differ in three ways: the names of their keys (:data:`_NAMES`), what an absent key means
-(:data:`_TIED_BY_DEFAULT` and its neighbours, from each family's configuration class in ``transformers``), and
-what they cannot say in a key at all (gates, biases, norms of Q and K). Indexers, delta rules and compressed caches are
-read from the keys of the families that have them; other recurrent layers and encoders are refused.
+Families differ in the names of their keys (:data:`_NAMES`), in the meaning of an absent key
+(:data:`_TIED_BY_DEFAULT` and its neighbours, from each family's configuration class in ``transformers``), and in facts
+that no key states (gates, biases, norms of Q and K). Indexers, delta rules and compressed caches are read where a
+family has keys for them. Other recurrent layers and encoders are refused.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tspsim.base.units import parse
 
 from . import zaya
 from .architecture import Architecture
-from .attention import CHOSEN, COMPRESSED, GATED_DELTA, KIMI_DELTA
+from .attention import COMPRESSED, GATED_DELTA, KIMI_DELTA, SPARSE_LATENT
 from .checkpoints import checkpoint_of
-from .parts import CompressedAttention, Experts, Indexing, LatentAttention, LinearAttention
+from .parts import CompressedAttention, Experts, IndexerSpec, LatentAttention, LinearAttention
 from .spec import MOST_LAYERS
 
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -55,39 +55,39 @@ _GATED = {"gemma", "gemma2", "gemma3", "gemma3_text", "phi3", "glm", "glm4", "ch
 _QWEN_GATED = {"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"}
 _QK_NORM = {"qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmo2", "olmo3", "olmoe", zaya.FAMILY} | _QWEN_GATED
 _QKV_BIAS = {"qwen2", "qwen2_5", "qwen2_moe", "qwen", "chatglm", "glm"}
-#: One shared expert as wide as a routed one that no key mentions.
+#: Families with one shared expert, as wide as a routed one, that no key mentions.
 _ONE_SHARED = {"llama4", "llama4_text"}
-#: What the shared experts give has a gate.
+#: Families that multiply the shared experts' output by a gate.
 _SHARED_GATE = {"qwen2_moe"} | _QWEN_GATED
-#: A dense MLP's width where layers without experts have one; elsewhere ``intermediate_size`` is an expert's own.
+#: Families in which ``intermediate_size`` is an expert's width; elsewhere it is a dense MLP's.
 _WIDTH_IS_AN_EXPERTS = {"mixtral", "gpt_oss", "llama4", "llama4_text", "grok", "grok-1", "phimoe", "minimax_m2"}
 _ROUTER_BIAS = {
     *("deepseek_v3", "deepseek_v32", "deepseek_v4", "kimi_k2", "kimi_linear", "glm4_moe", "glm_moe_dsa", "gpt_oss"),
     *("minimax_m2", "glm4_moe_lite", "glm4v_moe", "glm4v_moe_text"),
 }
-#: ``topk_method`` of a router whose choice is corrected, in a family that nobody here knows (DeepSeek's name for it).
+#: DeepSeek's ``topk_method`` for a router with a correction bias; read in unknown families too.
 _CORRECTED = "noaux_tc"
-#: The router's bias belongs to its linear layer, before a softmax over what is chosen (``modeling_gpt_oss.py``).
+#: Families that add the router's bias to its scores, before the softmax over the chosen (``modeling_gpt_oss.py``).
 _BIAS_OF_SCORES = {"gpt_oss"}
-#: Every expert's products add a bias (``gate_up_proj_bias`` and ``down_proj_bias`` of ``modeling_gpt_oss.py``).
+#: Families whose expert products add biases (``gate_up_proj_bias``, ``down_proj_bias`` of ``modeling_gpt_oss.py``).
 _EXPERT_BIAS = {"gpt_oss"}
 _TIED_BY_DEFAULT = {
     *("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "starcoder2", "cohere", "cohere2"),
     *("gemma", "gemma2", "gemma3", "gemma3_text", zaya.FAMILY),
 }
 
-#: Families whose decoders are what their keys say, with what the sets above add.
+#: Families whose keys, with the sets above, describe the decoder in full.
 _AS_THEIR_KEYS_SAY = {
     *("llama", "mistral", "ministral", "mixtral", "yi", "olmo", "smollm3", "seed_oss", "internlm2", "internlm3"),
     *("deepseek", "deepseek_v2", "kimi_k25", "kimi_vl", "mistral3", "mistral4"),
     *("qwen3_vl", "qwen3_vl_moe", "qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_omni_moe", "qwen2_5_vl", "qwen2_vl"),
 }
-#: Every ``model_type`` that is known.
+#: Every known ``model_type``.
 FAMILIES = frozenset().union(
     _LEARNED_POSITIONS, _LINEAR_BIAS, _UNGATED, _GATED, _QK_NORM, _QKV_BIAS, _ONE_SHARED, _SHARED_GATE,
     _WIDTH_IS_AN_EXPERTS, _ROUTER_BIAS, _TIED_BY_DEFAULT, _AS_THEIR_KEYS_SAY,
 )  # fmt: skip
-#: Parts of keys of models that are more, or other, than attention and MLPs in turn.
+#: Substrings of keys that belong to layers other than attention and MLPs.
 _OTHER_PARTS = (
     *("ssm", "mamba", "rwkv", "recurrent", "state_size", "conv_", "conv1d", "time_step", "encoder", "decoder_layers"),
     *("image_size", "patch_size", "diffusion", "lru_width", "block_types", "layer_period", "layer_offset", "memory_"),
@@ -96,20 +96,20 @@ _OTHER_PARTS = (
 
 
 def _stranger(data: Mapping[str, Any], family: str) -> str:
-    """What is said of a family that nobody here knows: nothing of a known one.
+    """Note about an unknown family; empty for a known one.
 
     Raises
     ------
     InputError
-        It has parts that no table of this module reads.
+        The unknown family has parts that cannot be read.
     """
     family = family or _family_of(data)
     if not family or family in FAMILIES:
         return ""
-    strange = next((key for key in data if any(part in key.lower() for part in _OTHER_PARTS) and data[key]), None)
+    unreadable = next((key for key in data if any(part in key.lower() for part in _OTHER_PARTS) and data[key]), None)
     like = did_you_mean(family, sorted(FAMILIES), limit=0)
-    if strange is not None:
-        problem = f"unknown family '{shorten(family, 40)}'{like} with parts that cannot be read ({shorten(strange)})"
+    if unreadable is not None:
+        problem = f"unknown family '{shorten(family, 40)}'{like} with parts that cannot be read ({shorten(unreadable)})"
         raise InputError(f"{problem}; write its shape as a model of your own (tspsim docs models.md)", key="model_type")
     return (
         f"model_type '{shorten(family, 40)}' is not known here{like}: read by its sizes as attention and gated "
@@ -118,13 +118,12 @@ def _stranger(data: Mapping[str, Any], family: str) -> str:
 
 
 def _family_of(data: Mapping[str, Any]) -> str:
-    """The family of a configuration that only names its class; empty where it does not, or where the class is of a
-    known family."""
+    """Unknown family by the class that a configuration names; empty without a class or with a known family's."""
     return "" if _known_class(data) else _class_of(data)
 
 
 def _known_class(data: Mapping[str, Any]) -> str:
-    """The known family of a configuration that only names its class (``Glm4MoeForCausalLM``); else empty."""
+    """Known family by the class that a configuration names (``Glm4MoeForCausalLM``); else empty."""
     plain = _class_of(data)
     return next((family for family in sorted(FAMILIES) if family.replace("_", "") == plain), "")
 
@@ -143,19 +142,19 @@ def is_huggingface(data: Mapping[str, Any]) -> bool:
 
 
 def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
-    """The decoder a configuration describes.
+    """Read the decoder that a configuration describes.
 
     Parameters
     ----------
     data
-        The mapping in ``config.json``; of a multimodal model the text part is read.
+        The mapping in ``config.json``. Of a multimodal model, ``text_config`` is read.
     name
-        Used where the configuration does not name itself.
+        Name of the model where the configuration states none.
 
     Raises
     ------
     InputError
-        A size is missing or is not a positive whole number, or the model is not a decoder that can be read.
+        A size is missing or no positive whole number, or the model is no decoder that can be read.
     """
     if isinstance(data.get("text_config"), Mapping):
         outer = {key: data[key] for key in ("_name_or_path", "quantization_config") if key in data}
@@ -220,16 +219,16 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
 
 def _kind(
     latent: LatentAttention | None,
-    indexing: Indexing | None,
+    indexing: IndexerSpec | None,
     linear: LinearAttention | None,
     compressed: CompressedAttention | None,
 ) -> str:
-    """The kind of attention that has these parts; empty where latents alone tell."""
+    """Name of the attention kind with these parts; empty: grouped-query or plain latent attention."""
     if compressed:
         return COMPRESSED.name
     if linear:
         return KIMI_DELTA.name if latent else GATED_DELTA.name
-    return CHOSEN.name if latent and indexing else ""
+    return SPARSE_LATENT.name if latent and indexing else ""
 
 
 def _experts(data: Mapping[str, Any], family: str, layers: int) -> Experts | None:
@@ -268,13 +267,13 @@ def _latent(data: Mapping[str, Any]) -> LatentAttention | None:
     return LatentAttention(_plain_size(data, "q_lora_rank") if data.get("q_lora_rank") else 0, *sizes)
 
 
-def _indexing(data: Mapping[str, Any], layers: int, *, needed: bool) -> Indexing | None:
-    """An indexer in every layer, or in those of a regular order that ``indexer_types`` must agree with."""
+def _indexing(data: Mapping[str, Any], layers: int, *, needed: bool) -> IndexerSpec | None:
+    """Indexers in every layer or at a regular stride; raises InputError where ``indexer_types`` disagrees."""
     if not data.get("index_topk") and not needed:
         return None
     heads, width, topk = (_plain_size(data, key) for key in ("index_n_heads", "index_head_dim", "index_topk"))
     every = _plain_size(data, "index_topk_freq") if data.get("index_topk_freq") else 1
-    indexing = Indexing(heads, width, topk, every, _plain_size(data, _OFFSET) if data.get(_OFFSET) else 0)
+    indexing = IndexerSpec(heads, width, topk, every, _plain_size(data, _OFFSET) if data.get(_OFFSET) else 0)
     kinds = _list(data, "indexer_types")[:layers]
     regular = ["full" if indexing.owned(layer) else "shared" for layer in range(len(kinds))]
     if kinds != regular or data.get("index_topk_pattern"):
@@ -287,7 +286,7 @@ _OFFSET = "index_skip_topk_offset"
 
 
 def _linear(data: Mapping[str, Any], layers: int) -> LinearAttention | None:
-    """Layers with a delta rule: Qwen's keys, or Kimi's mapping."""
+    """Delta-rule layers, from Qwen's keys or Kimi's ``linear_attn_config``."""
     stated = data.get("linear_attn_config")
     if isinstance(stated, Mapping):
         heads, width, taps = (_plain_size(stated, key) for key in ("num_heads", "head_dim", "short_conv_kernel_size"))
@@ -310,7 +309,7 @@ _INTERVAL = "full_attention_interval"
 
 
 def _period(full: list[Any], layers: int, key: str) -> tuple[int, bool]:
-    """Every how many-th layer is full (numbers from 1), and whether the last is besides."""
+    """Period of full-attention layers (numbered from 1), and whether the last layer is full out of turn."""
     every = full[0] if full else 0
     if isinstance(every, int) and 0 < every <= layers:
         regular = list(range(every, layers + 1, every))
@@ -321,13 +320,13 @@ def _period(full: list[Any], layers: int, key: str) -> tuple[int, bool]:
     raise InputError("layers with full attention are not every n-th one, with or without the last", key=key)
 
 
-#: Tokens that an entry of a layer stands for, by the name of its kind, where the configuration does not say.
 _INDEXED = "compressed_sparse_attention"
+#: Default tokens a cache entry, by kind of layer.
 _COMPRESSION = {_INDEXED: 4, "heavily_compressed_attention": 128, "sliding_attention": 0}
 
 
 def _compressed(data: Mapping[str, Any], layers: int) -> CompressedAttention | None:
-    """Compressed latents, by a list of ratios or of kinds of layers."""
+    """Compressed attention, from a list of compression ratios or of kinds of layers."""
     if data.get("o_lora_rank") is None:
         return None
     rates = data.get("compress_rates")
@@ -342,14 +341,16 @@ def _compressed(data: Mapping[str, Any], layers: int) -> CompressedAttention | N
 
 
 def _window(data: Mapping[str, Any]) -> tuple[int, int]:
-    """Window and period where windowed layers and full ones alternate regularly; (0, 1) otherwise."""
+    """(window in tokens, period of full layers); (0, 1) where windowed and full layers do not alternate regularly."""
     period = _alternation(_list(data, "layer_types"), "sliding_attention")
     return (_plain_size(data, "sliding_window"), period) if data.get("sliding_window") and period else (0, 1)
 
 
 def _chunk(data: Mapping[str, Any], layers: int) -> tuple[int, int]:
-    """Tokens of a chunk and period where layers with chunks and full ones alternate regularly; (0, 1) otherwise. Layers
-    without rotary positions attend in full: without a list every fourth (transformers, Llama4TextConfig)."""
+    """(chunk in tokens, period of full layers); (0, 1) where chunked and full layers do not alternate regularly.
+
+    Layers without rotary positions have full attention: every fourth by default (transformers, Llama4TextConfig).
+    """
     if not data.get("attention_chunk_size"):
         return 0, 1
     rotary = _list(data, "no_rope_layers")
@@ -362,7 +363,7 @@ def _chunk(data: Mapping[str, Any], layers: int) -> tuple[int, int]:
 
 
 def _alternation(kinds: Sequence[Any], kind: str) -> int:
-    """Every how many-th layer is full where the others are of one kind; 0 where they are not."""
+    """Period of full-attention layers among layers of ``kind``; 0 where the order is not regular."""
     if kind not in kinds or "full_attention" not in kinds:
         return 0
     period = kinds.index("full_attention") + 1
@@ -371,7 +372,7 @@ def _alternation(kinds: Sequence[Any], kind: str) -> int:
 
 
 def _list(data: Mapping[str, Any], key: str) -> list[Any]:
-    """A list, empty where there is none."""
+    """The list under ``key``; empty where the key is absent."""
     kinds = data.get(key) or []
     if not isinstance(kinds, list):
         raise InputError("must be a list", key=key)
@@ -379,13 +380,13 @@ def _list(data: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _own_name(data: Mapping[str, Any]) -> str | None:
-    """The hub name, unless it is a folder on somebody's disk."""
+    """The hub name; None for a local folder."""
     name = data.get("_name_or_path")
     return name if isinstance(name, str) and name[:1] not in (".", "/", "~", "") else None
 
 
 def _found(data: Mapping[str, Any], field: str) -> str | None:
-    """The key under which this family keeps ``field``; an explicit null is as good as absent."""
+    """The configuration's key for ``field``; None where it is absent or null."""
     return next((key for key in _NAMES[field] if data.get(key) is not None), None)
 
 
@@ -400,7 +401,7 @@ def _size(data: Mapping[str, Any], field: str, default: int | None = None) -> in
     return _plain_size(data, key)
 
 
-#: Sizes that a configuration may state as nought: no such part.
+#: Fields that a configuration may state as 0: no such part.
 _MAY_BE_ZERO = {"experts", "shared", "shared_width", "first_dense", "multi_token"}
 
 
@@ -420,13 +421,13 @@ def _refuse_what_is_not_a_decoder(data: Mapping[str, Any]) -> None:
     allowed = ["full_attention", "sliding_attention", "chunked_attention", "attention"]
     allowed += ["linear_attention"] if data.get("linear_num_value_heads") or data.get("linear_attn_config") else []
     allowed += list(_COMPRESSION) if data.get("o_lora_rank") else []
-    strange = [kind for kind in kinds if kind not in allowed]
-    if strange:
-        raise InputError(f"layers of kind '{shorten(strange[0])}' cannot be read", key="layer_types")
+    unreadable = [kind for kind in kinds if kind not in allowed]
+    if unreadable:
+        raise InputError(f"layers of kind '{shorten(unreadable[0])}' cannot be read", key="layer_types")
 
 
 def _note(data: Mapping[str, Any], window: bool, chunk: bool) -> str:
-    """What of the configuration is simplified: windows and chunks that do not alternate regularly, weights' types."""
+    """Note on simplifications: irregular windows and chunks, indexers without latents, parts of ZAYA1."""
     notes = []
     stated, kinds = data.get("sliding_window"), _list(data, "layer_types")
     windowed = data.get("use_sliding_window", True) is not False and "full_attention" not in set(kinds)

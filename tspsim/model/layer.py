@@ -1,9 +1,4 @@
-"""A rank's part of a layer with its model: in a pass, and in a serving step in the types of its engine.
-
-A shard of a decoder layer whose model is known whole, and the products of a backward.
-
-One decoder layer as a serving step runs it: types by class of weights, and its kind of attention.
-"""
+"""Shards of a decoder layer of an :class:`Architecture`, in a pass and in a serving step; gradients of products."""
 
 from __future__ import annotations
 
@@ -21,9 +16,9 @@ from .shard import ServingShard, Shard
 
 @remembered(4096)
 def gradients(product: Gemm) -> tuple[Gemm, Gemm]:
-    """Of C[m, n] = A[m, k]·B[k, n]: dA = dC·Bᵀ (the activations' gradient) and dB = Aᵀ·dC (the weights').
+    """Gradients of C[m, n] = A[m, k]·B[k, n]: dA = dC·Bᵀ (of the activations) and dB = Aᵀ·dC (of the weights).
 
-    In narrow formats dC is quantised once, in both orientations, and A was: the second product finds them so.
+    In narrow types dC is cast once, in both orientations, for the first product; the second finds it cast.
     """
     m, n, k, weights = product.m, product.n, product.k, Computes.WEIGHT_GRADIENT
     return (
@@ -40,21 +35,21 @@ class LayerShard(Shard):
 
     @once
     def attention_weights(self) -> int:
-        """Elements of the packed [Wq, Wk, Wv, Wo] shard: h·(2a + 2c); otherwise of the matrices that heads divide."""
+        """Elements of the shard's attention matrices that heads divide: h·(2a + 2c) for packed [Wq, Wk, Wv, Wo]."""
         return self.model.attention_of(self.kind).shard_parameters(self)
 
     @once
     def down_weights(self) -> int:
-        """Elements that no head divides: of projections down to latents, of indexers; 0 without any."""
+        """Elements of attention matrices that every shard holds whole: projections to latents, indexers; else 0."""
         return self.model.attention_of(self.kind).undivided_parameters(self.model, self.kind)
 
 
-# --- one decoder layer as a serving step runs it --------------------------------------------------------------
+# --- serving --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ServingLayer(ServingShard, LayerShard):
-    """A shard of a layer whose weights and cache are in ``formats``, with what its kind of attention adds."""
+    """A shard of a layer in a serving step, with the operators of its attention kind."""
 
     model: Architecture
 
@@ -74,17 +69,17 @@ class ServingLayer(ServingShard, LayerShard):
         buckets: int = 1,
         direction: str = "forward",
     ) -> Attention | LatentPrefill:
-        """Of prompts, whose sequence shards attend each other's keys: latent attention has a kernel of its own."""
+        """Attention of prompts whose sequence shards attend each other's keys; latent attention has its own kernel."""
         latent = self.model.latent
         if latent is None or not causal:
             return super().attention(segments, causal=causal, buckets=buckets, direction=direction)
         heads = self.heads // buckets
-        return LatentPrefill(segments, heads, latent.query_dim, latent.value_dim, self.wide, Latent.element(self))
+        return LatentPrefill(segments, heads, latent.query_dim, latent.value_dim, self.wide_dtype, Latent.element(self))
 
     @once
     def own_operators(self) -> bool:
-        """Whether ranks with tokens of their own run the operators of its kind, not those of keys and values a head;
-        convolutions, which reach over the borders between them, stand apart."""
+        """Whether ranks that divide tokens run the attention kind's operators, not those of keys and values per head.
+        Convolutions, which reach across the shards' borders, are not among them."""
         return self.attention_kind.chooses or isinstance(self.attention_kind, Linear)
 
     def entering(self, tokens: int) -> tuple[Operator, ...]:

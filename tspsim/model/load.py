@@ -1,4 +1,4 @@
-"""Read a model: a catalog entry, or the ``config.json`` of a Hugging Face decoder."""
+"""Load a model: a catalog entry, or the ``config.json`` of a Hugging Face decoder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .architecture import Architecture
 
 
 def load_model(name_or_path: str | Path) -> Architecture:
-    """The architecture of a catalog name, a YAML file, a ``config.json`` or a folder that holds one.
+    """Load the architecture of a catalog name, a YAML file, a ``config.json`` or a folder with one.
 
     Raises
     ------
     UnknownNameError
         No catalog entry has this name; the message offers the nearest.
     InputError
-        The file is wrong, or describes a model that is not a decoder.
+        The file is wrong, or describes a model that is no decoder.
 
     Examples
     --------

@@ -1,11 +1,7 @@
-"""What an architecture is made of: its parts, the types that they are kept in, and widths that follow from them.
+"""Parts of an architecture, types of a served model's weights and cache, and the fields of an architecture.
 
-Parts that not every decoder has: latent, sparse and linear attention, compressed caches, experts; and what one layer
-is made of.
-
-In which types a served model keeps its weights, multiplies and keeps its cache.
-
-The fields of an architecture: what kinds of attention and shards of layers read of a model.
+Optional parts are latent, sparse, linear and compressed attention, and experts. :class:`Dimensions` holds the fields
+that attention kinds and shards of layers read.
 """
 
 from __future__ import annotations
@@ -30,8 +26,8 @@ Scores = Annotated[str, OneOf(lambda: ("sigmoid", "softmax"))]
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, §2.1).
 
-    K and V of a token are one latent of ``kv_rank`` and a rotary key of ``rope_dim`` that all heads share; every head
-    has its own matrices to make keys of ``nope_dim`` and values of ``value_dim`` from it.
+    A token's K and V are one latent of ``kv_rank`` elements and a rotary key of ``rope_dim``, shared by all heads. A
+    head projects the latent to a key of ``nope_dim`` and a value of ``value_dim``.
     """
 
     q_rank: Annotated[
@@ -44,43 +40,43 @@ class LatentAttention:
 
     @property
     def query_dim(self) -> int:
-        """Width of one head's query, and of its key."""
+        """Width of a head's query and key."""
         return self.nope_dim + self.rope_dim
 
     @property
     def mean_dim(self) -> int:
-        """Mean width of a key and a value: with it Q and output, and K and V, are counted in full."""
+        """Mean width of a head's key and value: twice it counts Q and output, or K and V."""
         return (self.query_dim + self.value_dim) // 2
 
     @property
     def cache_width(self) -> int:
-        """Elements a token that a layer's cache keeps, whatever the number of heads."""
+        """Elements that a layer caches for a token, whatever the number of heads."""
         return self.kv_rank + self.rope_dim
 
     @property
     def down_width(self) -> int:
-        """Columns of the projections from the residual stream to latents, which all heads share."""
+        """Columns of the projections from the residual stream to the latents."""
         return self.q_rank + self.cache_width
 
 
 @dataclass(frozen=True, slots=True)
-class Indexing:
-    """An indexer that chooses the tokens a query attends (DeepSeek-AI 2025, DeepSeek-V3.2, §2.1)."""
+class IndexerSpec:
+    """The indexer that selects the tokens a query attends (DeepSeek-AI 2025, DeepSeek-V3.2, §2.1)."""
 
-    #: Of the indexer; its key of a token is one of ``head_dim``.
+    #: Heads of the indexer's queries. They share one key a token, of ``head_dim`` elements.
     heads: int
     head_dim: int
     #: Tokens, or compressed entries, that a query attends.
     topk: int
-    #: Layers before ``shared_from`` own an indexer each; of those behind, the last of every ``every`` does, and the
-    #: others take its choice (GLM-5.2).
+    #: Every layer before ``shared_from`` owns an indexer. After it the last of every ``every`` layers owns one, and the
+    #: others use the selection of the layer that owned one before them (GLM-5.2).
     every: int = 1
     shared_from: int = 0
 
     def owned(self, layer: int) -> bool:
         """Whether layer number ``layer`` (from 0) has an indexer of its own.
 
-        >>> sum(Indexing(32, 128, 2048, every=4, shared_from=3).owned(layer) for layer in range(78))
+        >>> sum(IndexerSpec(32, 128, 2048, every=4, shared_from=3).owned(layer) for layer in range(78))
         21
         """
         return max(0, layer - self.shared_from + 1) % self.every == 0
@@ -88,17 +84,17 @@ class Indexing:
 
 @dataclass(frozen=True)
 class LinearAttention:
-    """Attention by a delta rule, whose state of a sequence has a fixed size, in most layers of a model."""
+    """Delta-rule attention, in most layers of a model; its state of a sequence has a fixed size."""
 
     k_heads: Annotated[PositiveCount, Field(description="heads of queries and keys of the linear layers")]
-    k_dim: Annotated[PositiveCount, Field(description="width of one")]
+    k_dim: Annotated[PositiveCount, Field(description="width of a query or key head")]
     v_heads: Annotated[PositiveCount, Field(description="heads of values of the linear layers")]
     #: The state has v_heads · k_dim · v_dim elements.
-    v_dim: Annotated[PositiveCount, Field(description="width of one")]
+    v_dim: Annotated[PositiveCount, Field(description="width of a value head")]
     convolution: Annotated[
         PositiveCount, Field(description="tokens that the convolution over q, k and v reaches over")
     ] = 4
-    full_every: Annotated[PositiveCount, Field(description="every how many-th layer has full attention")] = 4
+    full_every: Annotated[PositiveCount, Field(description="every n-th layer has full attention")] = 4
     last_full: Annotated[StrictBool, Field(description="the last layer has full attention in any case")] = False
 
     @property
@@ -111,12 +107,12 @@ class LinearAttention:
 
     @property
     def state_elements(self) -> int:
-        """Of one sequence and layer."""
+        """Elements of the state of one sequence in one layer."""
         return self.v_heads * self.k_dim * self.v_dim
 
     @property
     def channels(self) -> int:
-        """Of the convolution: q, k and v."""
+        """Channels of the convolution: q, k and v."""
         return 2 * self.key_width + self.value_width
 
     def full(self, layer: int, layers: int) -> bool:
@@ -124,33 +120,39 @@ class LinearAttention:
         return (layer + 1) % self.full_every == 0 or (self.last_full and layer == layers - 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CompressedAttention:
-    """One latent of a head's width a token, key and value at once, kept once for several tokens (DeepSeek-V4)."""
+    """One latent for several tokens, key and value of all heads, as wide as a head (DeepSeek-V4).
 
-    #: Width of the queries' latent.
-    q_rank: int
-    #: Rotary part of a head's width.
-    rope_dim: int
-    #: The output projection is of low rank: heads in groups, each down to ``output_rank``, and all of them up to h.
-    output_groups: int
-    output_rank: int
-    #: Tokens an entry of a layer's cache stands for, a layer each; 0: the layer keeps its window alone.
-    ratios: tuple[int, ...]
-    #: Latest tokens that every layer keeps and attends besides, uncompressed.
-    window: int = 128
-    #: Layers of this ratio own an indexer; others attend all their entries.
-    indexed: int = 4
+    The output projection is of low rank: every group of heads to ``output_rank`` columns, then all groups to h. Every
+    layer keeps and attends its ``window``. Layers whose ratio is not ``indexed`` attend all their entries.
+    """
+
+    q_rank: Annotated[PositiveCount, Field(description="width of the queries' latent")]
+    rope_dim: Annotated[PositiveCount, Field(description="rotary part of a head's width")]
+    output_groups: Annotated[PositiveCount, Field(description="groups of heads whose outputs are projected apart")]
+    output_rank: Annotated[PositiveCount, Field(description="width of a group's projection")]
+    ratios: Annotated[
+        tuple[Count, ...],
+        Field(
+            alias="compression",
+            min_length=1,
+            max_length=10_000,
+            description="tokens a cache entry, for each layer; 0: only the window",
+        ),
+    ]
+    window: Annotated[PositiveCount, Field(description="latest tokens that are kept and attended uncompressed")] = 128
+    indexed: Annotated[PositiveCount, Field(description="layers with this compression own an indexer")] = 4
 
 
 @dataclass(frozen=True)
 class Experts:
     """The MLP of a mixture-of-experts layer.
 
-    Of layers behind ``first_dense``, every 2nd with experts are layers 1, 3, 5, … (from 0). The bias of a router is
-    added to ``sigmoid`` of the scores, among which it only chooses (DeepSeek-V3, §2.1.2), or to the scores themselves,
-    before their ``softmax``. Some software adds biases of experts by kernels of its own; their weights are too few to
-    count.
+    Layer number l (from 0) has experts where l ≥ ``first_dense`` and l + 1 is a multiple of ``every`` (2: layers 1, 3,
+    5, …). With ``scores`` of ``sigmoid`` a router's bias is added to the sigmoids and only affects the choice
+    (DeepSeek-V3, §2.1.2); with ``softmax`` it is added to the scores before it. Parameters do not count the experts'
+    biases; some software adds them by kernels of their own.
     """
 
     count: Annotated[PositiveCount, Field(alias="experts", description="routed experts")]
@@ -158,11 +160,11 @@ class Experts:
     width: Annotated[PositiveCount, Field(description="columns of one expert")]
     shared_width: Annotated[Count, Field(description="columns of all shared experts together; 0: none")] = 0
     first_dense: Annotated[Count, Field(description="layers at the start without experts")] = 0
-    every: Annotated[PositiveCount, Field(description="of the others, every how many-th has experts")] = 1
-    router_bias: Annotated[StrictBool, Field(description="the router has a bias or a correction an expert")] = False
+    every: Annotated[PositiveCount, Field(description="after them, every n-th layer of the model has experts")] = 1
+    router_bias: Annotated[StrictBool, Field(description="the router has a bias or correction for each expert")] = False
     scores: Annotated[
         Scores,
-        Field(description="with router_bias: it is added to sigmoids of scores, and only chooses; or to scores"),
+        Field(description="with router_bias: added to the sigmoids for the choice alone, or to the scores"),
     ] = "sigmoid"
     shared_gate: Annotated[StrictBool, Field(description="a gate multiplies what the shared experts give")] = False
     expert_bias: Annotated[StrictBool, Field(description="products of routed experts have biases")] = False
@@ -171,27 +173,27 @@ class Experts:
 
     @property
     def corrected(self) -> bool:
-        """Whether a token's experts are chosen by biased sigmoids, and weighed by unbiased ones."""
+        """Whether experts are chosen by biased sigmoids and weighted by unbiased ones."""
         return self.router_bias and self.scores == "sigmoid"
 
 
 class Block(NamedTuple):
-    """What one layer is made of.
+    """Composition of one layer.
 
     Attributes
     ----------
     window
-        Of its attention, in tokens; 0: the whole context.
+        Tokens that a query sees; 0: the whole context.
     chunk
-        Tokens of the chunks of a sequence that attend themselves alone (Llama 4); 0: no chunks.
+        Tokens of a chunk of the sequence that attends only itself (Llama 4); 0: no chunks.
     experts
-        Experts instead of a dense MLP.
+        Whether the layer has experts instead of a dense MLP.
     attention
-        Its kind, a name in :data:`tspsim.model.ATTENTION_KINDS`.
+        Name of its attention kind in :data:`tspsim.model.ATTENTION_KINDS`.
     indexer
-        Whether it owns an indexer.
+        Whether the layer owns an indexer.
     compression
-        Tokens that an entry of its cache stands for; 0: it has no such entries.
+        Tokens a cache entry; 0: no compressed entries.
     """
 
     window: int = 0
@@ -202,15 +204,15 @@ class Block(NamedTuple):
     chunk: int = 0
 
     def __hash__(self) -> int:
-        """Of numbers alone: hashes of text differ from process to process, and with them the order of a set."""
+        """Hash numbers only: hashes of strings differ between processes, and so would the order of a set."""
         return hash((self.window or self.chunk, self.experts))
 
 
-# --- in which types a served model keeps its weights, multiplies and keeps its cache --------------------------
+# --- types of a served model's weights, products and cache ----------------------------------------------------
 
 
 class WeightClass(StrEnum):
-    """Weights that checkpoints keep in a type of their own."""
+    """Classes of weights, each kept in one type by a checkpoint."""
 
     ATTENTION = "attention"
     DENSE = "dense"
@@ -221,15 +223,15 @@ class WeightClass(StrEnum):
 
 @dataclass(frozen=True)
 class Formats:
-    """Types by class of weights."""
+    """Types of a served model; a weight class without an entry is in bf16."""
 
-    #: As kept and read.
+    #: Type that weights are stored and read in, by class.
     weights: Mapping[WeightClass, str] = field(default_factory=dict)
-    #: As multiplied: the type of activations.
+    #: Type that products multiply in, by class: that of the activations.
     products: Mapping[WeightClass, str] = field(default_factory=dict)
-    #: Of K and V, or latents.
+    #: Type of cached K and V, or latents.
     cache: str = "bf16"
-    #: Of the states of linear attention.
+    #: Type of linear attention's states.
     state: str = "fp32"
 
     def kept(self, part: WeightClass) -> str:
@@ -239,8 +241,7 @@ class Formats:
         return self.products.get(part, "bf16")
 
     def read(self, part: WeightClass) -> str | None:
-        """The type that products read weights in, where it is narrower than the one they multiply: weight-only
-        kernels widen on the way."""
+        """Type in which weight-only kernels read a class of weights; None: the type of the products."""
         if part not in self._read:
             kept, wide = self.kept(part), self.multiplied(part)
             self._read[part] = kept if weight_bytes(kept) < weight_bytes(wide) else None
@@ -251,11 +252,11 @@ class Formats:
         return {}
 
     def weight_bytes(self, part: WeightClass) -> float:
-        """Bytes of a weight of this class."""
+        """Bytes of one weight of a class, scales included."""
         return weight_bytes(self.kept(part))
 
     def bytes_of(self, parameters: Mapping[WeightClass, int]) -> float:
-        """Bytes of some parameters, counted by class."""
+        """Bytes of parameters that are counted by class."""
         return sum(count * self.weight_bytes(part) for part, count in parameters.items())
 
     def __hash__(self) -> int:
@@ -273,7 +274,8 @@ Text = Annotated[str, Field(min_length=1, max_length=2000)]
 
 @dataclass(frozen=True)
 class StatedFacts:
-    """What a model's file states as it is read: :class:`tspsim.model.spec.ModelSpec` has these keys."""
+    """Facts of an architecture that are keys of a model's file under the same name
+    (:class:`tspsim.model.spec.ModelSpec`)."""
 
     name: Text
     layers: PositiveCount
@@ -291,7 +293,7 @@ class StatedFacts:
 
 @dataclass(frozen=True)
 class Dimensions(StatedFacts, ABC):
-    """A decoder's fields, described at :class:`~tspsim.model.Architecture`, and widths that follow from them alone."""
+    """A decoder's fields, documented in :class:`~tspsim.model.Architecture`, and widths derived from them."""
 
     heads: int
     kv_heads: int
@@ -311,7 +313,7 @@ class Dimensions(StatedFacts, ABC):
     full_every: int = 1
     attention: str = ""
     output_gate: bool = False
-    indexing: Indexing | None = None
+    indexing: IndexerSpec | None = None
     linear: LinearAttention | None = None
     compressed: CompressedAttention | None = None
     checkpoint: Formats = BF16
@@ -320,19 +322,26 @@ class Dimensions(StatedFacts, ABC):
 
     @abstractmethod
     def block(self, layer: int) -> Block:
-        """What layer number ``layer`` (from 0) is made of."""
+        """Composition of layer number ``layer`` (from 0)."""
+
+    @property
+    def projection_biases(self) -> int:
+        """Elements of the biases of projections to Q, K and V, and of the output's."""
+        biased = self.attention_bias or self.linear_bias
+        inner = self.attention_width + 2 * self.kv_width if biased else 0
+        return inner + (self.hidden if self.linear_bias else 0)
 
     @property
     def attention_width(self) -> int:
-        """a = H·d: often h, not always (Qwen3-32B has 8192 beside 5120)."""
+        """a = H·d. It may differ from h (Qwen3-32B: 8192 and 5120)."""
         return self.heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
-        """c = KV·d, of K alone; V is the same."""
+        """c = KV·d: width of K; V is as wide."""
         return self.kv_heads * self.head_dim
 
     @property
     def matrices(self) -> int:
-        """Matrices of an MLP, dense or an expert's: gate, up, down, or up and down."""
+        """Matrices of a dense MLP or an expert: 3 (gate, up, down), or 2 (up, down)."""
         return 3 if self.gated else 2

@@ -1,7 +1,7 @@
-"""The routed experts that stand on one rank, as operators.
+"""Operators of the routed experts of one rank.
 
-Letters: E experts, k of them a token, R rows (assignments of tokens to experts) that meet the rank's experts, f_e
-columns of an expert on this rank. Experts of a rank are multiplied in one grouped product of equal parts.
+Letters: E experts, k experts a token, R rows ((token, expert) pairs) of the rank's experts, f_e columns of an expert on
+this rank. One grouped product of equal parts multiplies all experts of a rank.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ from ..operators import Computes, FusedMoE, Gemm, GroupedGemm, MemoryBound, Role
 from .architecture import Architecture
 from .parts import Experts
 
-#: Bytes of a token and an expert that the kernel moves which chooses.
+#: Bytes that the selection kernel moves for each token and expert.
 CHOICE_BYTES = 12.0
 
 
 @dataclass(frozen=True)
 class RoutedShard:
-    """``local`` experts on a rank, each with ``rows`` rows, their columns cut into ``columns`` parts."""
+    """``local`` experts of a rank with ``rows`` rows each, and 1/``columns`` of their columns."""
 
     model: Architecture
-    #: Experts whose weights, or a part of whose columns, are here.
+    #: Experts of which this rank has the weights, or a part of the columns.
     local: int
-    #: Rows that one of them multiplies.
+    #: Rows of each expert.
     rows: int
-    #: Ranks that one expert's columns are spread over.
+    #: Ranks over which an expert's columns are divided.
     columns: int = 1
+    #: Type of the products' operands.
     dtype: str = "bf16"
+    #: Bytes of an activation element.
     activation_bytes: float = 2.0
-    #: What a served model keeps its experts in; None: ``dtype``, the type they are multiplied in.
+    #: Type of a served model's stored experts; None: ``dtype``.
     weight_dtype: str | None = None
 
     @once
@@ -40,7 +42,7 @@ class RoutedShard:
 
     @once
     def all_rows(self) -> int:
-        """R."""
+        """R: rows of all experts."""
         return self.local * self.rows
 
     @once
@@ -48,8 +50,8 @@ class RoutedShard:
         return self.experts.width // self.columns
 
     def router(self, tokens: int) -> Gemm:
-        """Scores of all experts; never in a narrow type (DeepSeek-V3, arXiv:2412.19437, §3.3.1: gating keeps its
-        precision, as checkpoints in fp8 keep its weights)."""
+        """Scores of all experts, at least in bf16 (DeepSeek-V3, arXiv:2412.19437, §3.3.1: gating keeps its precision,
+        and fp8 checkpoints keep its weights)."""
         kept = self.weight_dtype is None and element_bytes(self.dtype) >= element_bytes("bf16")
         dtype = self.dtype if kept else "bf16"
         return Gemm(tokens, self.experts.count, self.model.hidden, dtype, name="router", role=Role.ROUTER)
@@ -57,9 +59,11 @@ class RoutedShard:
     def fused(
         self, tokens: int, pairs: float | None = None, touched: float | None = None, *, sent: bool = False
     ) -> FusedMoE:
-        """All of it in a serving engine's one kernel: choice, order, products and sum; ``pairs`` of a token and one of
-        its experts that meet this rank's, ``touched`` experts of it (None: those of random choices). ``sent``: tokens
-        come for their experts here alone."""
+        """The fused MoE kernels of a serving engine: selection, sorting, products and sum.
+
+        ``pairs`` are (token, expert) pairs of this rank's experts, ``touched`` its distinct experts among them (None:
+        of random choices). ``sent``: tokens were dispatched here, without choices of other ranks' experts.
+        """
         experts, kept = self.experts, self.weight_dtype
         return FusedMoE(
             tokens, self.model.hidden, self.width, self.local, experts.topk, self.dtype,
@@ -67,25 +71,25 @@ class RoutedShard:
         )  # fmt: skip
 
     def choose(self, tokens: int) -> MemoryBound:
-        """Scores to the chosen experts and their weights: the fp32 scores are read twice and written once."""
+        """Selection of experts and their weights: the fp32 scores are read twice and written once."""
         size = CHOICE_BYTES * tokens * self.experts.count
         return MemoryBound("softmax", size, tokens, name="choose experts", role=Role.EXPERT_CHOICE)
 
     def copy(
         self, rows: float, name: str, computes: Computes = Computes.OUTPUT, element_bytes: float | None = None
     ) -> MemoryBound:
-        """Rows of the residual stream put in another order: read and written, in ``element_bytes`` an element (None:
-        an activation's)."""
+        """Permutation of rows of the residual stream: read and written with ``element_bytes`` an element (None: an
+        activation's)."""
         size = 2.0 * rows * self.model.hidden * (element_bytes or self.activation_bytes)
         return MemoryBound("copy", size, round(rows), name=name, role=Role.EXPERT_ROWS, computes=computes)
 
     def cast(self, rows: float, name: str, element_bytes: float) -> MemoryBound:
-        """Rows read as they are and written in ``element_bytes`` an element."""
+        """Rows read as activations and written with ``element_bytes`` an element."""
         size = rows * self.model.hidden * (self.activation_bytes + element_bytes)
         return MemoryBound("copy", size, round(rows), name=name, role=Role.EXPERT_CAST)
 
     def sum_rows(self, rows: float, tokens: int) -> MemoryBound:
-        """Weighted sum of ``rows`` into ``tokens`` of them."""
+        """Weighted sum of ``rows`` rows into ``tokens`` rows."""
         size = (rows + tokens) * self.model.hidden * self.activation_bytes
         return MemoryBound("add", size, tokens, name="sum of experts", role=Role.EXPERT_SUM)
 

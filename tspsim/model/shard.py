@@ -1,11 +1,9 @@
-"""One decoder layer as operators: what a shard of it computes on some tokens.
+"""Operators of one shard of a decoder layer, in training and in serving.
 
-``shards`` divides heads and FFN columns (tensor-parallel degree, or the steps of the folded schedule). Letters: n
-tokens, h hidden, a = heads·head_dim, c = kv_heads·head_dim of the shard, f FFN columns of the shard: of the dense
-MLP, or of the shared experts where the layer has experts (the routed ones: :mod:`tspsim.model.routed`).
-Norms, rope, residual adds and activations are counted as the fused kernels a compiled model runs.
-
-A shard of a layer in a serving step's types, as kinds of attention are handed it.
+``shards`` divides heads and FFN columns: the tensor-parallel degree, or the steps of the folded schedule. Letters: n
+tokens, h hidden, a = heads·head_dim and c = kv_heads·head_dim of the shard, f FFN columns of the shard. f is the dense
+MLP's, or the shared experts' where the layer has experts (routed experts: :mod:`tspsim.model.routed`). Norms, rope,
+residual adds and activations are the fused kernels of a compiled model.
 """
 
 from __future__ import annotations
@@ -17,14 +15,16 @@ from ..base.memo import once
 from ..operators import Attention, Computes, Gemm, LatentPrefill, MemoryBound, Operator, Role, element_bytes
 from .parts import BF16, Block, Dimensions, Formats, WeightClass
 
-#: Queries of a tile of attention's kernels (Dao 2023, arXiv:2307.08691, §3.3; :mod:`tspsim.hardware.prefill`).
+#: Queries a tile of attention kernels (Dao 2023, arXiv:2307.08691, §3.3; :mod:`tspsim.hardware.prefill`).
 TILE = 128
 
 _BACK = Computes.INPUT_GRADIENT
 
 
 def cut(queries: int, context: int, size: int) -> Iterator[tuple[int, int]]:
-    """The last ``queries`` of ``context`` tokens where runs of ``size`` tokens see nothing of each other.
+    """Cut a causal segment where blocks of ``size`` tokens begin, which do not attend each other.
+
+    The segment is the last ``queries`` of ``context`` tokens. Pieces are (query tokens, context tokens).
 
     >>> list(cut(6, 10, 4)), list(cut(4, 4, 8))
     ([(4, 4), (2, 2)], [(4, 4)])
@@ -39,26 +39,27 @@ def cut(queries: int, context: int, size: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Shard:
-    """``1/shards`` of a decoder layer; methods return operators on ``tokens`` tokens."""
+    """``1/shards`` of a decoder layer; methods return its operators on ``tokens`` tokens."""
 
     model: Dimensions
     shards: int
-    #: Precision of the matrix products.
+    #: Type of the matrix products' operands.
     dtype: str = "bf16"
     #: Bytes of an activation element.
     activation_bytes: float = 2.0
-    #: Which of the model's kinds of layer; None is its first.
+    #: Composition of the layer; None: that of the model's first.
     block: Block | None = None
-    #: Tokens of the documents packed into a sequence, which do not see each other; 0: a sequence is one.
+    #: Tokens of each document packed into a sequence; documents do not attend each other. 0: one document a sequence.
     document: int = 0
 
     @once
     def kind(self) -> Block:
+        """Composition of the layer."""
         return self.model.block(0) if self.block is None else self.block
 
     @once
-    def wide(self) -> str:
-        """The precision of what narrow recipes leave alone: attention, and the language-model head."""
+    def wide_dtype(self) -> str:
+        """Type of attention and the language-model head, at least bf16: recipes in fp8 or fp4 do not quantise them."""
         return self.dtype if element_bytes(self.dtype) >= element_bytes("bf16") else "bf16"
 
     @once
@@ -67,7 +68,7 @@ class Shard:
 
     @once
     def kv_heads(self) -> int:
-        """At least one: beyond the model's key/value heads they are replicated."""
+        """KV heads of the shard, at least 1: shards beyond the model's KV heads replicate them."""
         return max(1, self.model.kv_heads // self.shards)
 
     @once
@@ -77,13 +78,13 @@ class Shard:
 
     @once
     def output_width(self) -> int:
-        """Width of attention's output, of the values of all heads."""
+        """Width of attention's output: the values of the shard's heads."""
         latent = self.model.latent
         return self.heads * (latent.value_dim if latent else self.model.head_dim)
 
     @once
     def kv_width(self) -> int:
-        """Width of K alone (V is the same)."""
+        """Width of K; V is as wide."""
         return self.kv_heads * self.model.head_dim
 
     @once
@@ -93,7 +94,7 @@ class Shard:
 
     @once
     def entry_width(self) -> int:
-        """Elements a token that enter the projections split by heads: h, or the latents they are made from."""
+        """Elements a token that enter the head-parallel projections: h, or the latents."""
         latent = self.model.latent
         if latent is None:
             return self.model.hidden
@@ -101,28 +102,28 @@ class Shard:
 
     @once
     def mlp_weights(self) -> int:
-        """Elements of the packed [gate, up, down] shard (without gate: [up, down])."""
+        """Weights of the shard's MLP: gate, up and down, or up and down without a gate."""
         return self.model.hidden * self.ffn * (3 if self.model.gated else 2)
 
     def norm(self, tokens: int) -> MemoryBound:
-        """Residual add and norm in one kernel: reads two, writes two."""
+        """Residual add and norm in one kernel: reads two tensors, writes two."""
         size = 4.0 * tokens * self.model.hidden * self.activation_bytes
         return MemoryBound("add_rmsnorm", size, tokens, name="add + norm", role=Role.NORM)
 
     def add(self, tokens: int) -> MemoryBound:
-        """Partial sums of two blocks become one: reads two, writes one."""
+        """Add the partial sums of two blocks: reads two tensors, writes one."""
         size = 3.0 * tokens * self.model.hidden * self.activation_bytes
         return MemoryBound("add", size, tokens, name="add blocks", role=Role.NORM)
 
     def qkv(self, tokens: int) -> Gemm:
-        """With columns of an output gate. Its input leaves the norm before it in the product's precision (Transformer
-        Engine's LayerNormLinear)."""
+        """QKV projection, with the output gate's columns. The norm before it writes its input in the product's type
+        (Transformer Engine's LayerNormLinear)."""
         width = self.query_width * (2 if self.model.output_gate else 1) + 2 * self.kv_width
         hidden = self.model.hidden
         return Gemm(tokens, width, hidden, self.dtype, name="QKV projection", quantised=True, role=Role.QKV)
 
     def down_projections(self, tokens: int) -> tuple[Gemm, ...]:
-        """From the residual stream to the latents: the same on every shard; nothing without latent attention."""
+        """Projection from the residual stream to the latents, the same on every shard; empty without latents."""
         latent = self.model.latent
         if latent is None:
             return ()
@@ -130,7 +131,7 @@ class Shard:
         return (Gemm(tokens, width, hidden, self.dtype, name="down to latents", role=Role.LATENT_DOWN),)
 
     def projections(self, tokens: int) -> tuple[Gemm, ...]:
-        """The products that heads divide: Q, K and V in one, or of a latent model queries, and keys with values."""
+        """Head-parallel projections: Q, K, V in one product; with latents, queries in one and K with V in another."""
         latent, hidden = self.model.latent, self.model.hidden
         if latent is None:
             return (self.qkv(tokens),)
@@ -142,8 +143,8 @@ class Shard:
         )
 
     def latent_norms(self, tokens: int, *, backward: bool = False) -> tuple[MemoryBound, ...]:
-        """Of the queries' latent and of that of keys and values, a kernel each; nothing without latent attention. The
-        backward reads the input and a gradient, and writes one."""
+        """Norms of the query latent and the KV latent, a kernel each; empty without latents. Forward: one tensor read
+        and one written. Backward: input and gradient read, gradient written."""
         latent = self.model.latent
         widths = (latent.q_rank, latent.kv_rank) if latent is not None else ()
         moved, name = (3.0, "norm of latent backward") if backward else (2.0, "norm of latent")
@@ -157,19 +158,19 @@ class Shard:
         )  # fmt: skip
 
     def entering(self, tokens: int) -> tuple[Operator, ...]:
-        """What stands before the heads where ranks have tokens of their own: projections down to latents, normed."""
+        """Operators before the head-parallel projections, for ranks that divide tokens: latents and their norms."""
         return *self.down_projections(tokens), *self.latent_norms(tokens)
 
     def projecting(self, tokens: int) -> tuple[Operator, ...]:
-        """What heads divide there, up to attention."""
+        """Head-parallel operators up to attention, for ranks that divide tokens."""
         return *self.projections(tokens), self.rope(tokens)
 
     def leaving(self, tokens: int) -> tuple[Operator, ...]:
-        """What follows attention there."""
+        """Operators after attention, for ranks that divide tokens."""
         return (self.output(tokens),)
 
     def rope(self, tokens: int) -> MemoryBound:
-        """Rotary embedding of Q and K in place; with norms on Q and K in the same kernel."""
+        """Rotary embedding of Q and K in place; per-head norms of Q and K run in the same kernel."""
         size = 2.0 * tokens * (self.heads + self.kv_heads) * self.model.head_dim * self.activation_bytes
         op = "qk_norm_rope" if self.model.qk_norm and not self.model.qk_norm_wide else "rope"
         return MemoryBound(op, size, tokens, name="rope", role=Role.ROPE)
@@ -182,8 +183,11 @@ class Shard:
         buckets: int = 1,
         direction: str = "forward",
     ) -> Attention | LatentPrefill:
-        """Attention of one of ``buckets`` equal parts of the shard's heads. Causal segments are cut where documents and
-        chunks end, and narrowed by the layer's window if it has one; of others all is visible."""
+        """Attention of 1/``buckets`` of the shard's heads.
+
+        ``segments`` are (query tokens, context tokens). Causal ones are cut where documents and chunks end; a window
+        narrows all of them.
+        """
         segments, causal = self.windowed(self.inside(segments) if causal else segments, causal)
         return Attention(
             segments,
@@ -191,29 +195,30 @@ class Shard:
             max(1, self.kv_heads // buckets),
             self.model.head_dim,
             causal,
-            self.wide,
+            self.wide_dtype,
             direction,
             name="attention" if direction == "forward" else "attention backward",
         )
 
     @once
     def borders(self) -> tuple[int, ...]:
-        """Tokens after which nothing before is seen: of packed documents, and of the chunks of each."""
+        """Tokens of a document and of a chunk, whose borders attention does not cross."""
         return tuple(size for size in (self.document, self.kind.chunk) if size)
 
     def inside(self, segments: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-        """Causal segments cut where documents end, and those where the layer's chunks do. Runs shorter than a tile
-        share one behind a mask: a kernel computes whole tiles."""
+        """Causal segments cut at the borders of documents and chunks. Blocks shorter than a tile are cut as tiles: a
+        kernel computes whole tiles under a mask."""
         for size in self.borders:
             segments = tuple(piece for segment in segments for piece in cut(*segment, max(size, TILE)))
         return segments
 
     def windowed(self, segments: tuple[tuple[int, int], ...], causal: bool) -> tuple[tuple[tuple[int, int], ...], bool]:
-        """What a window leaves of some segments.
+        """Segments under the layer's window, and whether they are causal.
 
-        Where no band is longer than the window a piece is the triangle in which the window fills and the band behind
-        it, as many pairs as a causal piece with half its queries more context. Longer ones see the whole window: the
-        corner that does not stands for the band's two edges, whose tiles kernels compute whole.
+        A causal segment is a triangle while the window fills, then a band in which every query sees ``window`` tokens.
+        If no band is longer than the window, a band is counted as a causal piece with half its queries as further
+        context, which has as many pairs. Otherwise every query counts the whole window: the pairs too many stand for
+        the band's two edges, whose tiles kernels compute whole.
         """
         window = self.kind.window
         if not window or all(context <= window for _, context in segments):
@@ -227,7 +232,7 @@ class Shard:
         return tuple((queries, min(context, window)) for queries, context in segments), False
 
     def merge(self, tokens: int) -> MemoryBound:
-        """Fold a block's partial attention into the running one by log-sum-exp: reads two, writes one."""
+        """Merge a block's partial attention into the running one by log-sum-exp: reads two tensors, writes one."""
         size = 3.0 * tokens * self.output_width * self.activation_bytes
         return MemoryBound("add", size, tokens, name="merge blocks", role=Role.MERGE)
 
@@ -247,18 +252,19 @@ class Shard:
         )
 
     def activation(self, tokens: int) -> MemoryBound:
-        """SwiGLU reads two and writes one; without a gate it reads one and writes one."""
+        """SwiGLU reads two tensors and writes one; an activation without a gate reads one and writes one."""
         moved = 3.0 if self.model.gated else 2.0
         size = moved * tokens * self.ffn * self.activation_bytes
         return MemoryBound("swiglu", size, tokens, name="activation", role=Role.ACTIVATION)
 
     def norm_backward(self, tokens: int) -> MemoryBound:
-        """Reads the input and both gradients that meet there, writes one."""
+        """Reads the input and the gradients of norm and residual; writes one gradient."""
         size = 4.0 * tokens * self.model.hidden * self.activation_bytes
         return MemoryBound("add_rmsnorm", size, tokens, name="norm backward", role=Role.NORM, computes=_BACK)
 
     def activation_backward(self, tokens: int) -> MemoryBound:
-        """Reads the columns and their gradient, writes the gradients: five of f gated, three not."""
+        """Reads the inputs and the output's gradient, writes the inputs' gradients: 5·f elements a token gated, 3·f
+        not."""
         moved = 5.0 if self.model.gated else 3.0
         size = moved * tokens * self.ffn * self.activation_bytes
         role = Role.ACTIVATION
@@ -268,50 +274,50 @@ class Shard:
         return Gemm(tokens, self.model.hidden, self.ffn, self.dtype, name="down projection", role=Role.DOWN)
 
     def embedding(self, tokens: int) -> MemoryBound:
-        """Rows of the table read and written out."""
+        """Reads rows of the embedding table and writes them."""
         size = 2.0 * tokens * self.model.hidden * self.activation_bytes
         return MemoryBound("copy", size, tokens, name="embedding lookup", role=Role.EMBEDDING)
 
     def head(self, tokens: int) -> Gemm:
-        """Logits of this shard's vocabulary rows (padded to a multiple of ``shards``)."""
-        return Gemm(tokens, self.vocab, self.model.hidden, self.wide, name="language-model head", role=Role.HEAD)
+        """Logits of this shard's rows of the vocabulary, which is padded to a multiple of ``shards``."""
+        return Gemm(tokens, self.vocab, self.model.hidden, self.wide_dtype, name="language-model head", role=Role.HEAD)
 
     @once
     def vocab(self) -> int:
         return -(-self.model.vocab // self.shards)
 
     def sample(self, tokens: int) -> MemoryBound:
-        """One token of every row of whole logits, in fp32: written out, and read for the maximum, the sum and the
-        choice."""
+        """Sample a token from every row of unsharded fp32 logits: one write, and reads for maximum, sum and choice."""
         size = 16.0 * tokens * self.model.vocab
         return MemoryBound("softmax", size, tokens, name="sample", role=Role.HEAD)
 
     def loss(self, tokens: int) -> MemoryBound:
-        """Cross-entropy of the shard's logits and its gradient: two passes read, one write in bf16 and one in fp32."""
+        """Cross-entropy of the shard's logits and its gradient: two reads and a write in the activations' type, and a
+        write in fp32."""
         size = tokens * self.vocab * (3.0 * self.activation_bytes + 4.0)
         return MemoryBound("softmax", size, tokens, name="loss", role=Role.LOSS)
 
 
-# --- A shard of a layer in a serving step's types, as kinds of attention are handed it ------------------------
+# --- serving --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ServingShard(Shard):
-    """A shard of a layer whose weights and cache are in ``formats``; ``dtype`` is what attention multiplies in.
+    """A shard of a layer in a serving step; ``dtype`` is the type of attention's products."""
 
-    ``context_shards`` ranks hold a part of every context's tokens each, and ``index_shards`` of the keys that an
-    indexer scores; ``chooses_apart``: each attends the best of its own part. ``verified``: queries of every sequence
-    that are drafts and one, 1 where nothing is drafted.
-    """
-
+    #: Types of weights and cache.
     formats: Formats = BF16
+    #: Ranks over which every context's tokens are divided.
     context_shards: int = 1
+    #: Queries a sequence in a verify step: drafts + 1; 1 without drafts.
     verified: int = 1
+    #: Ranks over which the indexer's keys are divided.
     index_shards: int = 1
+    #: Every context shard attends the best ``topk`` of its own entries, not its share of the best of all.
     chooses_apart: bool = False
 
     def held(self, tokens: int) -> int:
-        """Of so many tokens of a context, those on the rank that has most."""
+        """Tokens of a context of ``tokens`` on the context shard that holds most."""
         return -(-tokens // self.context_shards)
 
     def qkv(self, tokens: int) -> Gemm:
@@ -337,7 +343,7 @@ class ServingShard(Shard):
 
     @property
     def mlp_class(self) -> WeightClass:
-        """Of the MLP that all tokens go through."""
+        """Weight class of the MLP that every token goes through."""
         return WeightClass.SHARED if self.kind.experts else WeightClass.DENSE
 
     def _as(self, part: WeightClass, product: Gemm) -> Gemm:

@@ -1,7 +1,7 @@
-"""The type of a model's YAML.
+"""Types of a model's YAML.
 
-Attention and MLP are sections of their own, each of a ``kind``: that of attention is registered
-(:data:`tspsim.model.ATTENTION_KINDS`), an MLP is ``dense`` or ``moe``.
+The sections ``attention`` and ``mlp`` have a ``kind``: a registered attention kind
+(:data:`tspsim.model.ATTENTION_KINDS`), and ``dense`` or ``moe``.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from .architecture import Architecture
 from .attention import ATTENTION_KINDS, GROUPED
 from .parts import Experts, Formats, StatedFacts, Text, WeightClass
 
-#: Kinds that are known when this is imported.
+#: Attention kinds registered when this module is imported.
 _KINDS = ATTENTION_KINDS.names()
 
 if TYPE_CHECKING:
     from .attention.sections import AttentionSection
 else:
-    #: One type of all registered kinds' sections.
+    #: Union of the sections of all registered kinds.
     AttentionSection = Union[tuple(Annotated[kind.section, Tag(kind.name)] for kind in ATTENTION_KINDS.values())]  # noqa: UP007
 
-#: Beyond any model, and small enough that nothing built from it grows without bound.
+#: More layers than any model has; the bound keeps what is built from a file small.
 MOST_LAYERS = 10_000
 
 WeightType = Annotated[str, OneOf(DTYPES.names)]
@@ -51,13 +51,10 @@ class MlpSpec(Strict):
     gated: StrictBool = Field(True, description="gate, up and down instead of up and down")
 
 
-class _Moe(Strict):
-    kind: Literal["moe"]
-
-
-class MoeSpec(Experts, _Moe):
+class MoeSpec(Experts, Strict):
     """A mixture of experts, in all layers or in some with a dense MLP in the others."""
 
+    kind: Literal["moe"]
     dense_width: Count = Field(0, description="columns of the MLP in layers without experts")
     gated: StrictBool = Field(True, description="gate, up and down instead of up and down, in every MLP")
 
@@ -75,7 +72,7 @@ class MoeSpec(Experts, _Moe):
 
 
 def _kind(default: str) -> Discriminator:
-    """Sections are told apart by ``kind``; the one that may leave it out is ``default``."""
+    """Discriminator of a section by ``kind``; left out, it is ``default``."""
 
     def kind_of(value: Any) -> Any:
         return value.get("kind", default) if isinstance(value, dict) else getattr(value, "kind", default)
@@ -84,7 +81,7 @@ def _kind(default: str) -> Discriminator:
 
 
 def _registered_since(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
-    """A section of a kind that was registered when the type of all sections stood already."""
+    """Validate a section of a kind that was registered after this module was imported."""
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind in _KINDS or kind not in ATTENTION_KINDS:
         return read(value)
@@ -135,7 +132,7 @@ class ModelSpec(StatedFacts, Strict):
         return self
 
     def architecture(self) -> Architecture:
-        """The same facts, flat, as the rest of the package reads them."""
+        """The architecture that the file describes."""
         mlp, embedding = self.mlp, self.embedding
         return Architecture(
             **{field.name: getattr(self, field.name) for field in fields(StatedFacts)},
@@ -152,7 +149,7 @@ class ModelSpec(StatedFacts, Strict):
 
 
 def describe(model: Architecture) -> dict[str, Any]:
-    """The YAML of an architecture, as a mapping that :class:`ModelSpec` reads back to the same.
+    """The YAML of an architecture, as a mapping that :class:`ModelSpec` reads back to an equal one.
 
     >>> from tspsim.model import load_model
     >>> mixtral = load_model("mixtral-8x7b")

@@ -1,8 +1,8 @@
-"""Configurations of ZAYA1 (Zyphra, arXiv:2511.17127): two sets of names, of which one counts every layer twice.
+"""Configurations of ZAYA1 (Zyphra, arXiv:2511.17127), of which there are two forms.
 
-A layer is compressed convolutional attention and a mixture of experts. In ``transformers`` it is one of
-``num_hidden_layers``, of a kind ``hybrid`` or ``hybrid_sliding``; checkpoints from before count attention and experts
-as a layer each, and an expert's gate and up projections as one width.
+A layer is compressed convolutional attention and a mixture of experts. ``transformers`` counts it once in
+``num_hidden_layers``, as ``hybrid`` or ``hybrid_sliding``. Older checkpoints count attention and experts as two layers,
+and an expert's gate and up projections as one width.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 from tspsim.base.errors import InputError
 
 FAMILY = "zaya"
-#: Kinds of layers by what their attention sees.
+#: Kind of layer → kind in the usual configurations.
 _SEES = {"hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
-#: What is not read; every configuration has it.
+#: Note on the parts of every configuration that are not read.
 NOTE = "convolutions in attention, routers of three products, residual scales and skipped tokens are left out"
 
 
 def in_usual_names(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration of the family with the keys that others have.
+    """A configuration of the family with the usual keys.
 
     Raises
     ------
     InputError
-        Layers or widths of an old checkpoint are no even numbers.
+        The number of layers or the width of an old checkpoint is no even number.
 
     Examples
     --------

@@ -7,7 +7,7 @@ Examples
 >>> cluster.graph.edges[0, 1]["kind"], len(cluster.route(0, 5))
 ('xgmi', 1)
 
-Two GPUs of a mesh have one link of their own, all eight have seven each:
+Two GPUs of a mesh share one link; in a group of eight, each GPU has seven:
 
 >>> def bus_bandwidth(gpus, size_bytes=2**30):
 ...     traffic = network.collective(cluster, range(gpus), "all_reduce", size_bytes)
@@ -15,17 +15,18 @@ Two GPUs of a mesh have one link of their own, all eight have seven each:
 >>> round(bus_bandwidth(8) / bus_bandwidth(2))
 7
 
-Any list of flows can be asked for its finish times:
+Finish times of any list of flows:
 
 >>> flows = [network.Flow(start_s=0.0, source=0, destination=1, size_bytes=76.8e9)]
 >>> [round(time_s, 3) for time_s in network.finish_times(cluster, flows)]
 [1.0]
 """
 
+from ..program import MULTIPROCESSORS, ExpertExchange
 from .cluster import Cluster
 from .collectives.algorithm import ALGORITHMS, CollectiveAlgorithm
-from .collectives.exchange import MULTIPROCESSORS, ExpertExchange, places_reached
-from .collectives.library import collective, consider_messages, exchange_experts, point_to_point
+from .collectives.exchange import places_reached
+from .collectives.library import collective, exchange_experts, point_to_point, route_messages
 from .collectives.multi_ring import hamiltonian_cycles
 from .collectives.schedule import Group, Schedule, scheduled
 from .collectives.traffic import Traffic, host_bandwidth, host_copy, host_link_bytes_per_s, host_reads, waiting
@@ -59,7 +60,6 @@ __all__ = [
     "between_nodes",
     "build_cluster",
     "collective",
-    "consider_messages",
     "exchange_experts",
     "finish_times",
     "hamiltonian_cycles",
@@ -72,6 +72,7 @@ __all__ = [
     "places_reached",
     "point_to_point",
     "read_graphml",
+    "route_messages",
     "scheduled",
     "waiting",
     "with_fabrics",

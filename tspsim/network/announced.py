@@ -1,8 +1,8 @@
-"""Nodes and racks that nobody can measure yet: what is announced of their links, and stated defaults for the rest.
+"""Announced nodes and racks, which were not measured: their announced links, and stated defaults for the rest.
 
-A file in ``topologies/nodes`` that says ``announced: true`` needs its device, the number of GPUs, a link's bandwidth,
-and the measured node that it is ``like``. From that it takes latencies, the library with what its tuner considers, and
-the shares of the links that were measured on it, all marked as assumed and with wider ranges.
+A file in ``topologies/nodes`` with ``announced: true`` needs its device, the number of GPUs, a link's bandwidth, and
+the measured node that it is ``like``. Latencies, the collective library with its tuner's algorithms, and measured
+shares of links are those of the measured node, marked as assumed and with wider ranges.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..base.units import PositiveCount
 from .calibration import CollectivesSpec, Considered
 from .specs import LinkSpec, NodeSpec
 
-#: Keys of a node that its device's file may have too; those of them that only a measured node must have.
+#: Keys of a node that its device's file may state too; those of them that an announced node may leave out.
 _OF_A_DEVICE = ("like", "gpus", "link", "intra", "nics", "rails", "host_link", "host_memory", "host_reads")
 _LENT = ("intra", "nics", "host_link")
-#: Keys of a node's own file beside ``announced``, each as :class:`NodeSpec` declares it.
+#: Keys of an announced node's file besides ``announced``, declared as in :class:`NodeSpec`.
 _KEYS = ("sold", "name", "description", "device", "gpus", "like", *_OF_A_DEVICE[2:])
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ else:
 
 
 class AnnouncedLink(_LinkKeys):
-    """The links as announced; a latency left out is that of the node it is like."""
+    """Announced links; the default latency is that of the node ``like``."""
 
 
 if not TYPE_CHECKING:
@@ -49,10 +49,10 @@ if not TYPE_CHECKING:
 
 
 class OtherLibrary(Strict):
-    """What its collectives differ in from those of the node it is like.
+    """Differences of a node's collectives from those of the node ``like``.
 
-    ``library`` names the collective library, where that is another than the one measured. ``without`` are algorithms
-    that its links or its library cannot run, such as ``in_switch``.
+    ``library`` names the collective library, if it is not the measured one. ``without`` lists algorithms that its links
+    or its library cannot run, such as ``in_switch``.
     """
 
     library: str | None = None
@@ -60,16 +60,16 @@ class OtherLibrary(Strict):
 
 
 class AnnouncedNode(OtherLibrary, _NodeKeys):
-    """A node, or a rack that is one switched domain, as its vendor announces it.
+    """An announced node, or rack that is one switched domain.
 
-    ``library`` names the collective library, where that is another than the one measured. ``without`` are algorithms
-    that its links or its library cannot run, such as ``in_switch``. ``sold``: as of a device.
+    ``library`` names the collective library, if it is not the measured one. ``without`` lists algorithms that its links
+    or its library cannot run, such as ``in_switch``. ``sold``: the node can be bought.
     """
 
     like: str
 
     def completed(self, like: NodeSpec) -> dict[str, Any]:
-        """The fields of the node's specification, what is left out as ``like`` has it."""
+        """Fields of the node's specification; those left out are taken from ``like``."""
         latency = like.link.latency
         assumed = latency.model_copy(update={"source": f"as {like.name}: {latency.source}", "basis": "assumed"})
         link = LinkSpec(
@@ -84,12 +84,12 @@ class AnnouncedNode(OtherLibrary, _NodeKeys):
 
 
 class LentNode(OtherLibrary, _LentKeys):
-    """The node of a device that has no file: ``like`` another one, but for its GPUs and what else is stated here."""
+    """The node of a device without a node file: ``like`` another node, except for its GPUs and the keys stated here."""
 
     like: str
 
     def of(self, device: str, like: NodeSpec) -> AnnouncedNode:
-        """The node of a device, as a file of its own would announce it."""
+        """The announced node of a device."""
         link, as_many = like.link, self.gpus in (None, like.gpus)
         announced_link = AnnouncedLink(
             kind=link.kind, bandwidth=link.bandwidth, per_gpu=link.per_gpu, latency=link.latency
@@ -108,11 +108,11 @@ class LentNode(OtherLibrary, _LentKeys):
         )  # fmt: skip
 
 
-#: Nodes by catalog name or path; an announced one with its defaults filled in.
+#: Nodes by catalog name or path; defaults of announced ones are filled in.
 NODES: catalog.HardwareFiles[NodeSpec] = catalog.HardwareFiles(
     "nodes", NodeSpec, AnnouncedNode, lambda stated: stated.like
 )
-#: Nodes that devices' files describe, while the files say the same.
+#: Nodes that devices' files describe; renewed when a file changes.
 _lent = BoundedCache(MOST, changes)
 
 
@@ -139,10 +139,10 @@ def lent_node(device: str, stated: Mapping[str, Any], file: str) -> NodeSpec:
 
 
 def assumed_collectives(like: NodeSpec, library: str | None, without: tuple[str, ...]) -> CollectivesSpec:
-    """A library as it was measured on another node: marked so, ranges wider, some algorithms left out."""
+    """Collectives of another node as assumed, with wider ranges and without some algorithms."""
     measured = like.collectives
 
-    def told(part: Any) -> Any:
+    def assumed(part: Any) -> Any:
         wider = {"spread": part.spread.wider()} if hasattr(part, "spread") else {}
         return part.model_copy(update={"source": f"as {like.name}: {part.source}", "basis": "assumed", **wider})
 
@@ -158,12 +158,12 @@ def assumed_collectives(like: NodeSpec, library: str | None, without: tuple[str,
         default_library=measured.default_library,
         inside_node=left(measured.inside_node),
         between_nodes=left(measured.between_nodes),
-        protocols=tuple(told(protocol) for protocol in measured.protocols),
-        efficiency={family: told(share) for family, share in measured.efficiency.items() if family not in without},
-        own_chunk=told(measured.own_chunk) if measured.own_chunk else None,
-        in_switch_latency=told(measured.in_switch_latency) if measured.in_switch_latency and switched else None,
-        curves=tuple(told(curve) for curve in measured.curves if not set(without) & set(curve.algorithms)),
-        across=told(across) if across is not None else None,
-        custom_all_reduce=tuple(told(kernels) for kernels in measured.custom_all_reduce),
-        experts=tuple(told(curve) for curve in measured.experts),
+        protocols=tuple(assumed(protocol) for protocol in measured.protocols),
+        efficiency={family: assumed(share) for family, share in measured.efficiency.items() if family not in without},
+        own_chunk=assumed(measured.own_chunk) if measured.own_chunk else None,
+        in_switch_latency=assumed(measured.in_switch_latency) if measured.in_switch_latency and switched else None,
+        curves=tuple(assumed(curve) for curve in measured.curves if not set(without) & set(curve.algorithms)),
+        across=assumed(across) if across is not None else None,
+        custom_all_reduce=tuple(assumed(kernels) for kernels in measured.custom_all_reduce),
+        experts=tuple(assumed(curve) for curve in measured.experts),
     )

@@ -1,17 +1,16 @@
-"""A collective library as the YAML of a node or fabric states it: what its tuner considers, and its parameters,
-measured or its own.
+"""Types of a collective library in the YAML of nodes and fabrics: its tuner's algorithms, and its parameters.
 
-Every measured set carries the rows it was fitted on, the error on rows not used, and how far measured times lie around
-the predicted one (:class:`TransferSpread`). The forms themselves stand beside the algorithms, in
-:mod:`tspsim.network.collectives`; the study behind them is docs/collective-models.md.
+Measured parameters have their source and the range of measured over predicted times (:class:`TransferSpread`). The
+formulas are beside the algorithms in :mod:`tspsim.network.collectives`; docs/collective-models.md has the study.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import Annotated, Generic, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from ..base.stated import Stated, Value
 from ..base.strict import Strict
 from ..base.units import BytesPerSecond, PositiveBytes, PositiveCount, Seconds
 from .kinds import KINDS
@@ -29,30 +28,27 @@ def _kind(name: str) -> str:
     return name
 
 
-#: The name of a registered kind of collective.
+#: Name of a registered kind of collective.
 Kind = Annotated[str, AfterValidator(_kind)]
 Basis = Literal["data sheet", "library", "measured", "fitted", "assumed"]
-#: One value a regime of a library's protocols: LL, LL128, Simple.
+#: One value for each regime of a library's protocols: LL, LL128, Simple.
 Regimes = tuple[Seconds, Seconds, Seconds]
 Efficiencies = tuple[Efficiency, Efficiency, Efficiency]
-Value = TypeVar("Value")
-#: Families of algorithms that share one efficiency on a node; ``default`` serves those not named.
+#: Families of algorithms with one efficiency each on a node; ``default`` is that of all others.
 Family = Literal["default", "ring", "tree", "direct", "in_switch", "in_memory", "point_to_point"]
 
 
-class NumberWithBasis(Strict, Generic[Value]):
-    """A number, where it is from, and how it was come by."""
+class NumberWithBasis(Stated[Value], Generic[Value]):
+    """A number, its source, and its basis (data sheet, measured, …)."""
 
-    value: Value
-    source: str = Field(min_length=3)
     basis: Basis = "data sheet"
 
 
 class TransferSpread(Strict):
-    """Between which factors of the predicted time nine of ten measured ones lie.
+    """Factors of the predicted time between which 90 % of measured times lie.
 
-    ``small`` is for transfers that are all latency, ``large`` for those that are all bandwidth; between them the share
-    of the fluid part weighs. ``rows`` that no fit had seen told them.
+    ``small`` applies to transfers of only latency, ``large`` to those of only bandwidth; between them the factors are
+    weighted by the share of the fluid part. ``rows`` is the number of held-out rows from which they were estimated.
     """
 
     small: tuple[Lower, Upper]
@@ -60,31 +56,31 @@ class TransferSpread(Strict):
     rows: int = Field(ge=0)
 
     def factors(self, latency_s: float, fluid_s: float) -> tuple[float, float]:
-        """Low and high factor of a transfer of these parts."""
+        """(low, high) factor of a transfer with these parts, in seconds."""
         total_s = latency_s + fluid_s
         share = fluid_s / total_s if total_s > 0.0 else 0.0
         low, high = (a + (b - a) * share for a, b in zip(self.small, self.large, strict=True))
         return low, high
 
     def wider(self) -> TransferSpread:
-        """Beyond what was measured: one and a half times the width on a log scale."""
+        """Spread beyond the measured range: 1.5 times the width on a log scale."""
         small, large = ((low**1.5, high**1.5) for low, high in (self.small, self.large))
         return TransferSpread(small=small, large=large, rows=0)
 
 
-#: What stands where nothing was measured: most anchors of docs/network-anchors.md lie within it.
+#: Spread without measurements; most anchors of docs/network-anchors.md lie within it.
 UNMEASURED = TransferSpread(small=(0.6, 1.7), large=(0.85, 1.2), rows=0)
 
 
 class Factors(Strict):
-    """What a library's version, a launch mode or a fabric changes: latencies times one, bandwidths times the other."""
+    """Factors on latencies and bandwidths of a library's version, a launch mode or a fabric."""
 
     latency: Factor = 1.0
     bandwidth: Factor = 1.0
 
 
 class LibraryFactors(Factors):
-    """A version or launch mode of a library; ``source`` where it was measured apart from its curve."""
+    """Factors of a version or launch mode of a library; ``source`` if it is not the curve's."""
 
     source: str | None = Field(default=None, min_length=3)
 
@@ -92,11 +88,11 @@ class LibraryFactors(Factors):
 class Curve(Strict):
     """The measured time of algorithms inside a node (:mod:`tspsim.network.collectives.algorithm`).
 
-    ``ranks`` are the least and most that were measured; larger groups follow the same curve with a wider range.
-    ``efficiency`` is by the bytes a ring would pass on, so that of
-    a reduction in the switch, which passes on fewer, may exceed one. From ``switch``·(n/2)^``switch_exponent`` bytes on
-    the library's tuner takes its last protocol, whatever the others would need; 0: the cheapest. ``libraries`` are
-    versions and launch modes by name; a collective that names none gets factors of one.
+    ``ranks`` are the least and most measured; larger groups follow the same curve with a wider range. ``efficiency``
+    relates to the bytes that a ring passes on; a reduction in the switch passes on fewer, so its value may exceed 1.
+    From ``switch``·(n/2)^``switch_exponent`` bytes the library's tuner takes its last protocol; without ``switch`` it
+    takes the cheapest at every size. ``libraries`` are versions and launch modes by name; a collective that names none
+    has factors of 1.
     """
 
     algorithms: tuple[str, ...] = Field(min_length=1)
@@ -116,17 +112,17 @@ class Curve(Strict):
 
     @property
     def in_switch(self) -> bool:
-        """Whether the switch adds: there are no hops."""
+        """Whether the switch reduces, without hops between GPUs."""
         return "in_switch" in self.algorithms
 
 
 class BetweenNodes(Strict):
     """A library's regimes between nodes (:mod:`tspsim.network.collectives.between`).
 
-    ``base`` takes the place of its protocols' base latencies, ``share`` is what each protocol reaches of the
-    algorithm's bandwidth, one each in the order of the node's protocols; hops are the protocols' own. ``ramp`` is what
-    the last protocol's pipeline of chunks takes to fill. ``in_switch`` is the base latency of two nodes that reduce in
-    their switches, where there are such. ``most_rails`` bounds the NICs of a node that rings and trees use.
+    ``base`` replaces the protocols' base latencies, and ``share`` is the share of the algorithm's bandwidth that each
+    reaches, both in the order of the node's protocols; hops are the protocols'. ``ramp`` is the time to fill the last
+    protocol's pipeline of chunks. ``in_switch`` is the base latency of two nodes that reduce in their switches.
+    ``most_rails`` bounds the NICs of a node that rings and trees use.
     """
 
     base: tuple[Seconds, ...] = Field(min_length=1)
@@ -141,7 +137,7 @@ class BetweenNodes(Strict):
 
 
 class FabricFactors(Factors):
-    """What a fabric changes of :class:`BetweenNodes`: its transport and hosts."""
+    """Factors of a fabric's transport and hosts on :class:`BetweenNodes`."""
 
     spread: TransferSpread = UNMEASURED
     source: str = Field(min_length=3)
@@ -149,7 +145,7 @@ class FabricFactors(Factors):
 
 
 class Shot(Strict):
-    """One way of a custom all-reduce: seconds, seconds a peer, and the share of the links' bandwidth."""
+    """One algorithm of a custom all-reduce: base seconds, seconds a peer, and share of the links' bandwidth."""
 
     base: Seconds
     hop: Seconds
@@ -169,22 +165,22 @@ class CustomAllReduce(Strict):
 
 
 class ExpertCurve(Strict):
-    """One phase of a library that brings tokens to experts and back (:mod:`tspsim.network.collectives.experts`).
+    """One phase of an expert-parallel library (:mod:`tspsim.network.collectives.experts`).
 
     Attributes
     ----------
     copies
-        What a token is sent to: each ``rank`` that holds one of its experts, or each ``expert``.
+        A token is sent once to each ``rank`` with one of its experts, or once to each ``expert``.
     nodes
-        Whether the group lies in ``one`` node or spans ``several``.
+        Whether the group is in ``one`` node or spans ``several``.
     base, doubling, node
-        Seconds; a doubling of the experts; times the root of the nodes beyond the first.
+        Seconds: constant; for each doubling of the experts; times the square root of the nodes beyond the first.
     efficiency, per_multiprocessor
-        Share of the links inside a node, and bytes/s that a multiprocessor moves.
+        Share of the bandwidth of links inside a node; bytes/s of a multiprocessor.
     per_copy
         Seconds of a token's copy on 24 multiprocessors.
     fabric_efficiency, fabric_loss
-        Share of the NICs, and what four nodes beyond the fourth add to the time on them.
+        Share of the NICs' bandwidth; share by which the time on them grows from 4 nodes to 8.
     """
 
     library: str
@@ -206,8 +202,7 @@ class ExpertCurve(Strict):
 
 
 class Steps(Strict):
-    """Seconds an algorithm needs before its first byte, for a hop inside a node, and for one between
-    nodes."""
+    """Latencies of an algorithm in seconds: before the first byte, a hop inside a node, a hop between nodes."""
 
     base: Seconds
     hop: Seconds
@@ -215,10 +210,10 @@ class Steps(Strict):
 
 
 class MessageProtocol(Strict):
-    """How a library moves a message: a low latency or the whole bandwidth.
+    """A protocol of a collective library (NCCL: LL, LL128, Simple), which trades latency for bandwidth.
 
-    ``bandwidth_ratio`` is the share of the bandwidth it reaches; ``node_cap`` and ``fabric_cap`` bound the
-    bytes/s a GPU can pass on with it inside a node and between nodes.
+    ``bandwidth_ratio`` is the share of the bandwidth that it reaches. ``node_cap`` and ``fabric_cap`` bound the bytes/s
+    that a GPU passes on inside a node and between nodes.
     """
 
     name: str
@@ -231,20 +226,20 @@ class MessageProtocol(Strict):
     basis: Basis = "library"
 
 
-#: Names of the algorithms that a tuner chooses from, for each kind of collective; a kind left out: all that can run it.
+#: Kind of collective → algorithms that a tuner considers; a kind left out: all that can run it.
 Considered = dict[Kind, Annotated[tuple[str, ...], Field(min_length=1)]]
 
 
 class CollectivesSpec(Strict):
     """The collective library of a node.
 
-    ``inside_node`` and ``between_nodes`` list what its tuner considers for each kind; the cheapest is taken.
-    ``efficiency`` is the share of a link's bandwidth that a family of algorithms reaches. ``own_chunk`` is
-    the rate at which a ring passes over a rank's own chunk, a step in which that rank's link stays idle;
-    absent where measurements show none. What was measured takes their place where it applies: ``curves`` inside a node,
-    ``across`` between nodes, ``custom_all_reduce`` for the kernels of a serving engine, ``experts`` for the libraries
-    that bring tokens to experts. ``default_library`` is the version or launch mode, of those the curves name, that a
-    collective gets that names none; absent: the middle of those measured.
+    ``inside_node`` and ``between_nodes`` list the algorithms that its tuner considers for each kind; the cheapest is
+    taken. ``efficiency`` is the share of a link's bandwidth that a family of algorithms reaches. ``own_chunk`` is the
+    rate at which a ring handles a rank's own chunk, while that rank's link is idle; absent where measurements show no
+    such time. Measured curves replace these formulas where they apply: ``curves`` inside a node, ``across`` between
+    nodes, ``custom_all_reduce`` for a serving engine's kernels, ``experts`` for dispatch and combine.
+    ``default_library`` is the version or launch mode, of those in the curves, of collectives that name none; absent:
+    the middle of the measured ones.
     """
 
     library: str
@@ -277,17 +272,17 @@ class CollectivesSpec(Strict):
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """Versions and launch modes of the library that curves have factors for."""
+        """Versions and launch modes of the library with factors in the curves."""
         return tuple(dict.fromkeys(name for curve in self.curves for name in curve.libraries))
 
     def all_reduces_of(self, word: str) -> str | None:
-        """The library of a serving engine's all-reduces that begins with ``word``; None where there is none."""
+        """Library of all-reduce kernels whose first word is ``word`` (a serving engine); None: there is none."""
         names = (kernels.library for kernels in self.custom_all_reduce)
         return next((name for name in names if name.split()[0] == word), None)
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Every name that a collective may ask for as its library."""
+        """Names that a collective can state as its library."""
         engines = [kernels.library for kernels in self.custom_all_reduce]
         exchanges = [curve.library for curve in self.experts]
         return tuple(dict.fromkeys([*self.versions, *engines, *exchanges]))

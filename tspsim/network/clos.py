@@ -1,8 +1,8 @@
-"""Leaf, spine and core switches of one folded Clos network: its graph, and the links and ways compiled from it.
+"""A folded Clos network of leaf, spine and core switches: its graph, and the links and routes compiled from it.
 
-The graph is of the equal part: of a plane of two stages that is all of it, of three stages one pod with its cores, for
-every pod is joined to the same cores alike. Parallel cables between two switches count as one link of their summed
-bandwidth.
+The graph is that of the repeated part: the whole of a two-stage plane, or one pod of a three-stage plane with its
+cores, to which every pod connects alike. Parallel cables between two switches are one link of their summed bandwidth,
+unless the routing policy keeps a flow on one cable.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Clos:
-    """``leaves`` switches with ``ports`` endpoints each, joined by spines and, if need be, cores.
+    """``leaves`` switches with ``ports`` endpoints each, connected by spines and, if there are pods, cores.
 
     Notes
     -----
-    With at most ``radix`` leaves there are two stages and ``ceil(leaves·ports / radix)`` spines, each joined
-    to every leaf. Beyond, ``radix/2`` leaves and as many spines form a pod, and the spines of one position in
-    all pods share their own cores: the three-stage fat tree of Al-Fares et al., SIGCOMM 2008, §3.
+    With at most ``radix`` leaves there are two stages and ``ceil(leaves·ports / radix)`` spines, each connected to
+    every leaf. With more, ``radix/2`` leaves and as many spines form a pod, and the spines at one position of all pods
+    share cores: the three-stage fat tree of Al-Fares et al., SIGCOMM 2008, §3.
 
-    Links come in pairs, up and down: ``2·i`` leaf to spine, ``2·i + 1`` back, first all leaf-spine pairs
-    (leaf major), then all spine-core pairs (pod, then spine, major); the cables of a pair follow each other.
+    Links come in pairs: ``2·i`` up, ``2·i + 1`` down. First are all leaf-spine pairs in order of leaves, then all
+    spine-core pairs in order of pods, then spines; parallel cables are consecutive.
     """
 
-    #: Leaf switches and the endpoints below each.
+    #: Leaf switches, and endpoints of each.
     leaves: int
     ports: int
-    #: Ports of every switch. Above one leaf, half a leaf's ports go up.
+    #: Ports of every switch. If there are several leaves, half of a leaf's ports go up.
     radix: int
-    #: Parallel cables between a leaf and a spine, and between a spine and a core, that are links of their own.
+    #: Parallel cables between a leaf and a spine, and between a spine and a core, that are separate links.
     lanes: int = 1
     core_lanes: int = 1
-    #: Bytes/s of an endpoint, into a leaf over out of it, and seconds of a link between switches.
+    #: Bytes/s of an endpoint; bandwidth into a leaf over bandwidth out of it; seconds of a link between switches.
     port_bytes_per_s: float = 1.0
     oversubscription: float = 1.0
     latency_s: float = 0.0
 
     @classmethod
     def joining(cls, endpoints: int, radix: int) -> Clos:
-        """The smallest that joins ``endpoints``: one switch if they fit."""
+        """The smallest network that connects ``endpoints``: one switch if its ports suffice."""
         if endpoints <= radix:
             return cls(1, radix, radix)
         return cls(-(-endpoints // (radix // 2)), radix // 2, radix)
@@ -69,7 +69,7 @@ class Clos:
 
     @property
     def pods(self) -> int:
-        """One, or the pods below the cores."""
+        """Pods of a three-stage network; 1 for two stages."""
         return 1 if self.leaves <= self.radix else -(-self.leaves // (self.radix // 2))
 
     @once
@@ -91,7 +91,7 @@ class Clos:
 
     @once
     def spine_cores(self) -> int:
-        """Cores above each position of a spine."""
+        """Cores above each spine; the spines at one position of all pods share them."""
         return 0 if self.pods == 1 else -(-self.pods // 2)
 
     @property
@@ -100,31 +100,34 @@ class Clos:
 
     @property
     def vertices(self) -> int:
-        """Leaves, spines and cores."""
+        """Number of leaves, spines and cores."""
         return self.leaves + self.spines + self.cores
 
     @property
     def choices(self) -> int:
-        """Ways between two leaves to choose from."""
-        core_ways = self.spine_cores * self.core_lanes if self.spine_cores else 1
-        return self.pod_spines * self.lanes * core_ways if self.leaves > 1 else 1
+        """Number of equal paths between two leaves."""
+        core_paths = self.spine_cores * self.core_lanes if self.spine_cores else 1
+        return self.pod_spines * self.lanes * core_paths if self.leaves > 1 else 1
 
     def by_cable(self, oversubscription: float) -> Clos:
-        """The same with every cable a link of its own."""
+        """The network with every cable as a separate link."""
         if self.leaves == 1:
             return self
         lanes = max(1, round(self.ports / (self.pod_spines * oversubscription)))
         core_lanes = max(1, self.pod_leaves * lanes // self.spine_cores) if self.spine_cores else 1
         return replace(self, lanes=lanes, core_lanes=core_lanes)
 
-    def pieces(self, endpoints: int, oversubscription: float) -> tuple[int, int]:
-        """Switches and cables between them that ``endpoints`` use, over all planes like this one.
+    def switches_and_cables(self, endpoints: int, oversubscription: float) -> tuple[int, int]:
+        """Number of switches, and of cables between them, that ``endpoints`` of all planes like this one use.
 
-        An endpoint takes a port of a leaf and 1/``oversubscription`` of an uplink, and above spines as much again.
-        Ports of a stage fill whole switches; one whose ports several rails or pods share is partitioned.
+        An endpoint uses a port of a leaf and 1/``oversubscription`` of an uplink, and as much above a spine. A stage's
+        ports fill whole switches, which several rails or pods may share.
 
-        >>> Clos(8, 32, 64).pieces(256, 1.0), Clos(8, 32, 64).pieces(16, 1.0), Clos(1, 64, 64).pieces(16, 1.0)
-        ((12, 256), (2, 16), (1, 0))
+        >>> plane = Clos(8, 32, 64)
+        >>> plane.switches_and_cables(256, 1.0), plane.switches_and_cables(16, 1.0)
+        ((12, 256), (2, 16))
+        >>> Clos(1, 64, 64).switches_and_cables(16, 1.0)
+        (1, 0)
         """
         stages = 1 + (self.spines > 0) + (self.cores > 0)
         rising = math.ceil(endpoints / oversubscription)
@@ -143,14 +146,14 @@ class Clos:
         return self.leaf_links + 2 * self.spines * self.spine_cores * self.core_lanes
 
     def bandwidths(self, port: float, oversubscription: float) -> tuple[float, float]:
-        """Bytes/s of a leaf-spine and of a spine-core link when endpoints have ``port`` each."""
+        """Bytes/s of a leaf-spine link and of a spine-core link, for endpoints of ``port`` bytes/s."""
         spine = port * self.ports / (self.pod_spines * oversubscription) if self.pod_spines else 0.0
         core = spine * self.pod_leaves / self.spine_cores if self.spine_cores else 0.0
         return spine / self.lanes, core / self.core_lanes
 
     @property
     def graph(self) -> nx.MultiDiGraph[Any]:
-        """The plane, or the pod that it has several of, with the cores that all pods share.
+        """Graph of the plane; of a three-stage plane that of one pod and the cores.
 
         >>> plane = Clos(8, 32, 64, port_bytes_per_s=50e9).graph
         >>> sorted(plane.edges["leaf0", "spine3", 0].items())
@@ -160,12 +163,12 @@ class Clos:
 
     @property
     def tables(self) -> Tables:
-        """What the graph is compiled to."""
+        """The compiled graph."""
         return _tables(self)
 
     @once
     def ends(self) -> tuple[Integers, Integers]:
-        """Source and target of every link; leaves are numbered first, then spines, then cores."""
+        """Source and target of every link; vertices are leaves, then spines, then cores."""
         low, high = self.tables.below
         pod = np.repeat(np.arange(self.pods), len(low))[: self.leaf_links // 2]
         leaf = np.tile(low, self.pods)[: len(pod)] + pod * self.pod_leaves
@@ -178,14 +181,13 @@ class Clos:
         return _interleave(low, high), _interleave(high, low)
 
     def paths(self, source_leaf: Integers, target_leaf: Integers, spread: Integers) -> Integers:
-        """Links from leaf to leaf, one row a path, -1 where there is none.
+        """Links from leaf to leaf, shape (paths, hops); -1 where a path has no such hop.
 
-        ``spread`` picks among equal paths: the spine is its remainder by their number, the cable to it the next digit,
-        then the core and the cable to that. A path keeps its cable on the way down.
+        ``spread`` selects among equal paths as a mixed-radix number: spine, cable to it, core, cable to that. A path
+        uses the same cables down as up.
         """
-        nothing = np.full(len(spread), -1, dtype=np.int64)
         if self.leaves == 1:
-            return nothing[:, None]
+            return np.full((len(spread), 1), -1, dtype=np.int64)
         above, spine = np.divmod(spread, self.pod_spines)
         above, lane = np.divmod(above, self.lanes)
         differs = source_leaf != target_leaf
@@ -211,15 +213,15 @@ def _interleave(first: Integers, second: Integers) -> Integers:
 
 
 class Tables(NamedTuple):
-    """A plane's graph as arrays. A cable's way up has an even number, its way down the next; each stage counts anew."""
+    """A plane's graph as arrays. Within a stage a cable's up link has an even number, its down link the next."""
 
-    #: Way up by leaf of a pod, spine and cable; by spine of a pod, core above it and cable.
+    #: Up links by (leaf of a pod, spine, cable), and by (spine of a pod, core above it, cable).
     up: Integers
     rise: Integers
-    #: Lower and upper end of every cable, in the order of these numbers: leaves and spines, spines and cores.
+    #: Lower and upper end of every cable in this order: (leaves, spines), and (spines, cores).
     below: tuple[Integers, Integers]
     above: tuple[Integers, Integers]
-    #: Bytes/s and seconds of a link of either stage.
+    #: (bytes/s, seconds) of a leaf-spine link, and of a spine-core link.
     rates: tuple[tuple[float, float], tuple[float, float]]
 
 
@@ -245,7 +247,7 @@ def _tables(clos: Clos) -> Tables:
         ends = np.array(cables, dtype=np.int64).reshape(-1, 2).T
         across = len(cables) // max(1, len(low))
         width = clos.lanes if upper == "spine" else clos.core_lanes
-        ways = 2 * np.arange(len(cables)).reshape(len(low) if cables else 0, across // width, width)
-        lines.append((ways, (ends[0], ends[1]), rate))
+        up_links = 2 * np.arange(len(cables)).reshape(len(low) if cables else 0, across // width, width)
+        lines.append((up_links, (ends[0], ends[1]), rate))
     (up, below, slow), (rise, above, fast) = lines
     return Tables(up, rise, below, above, (slow, fast))

@@ -1,4 +1,4 @@
-"""A cluster: GPUs, the links between them, and the way a message takes."""
+"""A cluster: its GPUs, links and routes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .routing import SPREAD, Routing
 from .specs import sources
 from .wiring import Wiring
 
-#: Results kept on one cluster; beyond, the oldest half is let go.
+#: Entries of a cluster's memo; when it is full, the older half is dropped.
 MOST_KEPT = 65_536
 
 if TYPE_CHECKING:
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 Vertex = int | str
 Floats = NDArray[np.float64]
-#: A run of equal links: kind, how many, bytes/s, seconds.
+#: A run of equal links: (kind, number of links, bytes/s, seconds).
 Block = tuple[str, int, float, float]
 
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """All directed links as parallel columns, indexed by link id.
+    """All directed links as columns, indexed by link id.
 
-    Vertices are GPU numbers (``int``) or names of switches and NICs (``str``). Columns of names are built
-    when first asked for.
+    Vertices are GPU numbers (``int``) or names of switches and NICs (``str``). Columns of names are built on first
+    use.
     """
 
     cluster: Cluster = field(repr=False)
@@ -57,7 +57,7 @@ class Links:
 
     @property
     def latency_s(self) -> Floats:
-        """Seconds the first byte needs."""
+        """Latency of each link, seconds."""
         return self.cluster.latency_s
 
     @once
@@ -78,12 +78,12 @@ class Links:
 
     @once
     def ids(self) -> dict[tuple[Vertex, Vertex], int]:
-        """Link id by (source, target); of parallel cables the last."""
+        """Link id by (source, target); the last one of parallel links."""
         return {pair: link for link, pair in enumerate(zip(*self._ends, strict=True))}
 
     @once
     def cables(self) -> dict[tuple[Vertex, Vertex], tuple[int, ...]]:
-        """All link ids by (source, target): several where parallel cables are told apart."""
+        """All link ids by (source, target): several where parallel cables are separate links."""
         numbers: dict[tuple[Vertex, Vertex], list[int]] = {}
         for link, pair in enumerate(zip(*self._ends, strict=True)):
             numbers.setdefault(pair, []).append(link)
@@ -100,31 +100,31 @@ class Links:
 class Cluster:
     """Nodes of one kind on one fabric.
 
-    GPUs are numbered ``0 … gpus − 1``, node by node. Nothing of a size that grows with the cluster is built
-    before it is asked for. Clusters do not change: :meth:`with_links` returns another.
+    GPUs are numbered ``0 … gpus − 1``, node by node. Data that grows with the cluster is built on first use. A cluster
+    is immutable: :meth:`with_links` returns another.
 
     Parameters
     ----------
     name
-        How reports call it.
+        Name in reports.
     node
-        What each node is.
+        Specification of each node.
     nodes
-        How many.
+        Number of nodes.
     fabric
-        What joins them; None for a single node.
+        Fabric that connects the nodes; None for a single node.
     oversubscription
-        Bandwidth into a leaf switch over bandwidth out of it.
+        Bandwidth into a leaf switch over bandwidth out of it, at least 1.
     factors
-        Links that are slower than their specification: id and factor; 0 is a dead one, which routes avoid.
+        (link id, factor of its bandwidth) of slow links; 0 is a dead link, which routes avoid.
     engine_all_reduces
-        Library whose kernels do small groups' all-reduces inside a node where none is named; None: the node's own.
+        Library of all-reduces of small groups inside a node that name no library; None: the node's collective library.
     routing
-        Which of equal paths between switches a flow takes.
+        Policy that selects among equal paths between switches.
     islands
-        Nodes with a fabric of their own inside the one that joins all (:mod:`tspsim.network.islands`).
+        Groups of nodes with a fabric of their own, joined by ``fabric`` (:mod:`tspsim.network.islands`).
     measured
-        The fabric in whose place bandwidths between nodes were measured (:mod:`tspsim.network.pairs`).
+        The installed fabric, where ``fabric`` holds bandwidths measured between nodes (:mod:`tspsim.network.pairs`).
 
     Examples
     --------
@@ -163,12 +163,12 @@ class Cluster:
 
     @property
     def gpus(self) -> int:
-        """GPUs in all."""
+        """GPUs of the cluster."""
         return self.nodes * self.node.gpus
 
     @once
     def layout(self) -> Layout:
-        """The integer side: link ids and routes."""
+        """Numbering of links and vertices, and routes."""
         node, fabric = self.node, self.fabric
         shape = (self.nodes, node.wiring(), node.nics, node.rails or node.nics)
         dead = tuple([link for link, factor in self.factors if not factor])
@@ -182,9 +182,9 @@ class Cluster:
         )  # fmt: skip
 
     @property
-    def installed(self) -> tuple[Cluster, ...]:
-        """Its nodes on every fabric that stands there, one cluster each: islands and what joins them, and the fabric
-        itself where the simulated links are measured ones."""
+    def installed_clusters(self) -> tuple[Cluster, ...]:
+        """One cluster for each installed fabric, with the nodes on it: islands and the fabric between them; the
+        installed fabric where simulated links are measured ones."""
         if self.islands is not None:
             isles = zip(self.islands.fabrics, self.islands.nodes, strict=True)
             own = [(fabric, nodes, fabric.oversubscription.value) for fabric, nodes in isles]
@@ -196,20 +196,20 @@ class Cluster:
         return (self if self.measured is None else replace(self, fabric=self.measured, factors=()),)
 
     def joining(self, ranks: Iterable[int]) -> FabricSpec | None:
-        """The fabric that a group of ranks moves its data over."""
+        """Fabric over which a group of ranks communicates; None in a single node."""
         if self.islands is None:
             return self.fabric
         return self.islands.joining({rank // self.gpus_per_node for rank in ranks})
 
     def layout_of(self, ranks: Iterable[int]) -> Layout:
-        """The layout as a group of ranks routes: one that spans islands keeps to what is common to all."""
+        """Layout for a group of ranks: a group that spans islands avoids the islands' own switches."""
         if self.islands is None or self.joining(ranks) is not self.islands.common:
             return self.layout
         return self._common_layout
 
     @once
     def _common_layout(self) -> Layout:
-        """The layout with islands' own switches avoided."""
+        """Layout that avoids the islands' own switches."""
         assert self.islands is not None
         layout, wiring = self.layout, self.layout.plane
         assert isinstance(wiring, Wiring)
@@ -223,7 +223,7 @@ class Cluster:
         return Links(self)
 
     def blocks(self) -> list[Block]:
-        """Runs of equal links in id order: kind, how many, bytes/s, seconds."""
+        """Runs of equal links in id order: (kind, number of links, bytes/s, seconds)."""
         node, layout = self.node, self.layout
         blocks = list(layout.inside.runs(self.nodes, node.link.kind))
         if self.fabric is None:
@@ -263,11 +263,11 @@ class Cluster:
 
     @once
     def graph(self) -> nx.DiGraph[Vertex]:
-        """All parts put together, without dead links: what the simulation moves data over, to the link.
+        """The cluster as a networkx graph of every live link that the simulation uses.
 
-        Edges carry ``bandwidth_bytes_per_s``, ``latency_s`` and ``kind``; vertices ``kind`` and, inside nodes,
-        ``node``. Parallel cables are one edge of what they have left. It cannot be changed; a changed ``copy()`` is
-        what :func:`~tspsim.network.with_graph` takes.
+        Edges have ``bandwidth_bytes_per_s``, ``latency_s`` and ``kind``; vertices have ``kind`` and, inside nodes,
+        ``node``. Parallel cables are one edge of their summed remaining bandwidth. The graph is read-only; change a
+        ``copy()`` and give it to :func:`~tspsim.network.with_graph`.
         """
         import networkx as nx
 
@@ -279,7 +279,7 @@ class Cluster:
             attributes = {BANDWIDTH: bandwidth, LATENCY: latency, KIND: kind}
             graph.add_edges_from(((names[u], names[v]) for u, v in islice(pairs, count)), **attributes)
         touched = [(self.links.source[link], self.links.target[link]) for link, _ in self.factors]
-        parallel = [ends for ends, links in self.links.cables.items() if len(links) > 1] if self.told_apart else []
+        parallel = [ends for ends, links in self.links.cables.items() if len(links) > 1] if self.separate_cables else []
         for ends in dict.fromkeys([*touched, *parallel]):
             left = float(self.bandwidth_bytes_per_s[list(self.links.cables[ends])].sum())
             if left:
@@ -290,8 +290,10 @@ class Cluster:
 
     @property
     def parts(self) -> dict[str, nx.DiGraph[Any]]:
-        """The graphs that are compiled, each once however often it occurs: ``node``, what joins a node's GPUs; and of
-        leaf and spine switches a ``plane``, or the ``pod`` that a plane of three stages has several of.
+        """The quotient of the cluster: the graph of each repeated part.
+
+        ``node`` connects a node's GPUs. A fabric of leaf and spine switches has a ``plane``, or a ``pod`` where a plane
+        has three stages and several equal pods.
 
         >>> from tspsim.network import build_cluster
         >>> {name: len(part) for name, part in build_cluster("h100", 2048, "rails-400g").parts.items()}
@@ -306,25 +308,25 @@ class Cluster:
 
     @property
     def divisible(self) -> bool:
-        """Whether a few of its nodes are joined as all are: no link differs, and no graph names each node."""
+        """Whether any few nodes are connected like all of them: no slow links, and no fabric graph of named nodes."""
         return not self.factors and (self.fabric is None or self.fabric.leaf_and_spine)
 
     @property
-    def told_apart(self) -> bool:
-        """Whether parallel cables between two switches, or of a NIC, are links of their own."""
+    def separate_cables(self) -> bool:
+        """Whether parallel cables between two switches, or of a NIC, are separate links."""
         plane = self.layout.plane if self.fabric is not None else None
         if plane is None or isinstance(plane, Wiring):
             return False
         return max(plane.lanes, plane.core_lanes, self.layout.nic_lanes) > 1
 
     def with_links(self, factors: Mapping[tuple[Vertex, Vertex], float]) -> Cluster:
-        """The same cluster with some links slower, or dead.
+        """The cluster with some links slow or dead.
 
         Parameters
         ----------
         factors
-            Share of its bandwidth, 0 to 1, that each link ``(source, target)`` keeps. One direction each; a link
-            named again is slowed again.
+            Share of its bandwidth, 0 to 1, that the directed link ``(source, target)`` keeps. Factors of a link that
+            was slow before multiply.
 
         Raises
         ------
@@ -353,7 +355,7 @@ class Cluster:
         return replace(self, factors=tuple(sorted(marked.items())))
 
     def without(self, vertex: str) -> Cluster:
-        """The same cluster with all links of a switch or NIC dead; raises UnknownNameError."""
+        """The cluster with all links of a switch or NIC dead; raises UnknownNameError."""
         touching = [pair for pair in self.links.ids if vertex in pair]
         if not touching:
             names = {name for name in self.links.source if isinstance(name, str)}
@@ -362,20 +364,20 @@ class Cluster:
 
     @once
     def memo(self) -> BoundedCache:
-        """Results that depend on this cluster alone, kept by whoever computes them; a changed cluster has its own."""
+        """Memo of results that depend on this cluster alone; a changed cluster has its own."""
         return BoundedCache(MOST_KEPT)
 
     def with_all_reduces(self, word: str) -> Cluster:
-        """The same cluster with the all-reduce kernels of a serving engine, whose library begins with ``word``; itself
-        where its nodes have none."""
+        """The cluster with the all-reduce kernels of the serving engine whose library begins with ``word``; the same
+        cluster if its nodes have none."""
         own = self.node.collectives.all_reduces_of(word)
         if own is None or own == self.engine_all_reduces:
             return self
         return self.memo.once(("all-reduces of", own), lambda: replace(self, engine_all_reduces=own))
 
     def with_exchanges(self, library: str) -> Cluster:
-        """The same cluster whose exchanges with experts are those of a library where its nodes have it measured: its
-        curves come first."""
+        """The cluster that uses ``library`` for expert dispatch and combine, where its nodes have measured curves of
+        it."""
         curves = self.node.collectives.experts
         own = tuple(curve for curve in curves if curve.library == library)
         if not own or curves[: len(own)] == own:
@@ -389,12 +391,12 @@ class Cluster:
         return self.memo.once(("exchanges of", library), preferring)
 
     def with_routing(self, routing: Routing) -> Cluster:
-        """The same cluster whose switches choose among equal paths in another way.
+        """The cluster with another routing policy.
 
         Raises
         ------
         InputError
-            Links of NICs or between switches are slow or dead, and the other way numbers links otherwise.
+            Links of NICs or between switches are slow or dead, and the policy numbers links differently.
         """
         if routing == self.routing:
             return self
@@ -404,14 +406,14 @@ class Cluster:
             same = self.layout.nic_lanes == other.layout.nic_lanes
             first = self.layout.switch_start if same else self.layout.nic_start
             if any(link >= first for link, _ in self.factors) and other.layout.links != self.layout.links:
-                raise InputError(f"'{routing.policy}' tells cables apart: state it of the cluster that is slow")
+                raise InputError(f"'{routing.policy}' makes every cable a link: state the routing before slow links")
             return other
 
         return self.memo.once(("routed", routing), routed)
 
     @once
     def sound(self) -> Cluster:
-        """The same cluster with every link as specified: itself where none is slow or dead."""
+        """The cluster with every link at its specified bandwidth."""
         return replace(self, factors=()) if self.factors else self
 
     def check_gpu(self, gpu: Any) -> int:
@@ -426,26 +428,26 @@ class Cluster:
         return number
 
     def route(self, source: int, destination: int, label: int = 0) -> tuple[int, ...]:
-        """Link ids a message takes, in order.
+        """Link ids of a message's route, in order.
 
-        Inside a node the direct link, or up to the switch and down. Between nodes the GPU's own NIC, its
-        leaf, if need be a spine, and the destination's NIC; where rails do not meet, first a hop to the GPU
-        of the own node on the destination's rail. Dead links are gone round (:mod:`tspsim.network.detours`).
-        Always the same for the same arguments.
+        Inside a node a message takes the direct link, or up to the switch and down. Between nodes it takes the GPU's
+        NIC, its leaf, a spine if needed, and the destination's NIC; where rails are separate, it first hops to the GPU
+        of its node on the destination's rail. Routes avoid dead links (:mod:`tspsim.network.detours`). Equal arguments
+        give equal routes.
 
         Parameters
         ----------
         source, destination
-            GPUs; equal ones need no link.
+            GPU numbers; the route from a GPU to itself is empty.
         label
-            Spreads messages between the same GPUs over equal paths (ECMP).
+            Distinguishes messages between the same GPUs, which take different equal paths (ECMP).
 
         Raises
         ------
         InputError
             A GPU is not in the cluster.
         UnreachableError
-            Dead links leave no way.
+            Dead links leave no route.
         """
         key = ("route", source, destination, label)
         route: tuple[int, ...] | None = self.memo.get(key)
@@ -456,5 +458,5 @@ class Cluster:
         return route
 
     def provenance(self) -> tuple[Provenance, ...]:
-        """Every number of the network that answers rest on, with its source."""
+        """Source and basis of every number of the network that results depend on."""
         return sources(self.node, self.fabric)

@@ -1,11 +1,10 @@
-"""Ways round dead links: over another GPU of the mesh, another spine, or a neighbour's NIC.
+"""Detours around dead links: over another GPU of the mesh, another spine, or a neighbour's NIC.
 
-Inside a node two GPUs whose way is interrupted take the shortest that is left (on a full mesh they relay over a
-third); where several would do, over links that other detours use least. Between nodes a message takes another spine; if
-its own NIC is dead (or the destination's, or the rail between them), it hops to a GPU of its node whose NIC works, or
-arrives at one and hops on. A GPU that is cut off inside its node uses its NIC, if the fabric leads back into the node.
-What libraries do is no better: RCCL and NCCL relay through GPUs and fail over to other NICs; none splits a message over
-several detours.
+Inside a node two GPUs without a live direct route take the shortest live one (on a full mesh, over a third GPU); of
+equal ones, that over links which other detours use least. Between nodes a message takes another spine. If its NIC is
+dead, or the destination's, or the rail between them, it hops to a GPU of its node with a live NIC, or arrives at one
+and hops on. A GPU that is cut off inside its node uses its NIC if the fabric leads back into the node. RCCL and NCCL do
+the same: they relay through GPUs and fail over to other NICs, and do not split a message over several detours.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ Way = tuple[int, ...]
 
 
 class Paths(Protocol):
-    """One network of the fabric, with so many paths between two of its ends."""
+    """A network of the fabric; ``choices`` is the number of equal paths between two of its ends."""
 
     @property
     def choices(self) -> int: ...
 
 
 class RoutedLayout(Protocol):
-    """What a detour reads of :class:`tspsim.network.layout.Layout`, which asks for it."""
+    """Attributes of :class:`tspsim.network.layout.Layout` that detours read."""
 
     @property
     def inside(self) -> Wiring: ...
@@ -41,7 +40,7 @@ class RoutedLayout(Protocol):
     @property
     def fabric(self) -> Any: ...
     @property
-    def separate(self) -> bool: ...
+    def separate_planes(self) -> bool: ...
     @property
     def gpus(self) -> int: ...
     @property
@@ -53,20 +52,21 @@ class RoutedLayout(Protocol):
     @property
     def switch_start(self) -> int: ...
 
-    def leaving(self, start: Integers, arrive: Integers) -> Integers: ...
+    def exit_gpu(self, start: Integers, arrive: Integers) -> Integers: ...
 
-    def by_way_of(
+    def routes_via(
         self, start: Integers, leave: Integers, arrive: Integers, end: Integers, across: NDArray[np.bool_], spread: int
     ) -> Integers: ...
 
 
 def inside_detours(layout: RoutedLayout) -> dict[tuple[int, int], Way]:
-    """For every two GPUs of a node whose usual way has a dead link the links of their detour; none if cut off."""
+    """(source GPU, target GPU) → links of the detour, for pairs in a node whose direct route has a dead link. Pairs
+    without any live route are left out."""
     by_node: dict[int, set[int]] = {}
     for link in layout.dead:
         if link < layout.host_start:
             by_node.setdefault(link // layout.node_links, set()).add(link % layout.node_links)
-    wiring, ways = layout.inside, dict[tuple[int, int], Way]()
+    wiring, detours = layout.inside, dict[tuple[int, int], Way]()
     first, second = (ends.reshape(-1) for ends in np.indices((layout.gpus, layout.gpus)))
     usual = np.stack(wiring.columns(first, second), axis=1)
     for node, dead in by_node.items():
@@ -76,25 +76,25 @@ def inside_detours(layout: RoutedLayout) -> dict[tuple[int, int], Way]:
             way = _shortest(wiring, dead, *ends, used)
             used.update(way)
             if way:
-                ways[home + ends[0], home + ends[1]] = tuple([base + hop for hop in way])
-    return ways
+                detours[home + ends[0], home + ends[1]] = tuple([base + hop for hop in way])
+    return detours
 
 
 def _shortest(wiring: Wiring, dead: set[int], begin: int, end: int, used: Counter[int]) -> Way:
-    """Fewest hops between two GPUs, then least ``used``, then the lowest numbers; () if there is no way."""
-    ways: dict[int, Way] = {begin: ()}
-    while end not in ways:
+    """Route between two GPUs by fewest hops, then least ``used``, then lowest link numbers; () if there is none."""
+    shortest: dict[int, Way] = {begin: ()}
+    while end not in shortest:
         reached: dict[int, Way] = {}
-        for near, way in ways.items():
-            for far, hop in wiring.out[near]:
-                if far not in ways and hop not in dead:
+        for near, way in shortest.items():
+            for far, hop in wiring.out_links[near]:
+                if far not in shortest and hop not in dead:
                     longer = (*way, hop)
                     if far not in reached or _load(longer, used) < _load(reached[far], used):
                         reached[far] = longer
         if not reached:
             return ()
-        ways |= reached
-    return ways[end]
+        shortest |= reached
+    return shortest[end]
 
 
 def _load(way: Way, used: Counter[int]) -> tuple[int, Way]:
@@ -102,12 +102,12 @@ def _load(way: Way, used: Counter[int]) -> tuple[int, Way]:
 
 
 def around(layout: RoutedLayout, usual: Integers, start: Integers, end: Integers, spread: int) -> Integers:
-    """The routes ``usual``, those with a dead link replaced.
+    """Routes ``usual`` with detours in place of those that have a dead link.
 
     Raises
     ------
     UnreachableError
-        Two GPUs are cut off from each other.
+        Dead links leave no route between two GPUs.
     """
     routes = usual
     left = np.flatnonzero(crosses(routes, layout.dead))
@@ -117,28 +117,28 @@ def around(layout: RoutedLayout, usual: Integers, start: Integers, end: Integers
         first, last = start[left], end[left]
         across = first // layout.gpus != last // layout.gpus
         arrive = _shifted(layout, last, first - last if arrive_by is None else arrive_by)
-        leave = layout.leaving(first, arrive) if layout.separate else _shifted(layout, first, leave_by)
-        # Within a node a GPU that is cut off may only go out by its own NIC and come in by the other's.
+        leave = layout.exit_gpu(first, arrive) if layout.separate_planes else _shifted(layout, first, leave_by)
+        # Between two GPUs of a node, only their own NICs are tried.
         leave, arrive = np.where(across, leave, first), np.where(across, arrive, last)
         routed = _with_spines(layout, first, leave, arrive, last, spread)
         works = ~crosses(routed, layout.dead)
-        if layout.separate:  # separate planes do not lead back into the node
+        if layout.separate_planes:  # separate planes do not lead back into the node
             works &= across
         routes = _written(routes, left[works], routed[works])
         left = left[~works]
     if left.size:
-        raise UnreachableError(f"dead links leave no way from GPU {start[left[0]]} to GPU {end[left[0]]}")
+        raise UnreachableError(f"dead links leave no route from GPU {start[left[0]]} to GPU {end[left[0]]}")
     return routes
 
 
 def _neighbours(layout: RoutedLayout) -> Iterator[tuple[int | None, int]]:
-    """What to try, nearest first: places along the node from the destination to the GPU where a message arrives (None:
-    to the one on the sender's rail), and from the sender to the GPU where it leaves (which separate planes decide)."""
+    """Offsets to try, nearest first: (from the destination to the GPU of the arriving NIC, from the sender to the GPU
+    of the leaving NIC). None: the GPU on the sender's rail. With separate planes the plane decides the leaving NIC."""
     if layout.fabric is None:
         return
     steps = range(1, layout.gpus)
     yield 0, 0
-    if layout.separate:
+    if layout.separate_planes:
         yield None, 0
         yield from ((arrive, 0) for arrive in steps)
         return
@@ -148,7 +148,7 @@ def _neighbours(layout: RoutedLayout) -> Iterator[tuple[int | None, int]]:
 
 
 def _shifted(layout: RoutedLayout, gpu: Integers, steps: int | Integers) -> Integers:
-    """The GPU so many places on in its node."""
+    """The GPU ``steps`` positions further in its node, cyclically."""
     local = gpu % layout.gpus
     return gpu - local + (local + steps) % layout.gpus
 
@@ -156,27 +156,28 @@ def _shifted(layout: RoutedLayout, gpu: Integers, steps: int | Integers) -> Inte
 def _with_spines(
     layout: RoutedLayout, start: Integers, leave: Integers, arrive: Integers, end: Integers, spread: int
 ) -> Integers:
-    """Routes by these NICs; over other spines and cores where only links between switches are dead."""
+    """Routes over the NICs of ``leave`` and ``arrive``, with other spines and cores where only links between switches
+    are dead."""
     across = np.ones(len(start), dtype=bool)
-    routes = layout.by_way_of(start, leave, arrive, end, across, spread)
+    routes = layout.routes_via(start, leave, arrive, end, across, spread)
     for turn in range(1, layout.plane.choices):
         dead = np.isin(routes, layout.dead)
         only_above = dead.any(axis=1) & ~(dead & (routes < layout.switch_start)).any(axis=1)
         rows = np.flatnonzero(only_above)
         if not rows.size:
             break
-        other = layout.by_way_of(start[rows], leave[rows], arrive[rows], end[rows], across[rows], spread + turn)
+        other = layout.routes_via(start[rows], leave[rows], arrive[rows], end[rows], across[rows], spread + turn)
         routes = _written(routes, rows, other)
     return routes
 
 
 def crosses(routes: Integers, links: Sequence[int]) -> NDArray[np.bool_]:
-    """Which routes have one of these links."""
+    """Which routes use one of these links."""
     return np.asarray(np.isin(routes, links).any(axis=1), dtype=bool)
 
 
 def _written(routes: Integers, rows: Integers, written: Integers) -> Integers:
-    """``routes`` with ``found`` in some rows, as wide as the longest."""
+    """``routes`` with the rows ``rows`` replaced by ``written``, padded with -1 to the longest."""
     width = max(routes.shape[1], written.shape[1])
     wide = np.full((len(routes), width), -1, dtype=np.int64)
     wide[:, : routes.shape[1]] = routes

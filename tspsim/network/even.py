@@ -1,6 +1,7 @@
-"""Edges of a bipartite multigraph in colours that every vertex sees equally often: what a planner of paths gives.
+"""Even edge colourings of bipartite multigraphs, for planned paths.
 
-Vertices are leaf switches that send and leaf switches that receive, edges are flows, colours are the ways between.
+Vertices are sending and receiving leaf switches, edges are flows, and colours are the paths between them. A colouring
+is even if every vertex has each colour about equally often.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ Integers = NDArray[np.int64]
 
 
 def is_even(source: Integers, target: Integers, colour: Integers, colours: int) -> bool:
-    """Whether of any vertex's d edges no colour has more than ``ceil(d / colours)``."""
+    """Whether at most ``ceil(d / colours)`` of every vertex's d edges have the same colour."""
     for end in (source, target):
         if end.size:
             degree = np.bincount(end)
@@ -26,38 +27,39 @@ def is_even(source: Integers, target: Integers, colour: Integers, colours: int) 
     return True
 
 
-def evenly(source: Integers, target: Integers, wish: Integers, colours: int) -> Integers:
-    """A colour for every edge, so that of any vertex's d edges none has more than ``ceil(d / colours)``.
+def even_colouring(source: Integers, target: Integers, preferred: Integers, colours: int) -> Integers:
+    """A colour for every edge, so that at most ``ceil(d / colours)`` of a vertex's d edges have the same colour.
 
     Parameters
     ----------
     source, target
         Vertices of every edge, on either side.
-    wish
-        The colour that each has where nothing is gained by another.
+    preferred
+        Preferred colour of every edge, kept if all of them together are even.
     colours
-        How many there are.
+        Number of colours.
 
     Notes
     -----
-    A vertex of d edges is split into ``ceil(d / colours)`` of at most as many edges as there are colours; a bipartite
-    multigraph of that degree has a proper colouring (König 1916), found edge by edge, exchanging two colours along the
-    path that begins where both ends have none in common. That such a colouring is even is de Werra's (1971).
+    A vertex of d edges is split into ``ceil(d / colours)`` vertices of at most ``colours`` edges. A bipartite
+    multigraph of that degree has a proper edge colouring (König 1916). It is found edge by edge; where both ends have
+    no free colour in common, two colours are exchanged along an alternating path. Such a colouring is even (de Werra
+    1971).
 
     Examples
     --------
-    Four flows from one leaf to another, all of which wish the first way of four:
+    Four flows between the same leaves, which all prefer the first of four paths:
 
     >>> ends = np.zeros(4, dtype=np.int64)
-    >>> evenly(ends, ends, ends, 4).tolist()
+    >>> even_colouring(ends, ends, ends, 4).tolist()
     [0, 1, 2, 3]
     """
-    if is_even(source, target, wish, colours):
-        return wish
+    if is_even(source, target, preferred, colours):
+        return preferred
     ends = list(zip(_split(source, colours), _split(target, colours), strict=True))
-    # The edge of every colour at a vertex; sides have names of their own.
+    # Vertex (side, original vertex, part) → colour → edge.
     at: dict[tuple[int, int, int], dict[int, int]] = {}
-    vertices = [-1] * len(ends)
+    colour_of = [-1] * len(ends)
 
     def free(vertex: tuple[int, int, int]) -> int:
         taken = at[vertex]
@@ -66,35 +68,35 @@ def evenly(source: Integers, target: Integers, wish: Integers, colours: int) -> 
     for edge, (left, right) in enumerate(ends):
         begin, end = (0, *left), (1, *right)
         here, there = at.setdefault(begin, {}), at.setdefault(end, {})
-        wanted = int(wish[edge])
+        wanted = int(preferred[edge])
         if wanted in here or wanted in there:
             wanted = free(begin)
             if wanted in there:
-                _exchange(at, ends, vertices, end, wanted, free(end))
-        vertices[edge] = wanted
+                _exchange(at, ends, colour_of, end, wanted, free(end))
+        colour_of[edge] = wanted
         here[wanted] = there[wanted] = edge
-    return np.array(vertices, dtype=np.int64)
+    return np.array(colour_of, dtype=np.int64)
 
 
 def _split(vertex: Integers, colours: int) -> list[tuple[int, int]]:
-    """Each edge's vertex, and which of the vertices that it is split into."""
+    """(vertex, part of the split vertex) of every edge."""
     seen: Counter[int] = Counter()
-    pieces = []
-    for neighbour in vertex.tolist():
-        pieces.append((neighbour, seen[neighbour] // colours))
-        seen[neighbour] += 1
-    return pieces
+    parts = []
+    for original in vertex.tolist():
+        parts.append((original, seen[original] // colours))
+        seen[original] += 1
+    return parts
 
 
 def _exchange(
     at: dict[tuple[int, int, int], dict[int, int]],
     ends: list[tuple[tuple[int, int], tuple[int, int]]],
-    vertices: list[int],
+    colour_of: list[int],
     begin: tuple[int, int, int],
     colour: int,
     other: int,
 ) -> None:
-    """Swap two colours along the path from ``begin``, which has ``colour`` and lacks ``other``."""
+    """Exchange two colours along the path from ``begin``, at which ``colour`` is used and ``other`` is free."""
     path, vertex, now = [], begin, colour
     while (edge := at[vertex].get(now)) is not None:
         path.append(edge)
@@ -102,8 +104,8 @@ def _exchange(
         vertex, now = (side, *ends[edge][side]), colour + other - now
     for edge in path:
         for side in (0, 1):
-            del at[side, *ends[edge][side]][vertices[edge]]
-        vertices[edge] = colour + other - vertices[edge]
+            del at[side, *ends[edge][side]][colour_of[edge]]
+        colour_of[edge] = colour + other - colour_of[edge]
     for edge in path:
         for side in (0, 1):
-            at[side, *ends[edge][side]][vertices[edge]] = edge
+            at[side, *ends[edge][side]][colour_of[edge]] = edge

@@ -1,12 +1,9 @@
-"""When messages arrive that share a cluster's links.
-
-The public way to ask the network a question of one's own: any list of flows, their finish times.
-"""
+"""Finish times of any list of flows that share a cluster's links."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,14 +27,14 @@ class Flow:
 
 
 def finish_times(cluster: Cluster, flows: Iterable[Flow]) -> list[float]:
-    """When each flow's last byte has arrived.
+    """Times at which each flow's last byte arrives.
 
     Parameters
     ----------
     cluster
-        Gives routes (:meth:`Cluster.route`, label 0), bandwidths and latencies.
+        Cluster whose routes (:meth:`Cluster.route`, label 0), bandwidths and latencies apply.
     flows
-        In any order.
+        Flows in any order.
 
     Returns
     -------
@@ -51,10 +48,9 @@ def finish_times(cluster: Cluster, flows: Iterable[Flow]) -> list[float]:
 
     Notes
     -----
-    A flow occupies every link of its route from its start until its last byte has left. Rates are max-min
-    fair over the links' stored bandwidth, with no efficiency taken off, and change whenever a flow starts or
-    ends. The latency of the route is added once, at the end. A flow to its own GPU takes no time; an empty
-    one takes the latency.
+    A flow uses every link of its route from its start until its last byte has left. Rates are max-min fair over the
+    links' full bandwidth, without an efficiency, and change when a flow starts or ends. The route's latency is added
+    once, at the end. A flow from a GPU to itself takes no time; an empty flow takes the latency.
 
     Examples
     --------
@@ -69,7 +65,7 @@ def finish_times(cluster: Cluster, flows: Iterable[Flow]) -> list[float]:
     >>> [round(time_s, 6) for time_s in both]
     [1.250001, 1.000001]
     """
-    # The event loop is loaded by whoever runs something: rooms above are read far more often.
+    # Imported here, because most imports of this package do not run the event loop.
     import simpy
 
     from .fluid import Calendar, Channel, Fluid
@@ -90,25 +86,21 @@ def finish_times(cluster: Cluster, flows: Iterable[Flow]) -> list[float]:
             alone = float(bandwidth.min())
             usage = dict(zip(route.tolist(), (alone / bandwidth).tolist(), strict=True))
             way = Channel(index, latency_s, flow.size_bytes / alone, usage, 1.0 / alone, (), "", parties=1)
-            fluid.calendar.at(env.now, flow.start_s - env.now).callbacks.append(_Start(fluid, way, finish_s).begin)
+            fluid.calendar.at(env.now, flow.start_s - env.now).callbacks.append(_start(fluid, way, finish_s))
     env.run()
     return finish_s
 
 
-class _Start:
-    """A flow that is not under way yet."""
+def _start(fluid: Fluid, way: Channel, finish_s: list[float]) -> Callable[[simpy.Event], None]:
+    """A callback that starts a flow's transfer, and records its end when it happens."""
 
-    def __init__(self, fluid: Fluid, way: Channel, finish_s: list[float]) -> None:
-        self.fluid = fluid
-        self.way = way
-        self.finish_s = finish_s
+    def arrived(_event: simpy.Event) -> None:
+        finish_s[way.number] = fluid.env.now
 
-    def begin(self, _event: simpy.Event) -> None:
-        """It sets off, and notes its end when that has come."""
-        self.fluid.arrive(self.way, 0).callbacks.append(self._arrived)
+    def begin(_event: simpy.Event) -> None:
+        fluid.arrive(way, 0).callbacks.append(arrived)
 
-    def _arrived(self, _event: simpy.Event) -> None:
-        self.finish_s[self.way.number] = self.fluid.env.now
+    return begin
 
 
 def _check(cluster: Cluster, index: int, flow: Flow) -> None:

@@ -1,11 +1,11 @@
-"""Activities that share: the calendar they end in, and the solver that gives each its rate.
+"""Transfers that share links on the clock: their calendar, and the rates of all that are under way.
 
-A *channel* is a place where data moves the same way every time: one collective of one group, or one message between
-two ranks. It takes ``latency_s + fluid_s`` alone and, while it moves, a share ``usage[constraint]`` of every link on
-its way. A *transfer* is one use of a channel, and the SimPy event that its ranks' processes wait for. Transfers that
-meet on links progress at one max-min fair rate; the region that changed is solved again, once an instant, after
-everything that happens at that instant has happened. No process is interrupted: all that ends at one time waits for one
-SimPy timeout, and an activity whose end moves waits for another.
+A *channel* is one collective of one group, or one message between two ranks. Alone it takes ``latency_s + fluid_s``,
+and while it moves it uses the share ``usage[constraint]`` of every link on its route. A *transfer* is one use of a
+channel, and the SimPy event that its ranks' processes wait for. Transfers that meet on links have max-min fair rates.
+A region whose transfers changed is solved once an instant, after all other events of that instant. No process is
+interrupted: everything that ends at one time waits for one SimPy timeout, and an activity whose end changes waits for
+another one.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from simpy.events import NORMAL, PENDING, EventPriority
 
 from .sharing import Sharing, Solutions
 
-#: After everything else that happens at an instant (SimPy takes smaller numbers first; NORMAL is 1).
+#: Priority of the last event of an instant (SimPy takes smaller numbers first; NORMAL is 1).
 LAST = EventPriority(2)
-#: Transfers of a region up to which all are shared out at once.
-FEW = 32
+#: Transfers of a region up to which all rates are solved at once.
+FEW_TRANSFERS = 32
 
 
 class Activity(Protocol):
-    """Something whose end may move: the timeout that it waits for, and the place of its callback there."""
+    """Something whose end may change: its timeout, and the index of its callback there."""
 
     instant: Instant
     place: int
 
 
 class FluidDevice(Protocol):
-    """What moves data and computes: how many transfers it takes part in, and the kernels that it runs."""
+    """A device: the number of transfers under way that it takes part in, and the kernels that it runs."""
 
     moving: int
 
@@ -42,14 +42,14 @@ class FluidDevice(Protocol):
 
 
 class Instant(simpy.Timeout):
-    """A time on the clock: one timeout for all that ends then, whose value is the time."""
+    """One timeout for everything that ends at a time, which is its value."""
 
     __slots__ = ("_delay", "_ok", "_value", "at_s", "callbacks", "env")
 
     def __init__(
         self, env: simpy.Environment, delay_s: float, at_s: float, begin: Callable[[simpy.Event], None]
     ) -> None:
-        # What Timeout.__init__ does: most events of a run are these.
+        # Timeout.__init__ in fewer calls: most events of a run are instants.
         self.env = env
         self.callbacks = [begin]
         self._ok = True
@@ -59,7 +59,7 @@ class Instant(simpy.Timeout):
 
 
 class Settled(simpy.Event):
-    """After everything else that happens at this instant: ``call`` is called then."""
+    """An event after all others of this instant, which calls ``call``."""
 
     def __init__(self, env: simpy.Environment, call: Callable[[simpy.Event], None]) -> None:
         self.env = env
@@ -69,16 +69,16 @@ class Settled(simpy.Event):
         env.schedule(self, LAST)
 
 
-def nothing(_event: simpy.Event) -> None:
-    """Stands where the callback of something stood that ends at another time."""
+def no_op(_event: simpy.Event) -> None:
+    """Callback in the place of one that moved to another timeout."""
 
 
 class Calendar:
-    """Times at which something ends: one SimPy timeout each.
+    """Times at which something ends, each with one SimPy timeout.
 
-    With a tick (a power of two, far below anything measurable) every delay is a whole number of ticks. Sums and
-    differences of times are then exact, so that what happens an hour later happens in the same way to the bit: what
-    :mod:`tspsim.engine.steady` rests on. Without one delays are as they are.
+    With a tick (a power of two in seconds, below anything measurable) every delay is a whole number of ticks. Then sums
+    and differences of times are exact, and a pattern repeats to the bit at any time of the run, as
+    :mod:`tspsim.engine.steady` requires. Without a tick delays are not rounded.
     """
 
     def __init__(self, env: simpy.Environment) -> None:
@@ -87,12 +87,12 @@ class Calendar:
         self._rounding = 0.0
 
     def tick(self, tick_s: float) -> None:
-        """Make every delay from now on a whole number of ticks."""
-        # Adding and taking off this number rounds to whole ticks: a double has 53 bits.
+        """Round every later delay to a whole number of ticks of ``tick_s`` seconds."""
+        # Adding and subtracting this number rounds to whole ticks: a double has 53 bits.
         self._rounding = 1.5 * 2.0**52 * tick_s
 
     def at(self, now_s: float, delay_s: float) -> Instant:
-        """The timeout that happens ``delay_s`` from now (``now_s`` on the clock), whoever waits for that time."""
+        """The timeout ``delay_s`` from now (``now_s`` on the clock), shared by everything that ends then."""
         delay_s = (delay_s + self._rounding) - self._rounding
         due_s = now_s + delay_s
         instant = self._instants.get(due_s)
@@ -101,58 +101,59 @@ class Calendar:
         return instant
 
     def enter(self, activity: Activity, instant: Instant, call: Callable[[simpy.Event], None]) -> None:
-        """``activity`` ends then, unless it is moved; ``call`` is called then."""
+        """Let ``activity`` end at an instant, with a call of ``call``, unless it is moved."""
         activity.instant, activity.place = instant, len(instant.callbacks)
         instant.callbacks.append(call)
 
     def move(self, activity: Activity, instant: Instant) -> None:
-        """``activity`` ends then instead: its callback stands at that timeout."""
+        """Move the end of ``activity``, and its callback, to another instant."""
         before = activity.instant
         if instant is not before:
             place, callbacks = activity.place, instant.callbacks
             activity.instant, activity.place = instant, len(callbacks)
             callbacks.append(before.callbacks[place])
-            before.callbacks[place] = nothing
+            before.callbacks[place] = no_op
 
     def complete(self, event: simpy.Event, delay_s: float) -> None:
-        """``event`` happens ``delay_s`` from now, for certain; its value is that time."""
+        """Trigger ``event`` after ``delay_s``, which cannot change; its value is that time."""
         delay_s = (delay_s + self._rounding) - self._rounding
         event._ok = True
         event._value = self.env.now + delay_s
         self.env.schedule(event, NORMAL, delay_s)
 
     def _begin(self, instant: simpy.Event) -> None:
-        """What is entered from now on for this time waits for another timeout."""
+        """Forget a timeout that happens now: later entries for this time get a new one."""
         del self._instants[cast("Instant", instant).at_s]
 
 
 @dataclass(slots=True, eq=False)
 class Channel:
-    """How one group's data moves, every time it does."""
+    """The path of one group's data, the same in every use."""
 
     number: int
+    #: Seconds that no bandwidth shortens, and seconds of the busiest link, which sharing stretches.
     latency_s: float
     fluid_s: float
-    #: Constraint (link, or class of links) → share of its capacity taken at full speed; with multiplicities in a
-    #: folded run.
+    #: Constraint (link, or class of links) → share of its capacity used at full speed; in a folded run the sum over the
+    #: channels that this one represents.
     usage: Mapping[Hashable, float]
-    #: Seconds a byte of the busiest link takes at full speed: what makes sharing fair in bytes.
+    #: Seconds that a byte of the busiest link takes at full speed: the weight that makes shares fair in bytes.
     weight: float
-    #: The simulated devices that take part, and whose kernels slow down meanwhile; none where copy engines move data.
+    #: Simulated devices that take part, whose kernels slow down meanwhile; none if copy engines move the data.
     devices: Sequence[FluidDevice]
-    #: How the data moves, in words.
+    #: Name of the algorithm.
     algorithm: str
     #: Arrivals that start a transfer.
     parties: int
-    #: Channels that may ever share a constraint, directly or through others, have the same region.
+    #: Channels that may share a constraint, directly or through others, have the same region.
     region: int = 0
-    #: Constraint → the same of a byte there, where it is not the busiest link that is waited for.
+    #: Constraint → seconds a byte there, for constraints where it differs from ``weight``.
     weight_at: Mapping[Hashable, float] = field(default_factory=dict)
-    #: Transfers that wait for more arrivals, by use.
+    #: Use → transfer that waits for more arrivals.
     pending: dict[int, Transfer] = field(default_factory=dict)
 
-    def become(self, other: Channel) -> None:
-        """Stand where ``other`` does among the channels; what waits and moves here goes on."""
+    def take_over(self, other: Channel) -> None:
+        """Take over the facts of ``other``; transfers that wait or move here continue."""
         for attribute in fields(self):
             if attribute.name != "pending":
                 setattr(self, attribute.name, getattr(other, attribute.name))
@@ -161,8 +162,8 @@ class Channel:
 class Transfer(simpy.Event):
     """One use of a channel, and the event of its end, whose value is the time.
 
-    It waits until ``missing`` is zero (a rendezvous), moves (``remaining_s`` of its time alone left, at ``rate``), then
-    its latency passes, then it happens. ``start_s`` is when it began to move.
+    It waits until ``missing`` is zero (a rendezvous). Then it moves at ``rate`` with ``remaining_s`` of its uncontended
+    time left. Then its latency passes, and the event happens. ``start_s`` is when it began to move.
     """
 
     __slots__ = (
@@ -178,7 +179,7 @@ class Transfer(simpy.Event):
     start_s: float
 
     def __init__(self, fluid: Fluid, channel: Channel) -> None:
-        # What Event.__init__ does and no more: a million of these are made in a run.
+        # Event.__init__ in fewer calls: a run makes a million transfers.
         self.env = fluid.env
         self.callbacks = []
         self._value = PENDING
@@ -188,7 +189,7 @@ class Transfer(simpy.Event):
         self.rate = 0.0
 
     def moved(self, _instant: simpy.Event) -> None:
-        """All bytes are through; the latency is left."""
+        """All bytes have left; only the latency remains."""
         self.fluid.leave(self)
         self.fluid.calendar.complete(self, self.channel.latency_s)
 
@@ -199,12 +200,12 @@ class Fluid:
     Parameters
     ----------
     slowdown
-        Factor (≥ 1) on a transfer's time while a kernel runs on one of its devices. It is looked at whenever the
-        region's rates are, not at every kernel's border: a schedule that overlaps keeps its devices busy throughout.
+        Factor (≥ 1) on a transfer's time while a kernel runs on one of its devices. It is applied when the region's
+        rates are solved, not at every start or end of a kernel: schedules that overlap keep their devices busy.
     toggled
-        Takes the computing devices that begin or cease to move data; None where kernels do not care.
+        Receives computing devices that begin or cease to move data; None: transfers do not slow kernels.
     before_settling
-        Called first when an instant is settled.
+        Called before an instant's rates are solved.
     """
 
     def __init__(
@@ -229,7 +230,7 @@ class Fluid:
         self.settling = False
 
     def arrive(self, channel: Channel, use: int) -> Transfer:
-        """A rank is ready for its part in a use of a channel; the last to arrive starts it."""
+        """Let a rank arrive at a use of a channel; the last arrival starts the transfer."""
         pending = channel.pending
         transfer = pending.get(use)
         if transfer is None:
@@ -241,7 +242,7 @@ class Fluid:
         return transfer
 
     def _start(self, transfer: Transfer) -> None:
-        """Data begins to move now; the rate follows when the instant is over."""
+        """Start to move data now; the rate is solved at the end of the instant."""
         channel = transfer.channel
         transfer.start_s = transfer.since_s = self.env.now
         transfer.remaining_s = channel.fluid_s
@@ -262,7 +263,7 @@ class Fluid:
             self.settle_later()
 
     def leave(self, transfer: Transfer) -> None:
-        """All bytes are through: the links are free again."""
+        """Free the links of a transfer whose bytes have all left."""
         channel = transfer.channel
         active = self._active[channel.region]
         active.remove(transfer)
@@ -282,8 +283,8 @@ class Fluid:
                 self.settle_later()
 
     def reshare(self, solutions: Solutions) -> None:
-        """Channels have new numbers, constraints and regions: transfers under way stand in the new ones, whose rates
-        ``solutions`` may have."""
+        """Move transfers under way to their channels' new regions, numbers and constraints, whose rates ``solutions``
+        may have."""
         moving = [transfer for active in self._active.values() for transfer in active]
         self._active, self._changed, self._sharings, self._solutions = {}, {}, {}, solutions
         for transfer in moving:
@@ -293,7 +294,7 @@ class Fluid:
             self.settle_later()
 
     def settle_later(self) -> None:
-        """Ask for a settling at the end of this instant (once)."""
+        """Solve the changed regions at the end of this instant."""
         self.settling = True
         Settled(self.env, self._settle)
 
@@ -305,7 +306,7 @@ class Fluid:
         now, calendar, beside = self.env.now, self.calendar, self._beside_kernels
         for region in changed:
             active = self._active[region]
-            if len(active) > FEW:
+            if len(active) > FEW_TRANSFERS:
                 active = list(self._many(region, active))
                 speeds = [transfer.share for transfer in active]
             else:
@@ -321,7 +322,6 @@ class Fluid:
                             rate = beside
                             break
                 if rate != transfer.rate:
-                    # It goes on at another rate.
                     before = transfer.rate
                     transfer.remaining_s -= (now - transfer.since_s) * before
                     transfer.since_s, transfer.rate = now, rate
@@ -332,7 +332,7 @@ class Fluid:
                         calendar.enter(transfer, calendar.at(now, left_s), transfer.moved)
 
     def _many(self, region: int, active: Sequence[Transfer]) -> Iterable[Transfer]:
-        """Share among many, of which an instant touches few; returns those whose rate may be another."""
+        """Solve a region of many transfers, of which an instant affects few; return those whose rate may change."""
         sharing = self._sharings.get(region)
         if sharing is None:
             sharing = self._sharings[region] = Sharing(self._solutions)
@@ -341,5 +341,5 @@ class Fluid:
         speeds = sharing.settle()
         for transfer, share in speeds.items():
             transfer.share = share
-        # Beside kernels the whole region is looked at, for these come and go meanwhile.
+        # With a slowdown by kernels, all transfers are visited: kernels start and end without a change of shares.
         return active if self.slowdown > 1.0 else speeds

@@ -1,4 +1,4 @@
-"""Topologies as GraphML files, as networkx, yEd and Gephi write them."""
+"""Topologies from GraphML files, as networkx, yEd and Gephi write them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from .own import with_graph
 if TYPE_CHECKING:
     import networkx as nx
 
-#: A file of a thousand nodes has some tens of megabytes.
+#: Bound on files; one of a thousand nodes has some ten megabytes.
 LARGEST_FILE_BYTES = 2**28
 
 
 def with_topology(cluster: Cluster, stated: str, *, beside: Path | None = None) -> Cluster:
-    """A cluster on the links of a GraphML file; while the file says the same, the same object.
+    """The cluster on the links of a GraphML file; the same object while the file does not change.
 
     Parameters
     ----------
     stated
-        Path of the file; relative ones are also tried from ``beside`` and from the folders of the catalog.
+        Path of the file; a relative one is also looked up in ``beside`` and in the catalog's folders.
 
     Raises
     ------
     InputError
-        The file cannot be read, or is no cluster's graph; or it has another number of nodes than the cluster.
+        The file cannot be read, is no graph of a cluster, or has another number of nodes than the cluster.
     """
     path = catalog.locate_file(stated, beside=beside)
     text = _text(path)
@@ -45,10 +45,10 @@ def with_topology(cluster: Cluster, stated: str, *, beside: Path | None = None) 
 
 
 def read_graphml(path: str | Path) -> nx.Graph[Any]:
-    """The graph of a file, GPUs as numbers.
+    """Read the graph of a GraphML file, with GPUs as numbers.
 
-    A vertex of ``kind`` gpu, or whose id is a number, is a GPU. GPUs whose ids are no numbers are numbered in the order
-    of the file.
+    A vertex is a GPU if its ``kind`` is gpu, or if it has no kind and its id is a number. If ids of GPUs are not all
+    numbers, GPUs are numbered in the order of the file.
 
     Raises
     ------

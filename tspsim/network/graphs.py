@@ -1,6 +1,6 @@
-"""Topologies as networkx graphs: what their edges and vertices carry, and the generators of the usual ones.
+"""Topologies as networkx graphs: attributes of edges and vertices, and generators of common graphs.
 
-A part of a cluster is an ``nx.DiGraph``; a plane of switches, whose cables may be told apart, an ``nx.MultiDiGraph``.
+A part of a cluster is an ``nx.DiGraph``; a plane of switches, whose cables may be separate, an ``nx.MultiDiGraph``.
 
 - An edge is one direction of a link: ``bandwidth_bytes_per_s`` (also read as ``capacity``), ``latency_s`` (also
   ``latency``), and ``kind``.
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     import networkx as nx
 
 Vertex = int | str
-#: A directed link: from, to, bytes/s, seconds.
+#: A directed link: (source, target, bytes/s, seconds).
 Link = tuple[Vertex, Vertex, float, float]
 
-#: Attributes of edges, by the name that graphs of this package have.
+#: Names of edge attributes in graphs of this package.
 BANDWIDTH, LATENCY, KIND = "bandwidth_bytes_per_s", "latency_s", "kind"
-#: What a graph of somebody else may call them.
+#: Attribute → (other name in a user's graph, unit).
 SYNONYMS = {BANDWIDTH: ("capacity", "bytes/s"), LATENCY: ("latency", "s")}
-#: Kinds of vertices: of a node, and of what joins nodes.
+#: Kinds of vertices inside nodes, and between them.
 INSIDE, BETWEEN = ("gpu", "switch", "nic"), ("router", "leaf", "spine", "core")
 
 
 class CompiledAttributes(dict[str, Any]):
-    """Attributes of an edge that is compiled: who sets one is told where to."""
+    """Attributes of a compiled edge; setting one raises InputError, which names ``with_graph``."""
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise InputError("this graph is compiled and stays as it is; change a copy() and give that to with_graph")
@@ -50,12 +50,12 @@ class CompiledAttributes(dict[str, Any]):
         return CompiledAttributes, (dict(self),)
 
     def copy(self) -> dict[str, Any]:
-        """Attributes that may be changed."""
+        """A mutable copy."""
         return dict(self)
 
 
 def read_only(graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
-    """The same graph, which nobody can change any more; its ``copy()`` can be."""
+    """Freeze the graph and its edges' attributes, and return it; its ``copy()`` is mutable."""
     import networkx as nx
 
     rows: Any = graph
@@ -72,7 +72,8 @@ def read_only(graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
 
 
 def part_of(links: Iterable[Link], endpoints: int, inner: str = "switch", outer: str = "gpu") -> nx.DiGraph[Any]:
-    """The graph of some links among the numbers 0 … ``endpoints`` − 1 and vertices with names."""
+    """Graph of links among the endpoints 0 … ``endpoints`` − 1, of kind ``outer``, and named vertices of kind
+    ``inner``."""
     import networkx as nx
 
     graph: nx.DiGraph[Any] = nx.DiGraph()
@@ -86,7 +87,7 @@ def part_of(links: Iterable[Link], endpoints: int, inner: str = "switch", outer:
 
 @remembered(128)
 def full_mesh(endpoints: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> nx.DiGraph[Any]:
-    """A direct link from every endpoint to every other: GPUs on Infinity Fabric.
+    """A direct link from every endpoint to every other, as between GPUs on Infinity Fabric.
 
     Examples
     --------
@@ -102,7 +103,7 @@ def full_mesh(endpoints: int, bandwidth_bytes_per_s: float, latency_s: float = 0
 
 @remembered(128)
 def switched(endpoints: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> nx.DiGraph[Any]:
-    """A switch with one link from and one to each endpoint, which share the latency: GPUs on NVSwitch.
+    """A switch with one link from and one to each endpoint, each with half the latency, as between GPUs on NVSwitch.
 
     Examples
     --------
@@ -117,10 +118,10 @@ def switched(endpoints: int, bandwidth_bytes_per_s: float, latency_s: float = 0.
 
 @remembered(128)
 def torus(shape: tuple[int, ...], bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> nx.DiGraph[Any]:
-    """A link each way between neighbours in every dimension, closed to rings; numbered with the last dimension fastest.
+    """Rings of links in both directions in every dimension; vertices are numbered with the last dimension fastest.
 
-    Edges of a vertex come dimension by dimension, so that messages go along the first dimension first, and halfway
-    round an even ring upwards.
+    Edges of a vertex are listed dimension by dimension, so that messages go along the first dimension first, and
+    upwards to the opposite vertex of an even ring.
 
     Examples
     --------
@@ -141,12 +142,12 @@ def torus(shape: tuple[int, ...], bandwidth_bytes_per_s: float, latency_s: float
 
 
 def joined(links: Iterable[Link], endpoints: int) -> nx.DiGraph[Any]:
-    """Any links among endpoints and switches; vertices with a name are switches.
+    """Graph of any links among endpoints and switches; named vertices are switches.
 
     Raises
     ------
     InputError
-        A link has an end that there is not, no bandwidth, or is stated twice.
+        A link has an unknown end or no bandwidth, or is stated twice.
     """
     every = tuple(links)
     for source, target, bandwidth, latency in every:
@@ -168,16 +169,16 @@ def folded_clos(
     bandwidth_bytes_per_s: tuple[float, float],
     latency_s: float,
 ) -> nx.MultiDiGraph[Any]:
-    """Leaf switches joined to every spine, each spine to ``cores`` switches of its own; ``cables`` parallel ones.
+    """A pod: every leaf switch is connected to every spine, and every spine to ``cores`` core switches of its own.
 
     Parameters
     ----------
     leaves, spines, cores
-        Of one pod; ``cores`` above each spine.
+        Leaves and spines of the pod; cores above each spine.
     cables, bandwidth_bytes_per_s
-        Between a leaf and a spine, and between a spine and a core: how many, and of each its bytes/s.
+        Number of parallel cables, and bytes/s of one: (leaf to spine, spine to core).
     latency_s
-        Of every cable.
+        Seconds of every cable.
 
     Examples
     --------
@@ -202,12 +203,12 @@ def folded_clos(
 
 
 def number(facts: Mapping[str, Any], name: str) -> float:
-    """A number of an edge under its name or its synonym; a text is read with its unit.
+    """A number among an edge's attributes, under its name or its synonym; a string is parsed with its unit.
 
     Raises
     ------
     InputError
-        Neither is there, both are and differ, or the value is no number.
+        The attribute is missing, both names have different values, or the value is no number.
     """
     other, unit = SYNONYMS[name]
     stated = [(key, facts[key]) for key in (name, other) if facts.get(key) is not None]
@@ -226,12 +227,12 @@ def number(facts: Mapping[str, Any], name: str) -> float:
 
 
 def links_of(graph: nx.Graph[Any]) -> tuple[Link, ...]:
-    """The links of anybody's graph: an undirected edge is two, parallel edges are one of their summed bandwidth.
+    """Links of a user's graph: an undirected edge is two links, parallel edges are one link of their summed bandwidth.
 
     Raises
     ------
     InputError
-        An edge lacks a number, has one that cannot be, or runs beside another of other latency.
+        An edge lacks a number or has an impossible one, or parallel edges have different latencies.
     """
     links: dict[tuple[Any, Any], tuple[float, float]] = {}
     for source, target, facts in graph.edges(data=True):

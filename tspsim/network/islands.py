@@ -1,9 +1,8 @@
-"""Nodes whose NICs speak different languages: islands with a fabric each, and a common one between them.
+"""Islands: groups of nodes with a fabric each, and a common fabric between them.
 
-As in Holmes (arXiv 2312.03549): nodes with InfiniBand and nodes with RoCE have no RDMA between them, and meet over
-Ethernet. A group whose ranks are in one island uses that island's fabric; one that spans several falls back to the
-common one for all its ranks, as a communicator of NCCL does. An island is one switch: its leaves and spines are not
-drawn.
+For example nodes with InfiniBand and nodes with RoCE, which have no RDMA between them and communicate over Ethernet
+(Holmes, arXiv 2312.03549). A group inside one island uses that island's fabric. A group that spans islands uses the
+common fabric for all its ranks, as an NCCL communicator does. An island is one switch, without leaves and spines.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ if TYPE_CHECKING:
     from .specs import FabricSpec
 
 
-#: The switch between islands, and what makes a message inside an island prefer its own.
+#: Name of the switch between islands, and seconds added to its links so that routes inside an island avoid it.
 COMMON, LONGER_S = "common", 1e-6
 
 
 @dataclass(frozen=True)
 class Islands:
-    """Which nodes are in which island, in order, and what joins them."""
+    """Islands of consecutive nodes, their fabrics, and the fabric between them."""
 
-    #: Of every island.
+    #: Number of nodes of every island.
     nodes: tuple[int, ...]
-    #: Of every island.
+    #: Fabric inside every island.
     fabrics: tuple[FabricSpec, ...]
-    #: Between islands, and its switch's name.
+    #: Fabric between islands, and the name of its switch.
     common: FabricSpec
     switch: str = COMMON
 
@@ -46,6 +45,6 @@ class Islands:
         return int(np.searchsorted(self.ends, node, side="right"))
 
     def joining(self, nodes: Iterable[int]) -> FabricSpec:
-        """What a group on these nodes moves its data over."""
+        """Fabric of a group on these nodes."""
         there = {self.of(node) for node in nodes}
         return self.common if len(there) > 1 else self.fabrics[there.pop()]

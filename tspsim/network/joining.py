@@ -1,4 +1,4 @@
-"""Clusters whose nodes are joined by several fabrics."""
+"""Clusters with several fabrics."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 def with_islands(cluster: Cluster, nodes: Sequence[int], fabrics: Sequence[FabricSpec]) -> Cluster:
-    """A cluster whose own fabric joins all nodes, with faster ones inside islands.
+    """The cluster with a fabric inside each island, of ``nodes`` nodes, and its own fabric between all nodes.
 
     Raises
     ------
     InputError
-        There is no common fabric, or the islands' nodes are not those of the cluster.
+        The cluster has no fabric, or the islands' nodes do not add up to the cluster's.
 
     Notes
     -----
-    Every node's router has a link to its island's switch and one to the common switch, each as thick as its NICs there.
-    NICs are as fast as the fastest island's, slower where the node's own are; what goes over the common switch passes
-    them too.
+    Every node's router has a link to its island's switch and one to the common switch, with the bandwidth of the node's
+    NICs on that fabric. NICs have the rate of the fastest island's, with a factor in slower islands; traffic over the
+    common switch uses them too.
     """
     common = cluster.fabric
     if common is None or sum(nodes) != cluster.nodes or len(nodes) != len(fabrics):

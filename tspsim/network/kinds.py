@@ -1,8 +1,7 @@
-"""Kinds of collectives: what a collective does to the bytes of its ranks, whatever the algorithm.
+"""Kinds of collectives: what they do to the bytes of their ranks, whatever the algorithm.
 
-Sizes are as nccl-tests counts them. Of S bytes among n ranks 1/n is a rank's own and stays with it, so that one pass
-gives a rank S·(n − 1)/n that it did not hold; bus bandwidth is what a rank passes on over the time (nccl-tests,
-doc/PERFORMANCE.md).
+Sizes are those of nccl-tests. A rank owns 1/n of S bytes among n ranks, so that one pass gives it S·(n − 1)/n bytes
+that it did not hold. Bus bandwidth is the bytes that a rank passes on, over the time (nccl-tests, doc/PERFORMANCE.md).
 """
 
 from __future__ import annotations
@@ -15,24 +14,24 @@ from ..program import RING_SHIFT as SHIFT
 
 @dataclass(frozen=True, slots=True)
 class CollectiveKind:
-    """One kind.
+    """A kind of collective.
 
     Attributes
     ----------
     name
-        As programs, plans and node files write it.
+        Name in programs, plans and node files.
     counts
-        What ``size_bytes`` counts.
+        What ``size_bytes`` counts, in words.
     passes
-        How often the bytes go through the group: two where they are summed and then gathered.
+        Passes of the bytes through the group: 2 if they are reduced and then gathered.
     keeps_own
-        Whether 1/n of the bytes is a rank's own and does not move.
+        Whether a rank owns 1/n of the bytes, which do not move.
     rooted
-        Whether one rank gives and the others take; bytes received are means over the group.
+        Whether one rank sends to all others; bytes received are means over the group.
     reduces
-        Whether what arrives is added up.
+        Whether ranks add what they receive.
     considered
-        Algorithms that a library weighs where a node's file lists none for this kind; empty: all that can run it.
+        Algorithms that a library considers if a node's file lists none for this kind; empty: all that can run it.
     """
 
     name: str
@@ -44,7 +43,7 @@ class CollectiveKind:
     considered: tuple[str, ...] = ()
 
     def received_bytes(self, size_bytes: float, members: int) -> float:
-        """Payload a rank receives and did not hold, mean over the group.
+        """Bytes that a rank receives and did not hold, mean over the group.
 
         >>> ALL_REDUCE.received_bytes(8e9, 8), RING_SHIFT.received_bytes(8e9, 8)
         (14000000000.0, 8000000000.0)
@@ -52,7 +51,7 @@ class CollectiveKind:
         return float(self.passes * (size_bytes * (members - 1) / members) if self.keeps_own else size_bytes)
 
     def passed_on(self, members: int) -> float:
-        """Bytes that a rank passes on, a byte of ``size_bytes``: bus bandwidth over algorithm bandwidth.
+        """Bytes that a rank passes on for one byte of ``size_bytes``: bus bandwidth over algorithm bandwidth.
 
         >>> ALL_REDUCE.passed_on(8), BROADCAST.passed_on(8)
         (1.75, 1.0)
@@ -60,7 +59,7 @@ class CollectiveKind:
         return self.passes * (members - 1) / members if self.keeps_own and not self.rooted else 1.0
 
 
-#: Every kind a program may ask for.
+#: Kinds by name in programs.
 KINDS: Registry[CollectiveKind] = Registry("collective", "tspsim.collective_kinds", CollectiveKind)
 ALL_GATHER = KINDS.register(CollectiveKind("all_gather", "the gathered result"))
 REDUCE_SCATTER = KINDS.register(CollectiveKind("reduce_scatter", "the whole input", reduces=True))

@@ -1,10 +1,10 @@
-"""The quotient graph of a cluster, compiled: how often each equal part occurs, and which links of it a message takes.
+"""The quotient graph of a cluster, compiled: numbers of links and vertices, and routes.
 
-Parts are the graphs of a node (:class:`~tspsim.network.wiring.Wiring`) and of a plane between nodes
-(:class:`~tspsim.network.clos.Clos`; or a wiring whose endpoints are the nodes, or switches that NICs hang on). GPUs
-are numbered node by node. Links are numbered in blocks: the links inside node 0, inside node 1, …; then GPU to NIC and
-back, NIC to leaf and back; then the links between switches, plane by plane. Any id is the part's own number and how
-many parts come before, so that traffic that stays in one node never pays for 2,048 of them.
+Repeated parts are the graph of a node (:class:`~tspsim.network.wiring.Wiring`) and of a plane between nodes
+(:class:`~tspsim.network.clos.Clos`; or a wiring whose endpoints are nodes, or switches with NICs). GPUs are numbered
+node by node. Links are numbered in blocks: the links inside node 0, inside node 1, …; then GPU to NIC and back, NIC to
+leaf and back; then the links between switches, plane by plane. An id is computed from the link's number in its part
+and the number of parts before it, so that the work for traffic inside one node does not grow with the cluster.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Layout:
-    """The shape of a cluster."""
+    """Numbering and routes of a cluster."""
 
-    #: How many.
+    #: Number of nodes.
     nodes: int
-    #: What joins the GPUs of each.
+    #: Compiled links between the GPUs of each node.
     inside: Wiring
-    #: NICs a node, and the rails they are spread over.
+    #: NICs a node, and the rails over which they are spread.
     nics: int = 1
     rails: int = 1
     #: ``rails``, ``rail_optimised``, ``fat_tree``, the wiring of the nodes' routers, or None for a single node.
     fabric: str | Wiring | None = None
     #: Ports of a switch of the fabric.
     radix: int = 2
-    #: Links that carry nothing, ascending: routes go round them (:mod:`tspsim.network.detours`).
+    #: Dead links, ascending: routes avoid them (:mod:`tspsim.network.detours`).
     dead: tuple[int, ...] = ()
-    #: Links of a wired fabric that are sound and not used where there is another way.
+    #: Live links of a wired fabric that are used only if there is no other route.
     avoided: tuple[int, ...] = ()
-    #: Which of equal paths a flow takes.
+    #: Policy that selects among equal paths.
     routing: Routing = SPREAD
-    #: Bandwidth into a leaf over bandwidth out of it: how many cables lead up.
+    #: Bandwidth into a leaf over bandwidth out of it; it gives the number of uplinks.
     oversubscription: float = 1.0
-    #: Of a NIC, to its leaf.
+    #: Ports of a NIC.
     ports: int = 1
     #: Bytes/s of a NIC, and seconds of a link between switches.
     nic_bytes_per_s: float = 1.0
     switch_s: float = 0.0
 
-    # How many, and where the blocks begin.
+    # --- numbers of links -----------------------------------------------------------------------------------
 
     @once
     def gpus(self) -> int:
@@ -78,7 +78,8 @@ class Layout:
 
     @once
     def nic_start(self) -> int:
-        """First link between a NIC and its leaf: ``2·nic`` up, ``2·nic + 1`` down; by port, where ports are apart."""
+        """First link between a NIC and its leaf: ``2·nic`` up, ``2·nic + 1`` down; counted by port with
+        :attr:`nic_lanes` > 1."""
         return self.host_start + 2 * self.nodes * self.gpus * (self.fabric is not None)
 
     @once
@@ -88,29 +89,30 @@ class Layout:
 
     @once
     def nic_lanes(self) -> int:
-        """Links of a NIC to its leaf, each way: its ports where flows stay on one, else one of their summed rate."""
+        """Links of a NIC to its leaf in one direction: its ports if a flow stays on one, else one link of their summed
+        rate."""
         if self.ports == 1 or isinstance(self.fabric, Wiring):
             return 1
         return self.ports if self.routing.object.by_cable else 1
 
     @once
     def links(self) -> int:
-        """Directed links in all."""
+        """Number of directed links."""
         return self.switch_start + (self.planes * self.plane_links if self.planes else 0)
 
     @once
     def planes(self) -> int:
-        """Networks between the nodes that share no switch."""
+        """Number of networks between the nodes that share no switch."""
         return 0 if self.fabric is None else self.rails if self.fabric == "rails" else 1
 
     @once
     def rail_leaves(self) -> int:
-        """Leaves that serve one rail (where a leaf serves one)."""
+        """Leaves of one rail, in a rail-optimised fabric."""
         return -(-(self.nodes * self.nics // self.rails) // self.clos.ports)
 
     @once
     def plane(self) -> Clos | Wiring:
-        """One of them."""
+        """Network of one plane."""
         if isinstance(self.fabric, Wiring):
             shunned = (*self.dead, *self.avoided)
             dead = tuple(sorted([link - self.switch_start for link in shunned if link >= self.switch_start]))
@@ -119,12 +121,12 @@ class Layout:
 
     @once
     def plane_links(self) -> int:
-        """Directed links of one."""
+        """Directed links between the switches of one plane."""
         return self.clos.links if not isinstance(self.fabric, Wiring) else len(self.fabric.links)
 
     @once
     def clos(self) -> Clos:
-        """One plane of switches."""
+        """Clos network of one plane."""
         per_rail = self.nodes * self.nics // self.rails
         if self.fabric == "rail_optimised":
             ports = self.radix // 2
@@ -136,32 +138,32 @@ class Layout:
         rates = (self.nic_bytes_per_s, self.oversubscription, self.switch_s)
         return replace(plane, port_bytes_per_s=rates[0], oversubscription=rates[1], latency_s=rates[2])
 
-    # Who is where.
+    # --- NICs, rails and planes of GPUs ---------------------------------------------------------------------
 
     def nic_of(self, gpu: Integers) -> Integers:
-        """The NIC (over all nodes) that serves each GPU."""
+        """NIC of each GPU, numbered over all nodes."""
         node = gpu // self.gpus
         return node * self.nics + gpu % self.gpus * self.nics // self.gpus
 
     def rail_of(self, gpu: Integers) -> Integers:
-        """The rail of each GPU's NIC."""
+        """Rail of each GPU's NIC."""
         return self.nic_of(gpu) % self.rails
 
     @once
     def _leaf(self) -> Integers:
-        """The switch that every NIC hangs on, of a graph of switches."""
+        """Switch of every NIC, in a graph of switches."""
         assert isinstance(self.fabric, Wiring)
         return np.array(self.fabric.attached, dtype=np.int64)
 
     @once
-    def separate(self) -> bool:
-        """Whether there are planes that only GPUs join."""
+    def separate_planes(self) -> bool:
+        """Whether several planes are connected only through GPUs."""
         if not isinstance(self.fabric, Wiring):
             return self.fabric == "rails"
         return bool(self.fabric.attached) and len(np.unique(self.fabric.islands[self._leaf])) > 1
 
     def plane_of(self, gpu: Integers) -> Integers:
-        """With separate planes: that of each GPU's NIC."""
+        """Plane of each GPU's NIC, for separate planes."""
         if not isinstance(self.fabric, Wiring):
             return self.rail_of(gpu)
         return self.fabric.islands[self._leaf[self.nic_of(gpu)]]
@@ -170,7 +172,7 @@ class Layout:
         """Plane, leaf within the plane, and endpoint number of each NIC."""
         if isinstance(self.fabric, Wiring):
             if self.fabric.attached:
-                return np.zeros_like(nic), self._leaf[nic], self.fabric.turns[nic]
+                return np.zeros_like(nic), self._leaf[nic], self.fabric.spread_numbers[nic]
             return np.zeros_like(nic), nic // self.nics, nic
         if self.fabric == "fat_tree":
             return np.zeros_like(nic), nic // self.clos.ports, nic
@@ -181,73 +183,74 @@ class Layout:
             return np.zeros_like(nic), rail * self.rail_leaves + endpoint // self.clos.ports, endpoint
         return rail, endpoint // self.clos.ports, endpoint
 
-    # Which way.
+    # --- routes ---------------------------------------------------------------------------------------------
 
     def routes(self, source: ArrayLike, destination: ArrayLike, label: int = 0) -> Integers:
-        """Links of many routes at once.
+        """Links of many routes.
 
         Parameters
         ----------
         source, destination
-            GPUs, of equal length.
+            GPU numbers, arrays of equal length.
         label
-            Spreads messages between the same NICs over equal paths; 0 is what the routing policy chooses.
+            Distinguishes messages between the same NICs, which take different equal paths; 0 is the path that the
+            routing policy selects.
 
         Returns
         -------
         array of shape (routes, hops)
-            Link ids in order; -1 where a route has no such hop. A route to itself has none.
+            Link ids in order; -1 after a route's last hop. A route from a GPU to itself has no hops.
 
         Raises
         ------
         UnreachableError
-            Dead links leave no way.
+            Dead links leave no route.
 
         Notes
         -----
-        Where planes are separate, a message to another rail first hops to the GPU of its own node that sits
-        on the destination's rail, and leaves by that GPU's NIC (PXN, NCCL 2.12).
+        Where planes are separate, a message to another rail first hops to the GPU of its node on the destination's
+        rail, and leaves by that GPU's NIC (PXN, NCCL 2.12).
         """
         start, end = np.asarray(source, dtype=np.int64), np.asarray(destination, dtype=np.int64)
         across = start // self.gpus != end // self.gpus
-        leave = self.leaving(start, end) if self.separate else start
-        usual = self.by_way_of(start, np.where(across, leave, end), end, end, across, _mixed(label))
+        leave = self.exit_gpu(start, end) if self.separate_planes else start
+        usual = self.routes_via(start, np.where(across, leave, end), end, end, across, _mixed(label))
         return around(self, usual, start, end, _mixed(label)) if self.dead else usual
 
     @property
     def draws(self) -> bool:
-        """Whether a seed decides which way flows take."""
+        """Whether a seed decides the paths of flows."""
         return self.fabric is not None and self.routing.object.drawn and self.plane.choices * self.nic_lanes > 1
 
     @once
-    def of_messages(self) -> Layout:
-        """The same as messages see it that belong to no collective: no other flow decides about theirs."""
-        routing = self.routing.of_messages
+    def for_messages(self) -> Layout:
+        """Layout for messages outside collectives, whose paths do not depend on other flows."""
+        routing = self.routing.for_messages
         return self if routing == self.routing else replace(self, routing=routing)
 
     @once
     def sound(self) -> Layout:
-        """The same with no link dead."""
+        """Layout without dead links."""
         return replace(self, dead=()) if self.dead else self
 
     def interrupted(self, source: ArrayLike, destination: ArrayLike) -> NDArray[np.bool_]:
-        """Which of these messages need a detour, or have no way."""
+        """Which of these messages need a detour, or have no route."""
         return crosses(self.sound.routes(source, destination), self.dead)
 
     def relays(self, source: ArrayLike, destination: ArrayLike) -> int:
-        """Hops inside nodes that dead links add to one of these messages, at most."""
+        """Most hops inside nodes that dead links add to one of these messages."""
         if not self.dead:
             return 0
-        ways = self.routes(source, destination), self.sound.routes(source, destination)
-        within, usual = ((((way >= 0) & (way < self.host_start)).sum(axis=1)) for way in ways)
+        tables = self.routes(source, destination), self.sound.routes(source, destination)
+        within, usual = ((((table >= 0) & (table < self.host_start)).sum(axis=1)) for table in tables)
         return int((within - usual).max(initial=0)) // (2 if self.inside.star else 1)
 
-    def leaving(self, start: Integers, arrive: Integers) -> Integers:
-        """With separate planes: the GPU of the own node whose NIC is on the plane of ``arrive``."""
+    def exit_gpu(self, start: Integers, arrive: Integers) -> Integers:
+        """GPU of the sender's node whose NIC is on the plane of ``arrive``, for separate planes."""
         changes = self.plane_of(start) != self.plane_of(arrive)
         return np.where(changes, start - start % self.gpus + arrive % self.gpus, start)
 
-    def by_way_of(
+    def routes_via(
         self, start: Integers, leave: Integers, arrive: Integers, end: Integers, across: NDArray[np.bool_], spread: int
     ) -> Integers:
         """Links from ``start`` to ``end``; where ``across``, over the NICs of ``leave`` and ``arrive``."""
@@ -293,25 +296,25 @@ class Layout:
         return np.stack(columns, axis=1)
 
     def _inside(self, start: Integers, end: Integers) -> list[Integers]:
-        """Columns of the way between two GPUs of one node (which may be the same GPU: no hop)."""
+        """Links between two GPUs of a node, one column a hop; no hops between a GPU and itself."""
         node, first = np.divmod(start, self.gpus)
         second, base = end % self.gpus, node * self.node_links
         usual = [np.where(column < 0, -1, base + column) for column in self.inside.columns(first, second)]
         if not self._detours:
             return usual
-        ways = [self._detours.get(ends, ()) for ends in zip(start.tolist(), end.tolist(), strict=True)]
-        routes = np.full((len(ways), max(len(usual), *map(len, ways))), -1, dtype=np.int64)
-        for row, (way, *links) in enumerate(zip(ways, *usual, strict=True)):
-            taken = way or links
+        detours = [self._detours.get(ends, ()) for ends in zip(start.tolist(), end.tolist(), strict=True)]
+        routes = np.full((len(detours), max(len(usual), *map(len, detours))), -1, dtype=np.int64)
+        for row, (detour, *links) in enumerate(zip(detours, *usual, strict=True)):
+            taken = detour or links
             routes[row, : len(taken)] = taken
         return list(routes.T)
 
     @once
     def _detours(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """The links taken between two GPUs of a node whose usual way is interrupted."""
+        """(source GPU, target GPU) → links of the detour, for pairs in a node whose direct route has a dead link."""
         return inside_detours(self) if self.dead else {}
 
-    # What they join: vertices are GPUs, then node switches, NICs, and each plane's leaves, spines and cores.
+    # --- numbers of vertices: GPUs, then node switches, NICs, and each plane's leaves, spines and cores ------
 
     @once
     def switch_vertex(self) -> int:
@@ -356,7 +359,7 @@ class Layout:
         )
 
     def vertex_facts(self) -> Iterator[dict[str, Any]]:
-        """What every vertex is, in the same order: its ``kind``, and the ``node`` that it is in."""
+        """Attributes of every vertex, by number: its ``kind``, and its ``node`` inside nodes."""
         inside = [("gpu", self.gpus), ("switch", len(self.inside.switches))]
         for kind, count in [*inside, *([("nic", self.nics)] if self.fabric is not None else [])]:
             yield from ({"kind": kind, "node": node} for node in range(self.nodes) for _ in range(count))
@@ -369,7 +372,7 @@ class Layout:
             yield from ({"kind": kind} for kind, count in stages for _ in range(count))
 
     def vertices(self) -> list[int | str]:
-        """Names of all vertices: GPUs are their numbers."""
+        """Names of all vertices; a GPU's name is its number."""
         names: list[int | str] = [*range(self.nodes * self.gpus)]
         names += [f"node{node}/{switch}" for node in range(self.nodes) for switch in self.inside.switches]
         if self.fabric is None:
@@ -394,5 +397,5 @@ class Layout:
 
 
 def _mixed(label: int) -> int:
-    """A label's bits well spread; 0 stays 0 (Knuth's multiplicative hashing, TAOCP 3, §6.4)."""
+    """Hash of a label; 0 stays 0 (Knuth's multiplicative hashing, TAOCP 3, §6.4)."""
     return (label * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF) >> 33

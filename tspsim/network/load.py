@@ -1,4 +1,4 @@
-"""Clusters from the catalog, or put together from its parts."""
+"""Load clusters from the catalog, or build them from its parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def load_cluster(name: str) -> Cluster:
-    """A cluster from the catalog, or one node of that name.
+    """A cluster from the catalog, or a single node.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def load_cluster(name: str) -> Cluster:
     Raises
     ------
     InputError
-        Nothing has this name (the nearest is offered), or a file is wrong.
+        The name is unknown (the message offers the nearest), or a file is wrong.
 
     Examples
     --------
@@ -71,40 +71,40 @@ def build_cluster(
     name: str | None = None,
     graph: nx.Graph[Any] | None = None,
 ) -> Cluster:
-    """A cluster of any size; while files say the same it is the same object.
+    """Build a cluster of any size. Equal arguments give the same object while the catalog's files do not change.
 
     Parameters
     ----------
     device
-        Catalog name of the GPU; its usual node is taken (:func:`usual_node`).
+        Catalog name of the GPU, in its usual node (:func:`usual_node`).
     nodes
-        How many nodes.
+        Number of nodes.
     fabric
-        Catalog name of what joins them; needed from two nodes on.
+        Catalog name of the fabric between nodes; required for two or more.
     node
-        Catalog name of the node, where a device comes in several.
+        Catalog name of the node, if not the device's usual one.
     oversubscription
-        Bandwidth into a leaf switch over bandwidth out of it; None: as the fabric states.
+        Bandwidth into a leaf switch over bandwidth out of it; None: the fabric's.
     library
-        Version or launch mode of the node's library that collectives inside a node get; None: the node's default.
+        Version or launch mode of the node's collective library inside a node; None: the node's default.
     gpus_per_node
-        How many GPUs of each node are used; None: all.
+        GPUs of each node that are used; None: all.
     transport
-        Catalog name of what carries messages between nodes; None: as the fabric states.
+        Catalog name of the transport between nodes; None: the fabric's.
     nic_bandwidth
-        Bytes/s of every NIC and of the switches' ports; None: as the fabric states.
+        Bytes/s of every NIC and of the switches' ports; None: the fabric's.
     name
-        How reports call it; None: from device and size.
+        Name in reports; None: made from device and size.
     graph
-        What joins the GPUs in the place of the node's own links: GPUs are numbers from 0, all else is switches, and
-        every edge has ``bandwidth_bytes_per_s`` and ``latency_s``. Of the node stay the device and its library's own
-        latencies; what was measured on its links does not apply. A graph with NICs is of the whole cluster
-        (:func:`with_graph`), and says how many nodes there are.
+        Links between GPUs that replace the node's: GPUs are numbers from 0, other vertices are switches, and every edge
+        has ``bandwidth_bytes_per_s`` and ``latency_s``. The node keeps its device and its library's latencies, without
+        what was measured on its links. A graph with NICs describes the whole cluster and its number of nodes
+        (:func:`with_graph`).
 
     Raises
     ------
     InputError
-        A name is unknown (the nearest is offered), or the parts do not fit together.
+        A name is unknown (the message offers the nearest), or the parts do not fit together.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def build_cluster(
         stated = spec = with_device(spec, device)
     whole = graph is not None and is_whole(graph)
     if graph is not None and not whole:
-        spec = spec.joined_by(graph)
+        spec = spec.with_graph_links(graph)
     if gpus_per_node is not None:
         try:
             spec = spec.part(gpus_per_node)
@@ -165,7 +165,7 @@ def build_cluster(
 
     def made() -> Cluster:
         cluster = Cluster(label, spec, nodes, joined if nodes > 1 else None, float(ratio))
-        _ = cluster.layout.links  # a fabric too large for its switches is refused here, not at first use
+        _ = cluster.layout.links  # raises InputError for more nodes than the fabric's switches can connect
         return cluster
 
     if graph is not None:
@@ -173,19 +173,20 @@ def build_cluster(
     return _clusters.of_parts((stated, joined), (label, nodes, float(ratio), library, gpus_per_node), made)
 
 
-#: Clusters know the ways and the collectives that they were asked for.
+#: Clusters are reused, because they keep the routes and collectives that were computed on them.
 _clusters = BoundedCache(MOST, changes)
 _fabrics = BoundedCache(MOST, changes)
 
 
 def load_fabric(name: str, transport: str | None = None, nic_bandwidth: float | None = None) -> FabricSpec:
-    """A fabric from the catalog with the factors of its transport, or of another one that takes its place; its NICs
-    with another bandwidth, in bytes/s, where one is stated.
+    """A fabric from the catalog with the factors of its transport.
+
+    ``transport`` replaces the fabric's transport; ``nic_bandwidth``, in bytes/s, replaces that of its NICs.
 
     Raises
     ------
     InputError
-        Nothing has one of the names, or a file is wrong.
+        A name is unknown, or a file is wrong.
 
     Examples
     --------
@@ -217,12 +218,12 @@ def _with_nics(fabric: FabricSpec, bytes_per_s: float) -> FabricSpec:
 
 
 def with_fabrics(cluster: Cluster, islands: Sequence[tuple[int, str]]) -> Cluster:
-    """A cluster in islands: how many nodes of each, and the catalog name of the fabric inside.
+    """The cluster in islands of (number of nodes, catalog name of the fabric inside).
 
     Raises
     ------
     InputError
-        A name is unknown, or islands have other nodes than the cluster.
+        A name is unknown, or the islands' nodes do not add up to the cluster's.
     """
     fabrics = [load_fabric(name) for _, name in islands]
     sizes = tuple(nodes for nodes, _ in islands)
@@ -230,10 +231,10 @@ def with_fabrics(cluster: Cluster, islands: Sequence[tuple[int, str]]) -> Cluste
 
 
 def with_nodes(cluster: Cluster, islands: Sequence[tuple[int, str | None]]) -> Cluster:
-    """A cluster whose islands have the links of other devices' usual nodes: how many nodes, and the device or None.
+    """The cluster with the links of other devices' usual nodes in some islands: (number of nodes, device or None).
 
-    Nodes are of one shape, and their links inside no faster than the cluster's own: slower ones keep a share of these,
-    and what was measured on the cluster's own is stretched by it.
+    All nodes have one shape, and links inside them are at most as fast as the cluster's. Slower ones have a factor,
+    which also stretches times that were measured on the cluster's own links.
 
     Raises
     ------
@@ -253,7 +254,7 @@ def _with_nodes(cluster: Cluster, islands: Sequence[tuple[int, NodeSpec | None]]
             wiring = other.wiring()
             shape, mine = ([link[:2] for link in side.links] for side in (wiring, layout.inside))
             if other.nics != own.nics or shape != mine:
-                raise InputError(f"nodes of {stated.device} are joined otherwise than {own.name}")
+                raise InputError(f"nodes of {stated.device} have other links than {own.name}")
             shares = [link[2] / own_link[2] for link, own_link in zip(wiring.links, layout.inside.links, strict=True)]
             if max(shares, default=1.0) > 1.0:
                 problem = f"links in nodes of {stated.device} are faster than in {own.name}"
@@ -266,7 +267,7 @@ def _with_nodes(cluster: Cluster, islands: Sequence[tuple[int, NodeSpec | None]]
 
 
 def node_of(device: str) -> NodeSpec:
-    """The node that a device comes in: its usual one, or one that its file says it is like (``node: {like: NAME}``).
+    """The node of a device: its usual one, or the one that its file describes (``node: {like: NAME}``).
 
     Raises
     ------
@@ -281,12 +282,12 @@ def node_of(device: str) -> NodeSpec:
 
 
 def with_device(node: NodeSpec, device: str) -> NodeSpec:
-    """A node with another GPU of the same vendor in it: its links as they are, its library's times marked as assumed.
+    """The node with another GPU of the same vendor: with its links, and its library's times as assumed.
 
     Raises
     ------
     InputError
-        The catalog has no such device, or it is another vendor's than the node's.
+        The catalog has no such device, or it is of another vendor.
     """
     from .announced import lent_node
 
@@ -300,14 +301,14 @@ def with_device(node: NodeSpec, device: str) -> NodeSpec:
 
 
 def usual_node(device: str) -> str:
-    """Catalog name of the node that a device comes in: what its file says (``node``), else the only one there is.
+    """Catalog name of a device's usual node: the one that its file names (``node``), else the only one with it.
 
     Raises
     ------
     UnknownNameError
         The catalog has no such device, or not the node that its file names.
     InputError
-        No node has the device; its file names one that has another, or none of several.
+        No node has the device, several have it and its file names none, or its file names a node of another device.
 
     Examples
     --------
@@ -340,7 +341,7 @@ def usual_node(device: str) -> str:
 
 
 def _device_of(node: str) -> object:
-    """The device that a node's file names; None where it cannot be read, which is for whoever asks for it to hear."""
+    """The device that a node's file names; None if the file cannot be read, which loading that node reports."""
     try:
         return dialect.stated(catalog.locate("nodes", node), "device")
     except InputError:

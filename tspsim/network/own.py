@@ -1,10 +1,10 @@
-"""Any graph as a cluster: what its vertices are, which nodes it has, and what is compiled from it.
+"""A user's graph as a cluster: kinds of its vertices, its nodes, and the links that are compiled from it.
 
-A graph is read in three parts: the inside of nodes, GPUs and their NICs, and what joins NICs. Nodes are of one shape:
-the node that is compiled has every link that one of them has, at the most bandwidth that one of them has it at, and
-where another has less, or nothing, that link is slow or dead. What joins NICs stays the cluster's own leaves and spines
-where the graph only takes from them; otherwise its switches are compiled as they are, and messages take the least
-latency, then the fewest hops, spread over equal ways.
+A graph is read in three parts: inside nodes, between GPUs and their NICs, and between NICs. Nodes have one shape: the
+compiled node has every link of any node, at its highest bandwidth; where another node has less or none, that link is
+slow or dead. If the graph only removes or slows links between NICs, the cluster keeps its leaves and spines. Otherwise
+the graph's switches are compiled as they are, and messages take the route of least latency, then fewest hops, spread
+over equal routes.
 """
 
 from __future__ import annotations
@@ -25,39 +25,40 @@ if TYPE_CHECKING:
 
     from .specs import FabricSpec, NodeSpec
 
-#: Bytes/s and seconds of links by their ends.
+#: (source, target) → (bytes/s, seconds) of links.
 Rates = dict[tuple[Any, Any], tuple[float, float]]
-#: What the name of a cluster ends with whose graph somebody gave.
+#: Suffix of the name of a cluster on a user's graph.
 GIVEN = " (own graph)"
-#: How names of a compiled cluster begin.
+#: Names of vertices inside nodes, in a compiled cluster.
 _NODE = re.compile(r"node(\d+)/(.+)")
 
 
 @dataclass(frozen=True)
 class GraphReading:
-    """A graph taken apart. Vertices inside nodes have the names that they have in every node: GPUs 0 …."""
+    """Parts of a user's graph. Vertices inside nodes have the same names in every node; GPUs are 0 …."""
 
+    #: Number of nodes, and of GPUs a node.
     nodes: int
     gpus: int
-    #: Of every node, the links between its GPUs and switches.
+    #: Links between the GPUs and switches of each node.
     inside: tuple[Rates, ...]
-    #: Of every node, its NICs.
+    #: NICs of each node.
     nics: tuple[tuple[str, ...], ...]
-    #: Bytes/s between every GPU and its NIC, up and down.
+    #: Bytes/s between every GPU and its NIC, (up, down).
     host: tuple[tuple[float, float], ...]
-    #: Everything between NICs and among switches.
+    #: Links between NICs and switches outside nodes, and among those switches.
     between: Rates
-    #: Kinds of the vertices there, in the graph's order.
+    #: Kinds of the vertices outside nodes, in the graph's order.
     kinds: dict[str, str]
 
 
 def kinds_of(graph: nx.Graph[Any]) -> dict[Any, str]:
-    """What every vertex is: as it says (``kind``), otherwise by its name.
+    """Kind of every vertex: its attribute ``kind``, else guessed from its name.
 
     Raises
     ------
-    InputError
-        A kind is none of those there are.
+    UnknownNameError
+        A kind is unknown.
     """
     fabric = any(facts.get(KIND) in ("nic", *BETWEEN) for _, facts in graph.nodes(data=True))
     fabric = fabric or any(isinstance(vertex, str) and _guessed(vertex) == "nic" for vertex in graph)
@@ -81,17 +82,17 @@ def _guessed(vertex: Hashable) -> str | None:
 
 
 def is_whole(graph: nx.Graph[Any]) -> bool:
-    """Whether a graph has NICs or switches between nodes, and is not of one node's GPUs and switches alone."""
+    """Whether a graph has NICs or switches between nodes, not only the GPUs and switches of one node."""
     return any(kind not in ("gpu", "switch") for kind in kinds_of(graph).values())
 
 
 def read(graph: nx.Graph[Any]) -> GraphReading:
-    """Take a graph apart.
+    """Read the parts of a graph.
 
     Raises
     ------
     InputError
-        A number is missing or cannot be, GPUs are not joined, nodes are unequal, or NICs hang on several switches.
+        A number is missing or impossible, a GPU cannot reach another, nodes are unequal, or a NIC has several switches.
     """
     kinds, links = kinds_of(graph), links_of(graph)
     gpus = [vertex for vertex, kind in kinds.items() if kind == "gpu"]
@@ -136,7 +137,7 @@ def _edge(source: Any, target: Any) -> str:
 
 
 def _check_joined(links: Iterable[Link], kinds: Mapping[Any, str], gpus: int) -> None:
-    """Raises InputError where a GPU cannot reach another."""
+    """Raise InputError if a GPU cannot reach another."""
     import networkx as nx
 
     graph: nx.DiGraph[Any] = nx.DiGraph()
@@ -146,11 +147,13 @@ def _check_joined(links: Iterable[Link], kinds: Mapping[Any, str], gpus: int) ->
     for gpu in range(1, gpus):
         for reached, (source, target) in ((there, (0, gpu)), (back, (gpu, 0))):
             if gpu not in reached:
-                raise InputError(f"no way leads from GPU {source} to GPU {target}; every two GPUs have one, both ways")
+                problem = f"no route leads from GPU {source} to GPU {target}"
+                raise InputError(f"{problem}; every two GPUs need one in each direction")
 
 
 def _homes(graph: nx.Graph[Any], kinds: Mapping[Any, str], links: Iterable[Link]) -> dict[Any, int]:
-    """The node of every GPU and of every switch inside one: as vertices say (``node``), else those joined by no NIC."""
+    """Node of every GPU and of every switch inside a node: their attribute ``node``, else the components without
+    NICs."""
     import networkx as nx
 
     stated = {vertex: facts["node"] for vertex, facts in graph.nodes(data=True) if "node" in facts}
@@ -171,7 +174,7 @@ def _homes(graph: nx.Graph[Any], kinds: Mapping[Any, str], links: Iterable[Link]
 
 
 def _local_names(kinds: Mapping[Any, str], home: Mapping[Any, int], per_node: int) -> dict[Any, Any]:
-    """What vertices inside nodes are called in each: a GPU by its place, a switch by its name or its turn."""
+    """Names of vertices inside nodes: a GPU's position in its node; a switch's name, or its number in the node."""
     names_of: dict[Any, Any] = {}
     turns: Counter[int] = Counter()
     for vertex in home:
@@ -191,7 +194,7 @@ def _nics_of(hosts: Mapping[int, Mapping[str, Any]], nodes: int, per_node: int) 
         own = range(node * per_node, (node + 1) * per_node)
         for gpu in own:
             if len(hosts[gpu]) != 1:
-                raise InputError(f"hangs on {len(hosts[gpu])} NICs; a GPU has one of its node", key=f"vertex {gpu}")
+                raise InputError(f"has {len(hosts[gpu])} NICs; a GPU has one, of its node", key=f"vertex {gpu}")
         served = [next(iter(hosts[gpu])) for gpu in own]
         nics = tuple(dict.fromkeys(served))
         if served != [nics[place * len(nics) // per_node] for place in range(per_node)]:
@@ -200,31 +203,31 @@ def _nics_of(hosts: Mapping[int, Mapping[str, Any]], nodes: int, per_node: int) 
     if len({len(nics) for nics in nics_of_nodes}) > 1 or len({nic for nics in nics_of_nodes for nic in nics}) < sum(
         map(len, nics_of_nodes)
     ):
-        raise InputError("nodes have equally many NICs, each its own")
+        raise InputError("every node needs equally many NICs of its own")
     return tuple(nics_of_nodes)
 
 
 def with_graph(cluster: Cluster, graph: nx.Graph[Any]) -> Cluster:
-    """A cluster on the links of another graph: devices, library and efficiencies stay.
+    """The cluster on the links of a graph, with its devices, collective library and efficiencies.
 
     Parameters
     ----------
     cluster
-        Gives what a graph does not say.
+        Cluster with the facts that a graph does not have.
     graph
-        A changed ``copy()`` of the cluster's, or one of one's own: GPUs are numbers, NICs and switches have names and a
-        ``kind``, every edge has a bandwidth and a latency. Undirected edges are links both ways.
+        A changed ``copy()`` of the cluster's graph, or another one: GPUs are numbers, NICs and switches have names and
+        a ``kind``, and every edge has a bandwidth and a latency. An undirected edge is a link in each direction.
 
     Raises
     ------
     InputError
-        An edge lacks a number or has one that cannot be, GPUs are not joined, nodes are of different shapes, or they
-        need a fabric that the cluster does not have.
+        An edge lacks a number or has an impossible one, a GPU cannot reach another, nodes have different shapes, or
+        several nodes need a fabric that the cluster does not have.
 
     Notes
     -----
-    What was measured inside nodes is kept where the graph slows their links, cuts them, or speeds all up; on links that
-    nobody measured it does not apply. Links that are gone are gone round.
+    Measured collectives inside nodes stay valid where the graph slows or removes links, or speeds all up alike; on
+    other links they do not apply. Routes avoid removed links.
 
     Examples
     --------
@@ -275,12 +278,12 @@ def with_graph(cluster: Cluster, graph: nx.Graph[Any]) -> Cluster:
                         factors[layout.nic_start + 2 * place + way] = share
     every = tuple(sorted(factors.items()))
     if (node, fabric, every) == (cluster.node, other.fabric, cluster.factors) and reading.nodes == cluster.nodes:
-        return cluster  # nothing was changed
+        return cluster
     return replace(other, factors=every) if every else other
 
 
 def _node(node: NodeSpec, reading: GraphReading) -> tuple[NodeSpec, list[list[float]]]:
-    """The node that all are of, and of every node the share that each of its links keeps."""
+    """The compiled node, and for every node the share of its bandwidth that each link keeps."""
     union: Rates = {}
     for number, links in enumerate(reading.inside):
         for ends, (bandwidth, latency) in links.items():
@@ -292,7 +295,7 @@ def _node(node: NodeSpec, reading: GraphReading) -> tuple[NodeSpec, list[list[fl
     a_node = len(reading.nics[0]) or max(1, node.nics * reading.gpus // node.gpus)
     spec = _as_specified(node, union) if (reading.gpus, a_node) == (node.gpus, node.nics) else None
     if spec is None:
-        spec = node.on_links([(*ends, *rate) for ends, rate in union.items()], reading.gpus, a_node)
+        spec = node.with_links([(*ends, *rate) for ends, rate in union.items()], reading.gpus, a_node)
     host = max((rate for both in reading.host for rate in both), default=node.host_link.bandwidth.value)
     if host > node.host_link.bandwidth.value or spec.gpus != node.gpus:
         spec = spec.model_copy(update={"host_link": node.host_link.model_copy(update=_at(node.host_link, host))})
@@ -302,13 +305,13 @@ def _node(node: NodeSpec, reading: GraphReading) -> tuple[NodeSpec, list[list[fl
 
 
 def _share(bandwidth: float, of: float) -> float:
-    """What is left of a link; rounding takes nothing."""
+    """Share of a link's bandwidth, with rounding errors removed near 1."""
     share = bandwidth / of
     return 1.0 if abs(share - 1.0) < 1e-12 else share
 
 
 def _as_specified(node: NodeSpec, union: Rates) -> NodeSpec | None:
-    """The node's own links, all as much faster as the one that gained most; None where the graph has others."""
+    """The node with its own links, all sped up by the largest gain of one; None: the graph has other links."""
     own = {link[:2]: link[2:] for link in node.wiring().links}
     if any(ends not in own or own[ends][1] != latency for ends, (_, latency) in union.items()):
         return None
@@ -322,14 +325,14 @@ def _as_specified(node: NodeSpec, union: Rates) -> NodeSpec | None:
 
 
 def _at(part: Any, bandwidth: float) -> dict[str, Any]:
-    """A changed bandwidth, with where it is from."""
+    """Update of a part's bandwidth, with its new source."""
     stated = part.bandwidth
     source = f"a graph that was given, instead of {stated.value / 1e9:g} GB/s ({stated.source})"
     return {"bandwidth": stated.model_copy(update={"value": bandwidth, "source": source, "basis": "assumed"})}
 
 
 def _kept(cluster: Cluster, reading: GraphReading) -> dict[int, float] | None:
-    """The share that links of NICs and switches keep where the graph only takes from the cluster's own; else None."""
+    """Factors of the links of NICs and switches if the graph only slows or removes the cluster's own; else None."""
     if (reading.nodes, len(reading.nics[0])) != (cluster.nodes, cluster.node.nics):
         return None
     layout, links = cluster.layout, cluster.links
@@ -351,7 +354,7 @@ def _kept(cluster: Cluster, reading: GraphReading) -> dict[int, float] | None:
 
 
 def _ports(reading: GraphReading) -> list[tuple[tuple[str, str], tuple[str, str]]]:
-    """The ends of every NIC's link to its switch, and back."""
+    """(source, target) of every NIC's link to its switch, and of the link back."""
     beyond: dict[str, set[str]] = {nic: set() for nics in reading.nics for nic in nics}
     for source, target in reading.between:
         for nic, other in ((source, target), (target, source)):
@@ -360,13 +363,13 @@ def _ports(reading: GraphReading) -> list[tuple[tuple[str, str], tuple[str, str]
     for nic, switches in beyond.items():
         if len(switches) != 1:
             known_switches = ", ".join(sorted(map(str, switches))[:3]) or "none"
-            wrong = f"hangs on {len(switches)} switches ({known_switches}); a NIC hangs on one"
+            wrong = f"is attached to {len(switches)} switches ({known_switches}); a NIC has one"
             raise InputError(wrong, key=f"vertex {shorten(nic)}")
     return [((nic, *switches), (*switches, nic)) for nic, switches in beyond.items()]  # type: ignore[misc]
 
 
 def _fabric(fabric: FabricSpec, reading: GraphReading) -> FabricSpec:
-    """The fabric with the graph's switches in the place of its own."""
+    """The fabric with the graph's switches instead of its own."""
     ports = _ports(reading)
     leaves = list(dict.fromkeys(up[1] for up, _ in ports))
     order = {vertex: place for place, vertex in enumerate(reading.kinds)}

@@ -1,7 +1,7 @@
-"""Bandwidth between every two nodes: measured, as what joins them; and read off any cluster.
+"""Bandwidth between every two nodes: measured ones as a cluster's links, and those of any cluster.
 
-A matrix of measured bandwidths replaces the switches of a fabric by a link of its own from every node to every other.
-NICs stay: what a node sends to all others together is theirs.
+A matrix of measured bandwidths replaces a fabric's switches by a link from every node to every other. NICs stay, and
+bound what a node sends to all others together.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ Floats = NDArray[np.float64]
 
 
 def with_pairs(cluster: Cluster, bandwidth_bytes_per_s: Sequence[Sequence[float]]) -> Cluster:
-    """The same cluster with what was measured between its nodes in the place of its switches.
+    """The cluster with measured bandwidths between its nodes instead of its switches.
 
     Parameters
     ----------
     bandwidth_bytes_per_s
-        Row i, column j: bytes/s that reach node j from node i with all NICs of both at work. The diagonal is not read.
+        Row i, column j: bytes/s from node i to node j with all NICs of both in use. The diagonal is not read.
 
     Raises
     ------
     InputError
-        There is no fabric, the matrix is not square or of another size, or a rate is more than a node's NICs have.
+        The cluster has no fabric, the matrix does not have a row and a column a node, or a rate exceeds that of a
+        node's NICs.
 
     Notes
     -----
-    Measured rates are what a transfer gets, so links have them over the fabric's efficiency.
+    A measured rate is that of a transfer, so the link's bandwidth is the rate over the fabric's efficiency.
     """
     fabric, nodes = cluster.fabric, cluster.nodes
     if fabric is None:
-        raise InputError("one node has no other to measure a bandwidth to")
+        raise InputError("bandwidths between nodes need two nodes or more")
     if len(bandwidth_bytes_per_s) != nodes or any(len(row) != nodes for row in bandwidth_bytes_per_s):
         raise InputError(f"{nodes} nodes need {nodes} rows of {nodes} bandwidths")
     most = cluster.node.nics * fabric.nic.bandwidth.value * fabric.efficiency.value
@@ -55,9 +56,9 @@ def with_pairs(cluster: Cluster, bandwidth_bytes_per_s: Sequence[Sequence[float]
 
 
 def between_nodes(cluster: Cluster) -> Floats:
-    """Bytes/s from every node (row) to every other (column) while all GPUs of one send to their peers of the other.
+    """Bytes/s from every node (row) to every other (column), while each GPU of one sends to its peer in the other.
 
-    Shape (nodes, nodes); infinite on the diagonal. Other pairs are idle.
+    Shape (nodes, nodes); infinite on the diagonal. Other pairs of nodes are idle.
     """
     layout, per_node, nodes = cluster.layout, cluster.gpus_per_node, cluster.nodes
     rates = np.full((nodes, nodes), np.inf)
@@ -68,8 +69,8 @@ def between_nodes(cluster: Cluster) -> Floats:
         others = np.array([target for target in range(nodes) if target != source], dtype=np.int64)
         start = np.tile(source * per_node + local, len(others))
         end = (others[:, None] * per_node + local).reshape(-1)
-        ways = layout.routes(start, end).reshape(len(others), -1)
-        for target, row in zip(others.tolist(), ways, strict=True):
+        routes = layout.routes(start, end).reshape(len(others), -1)
+        for target, row in zip(others.tolist(), routes, strict=True):
             links, load = np.unique(row[row >= layout.host_start], return_counts=True)
             busiest_s = float((load / cluster.bandwidth_bytes_per_s[links]).max())
             fabric = cluster.joining((source * per_node, target * per_node))

@@ -1,8 +1,8 @@
-"""Max-min fair sharing: who gets how much of links that several activities want at once.
+"""Max-min fair rates of activities that share links.
 
-Everything grows together until a resource is full or an activity has all it can use; those stop, the rest
-grows on (progressive filling; Bertsekas and Gallager, Data Networks, 2nd ed., §6.5.2). The result is the only
-allocation in which nobody can get more without taking from someone who has no more.
+Progressive filling (Bertsekas and Gallager, Data Networks, 2nd ed., §6.5.2): all rates grow together until a resource
+is full or an activity runs at full speed; these stop, and the others continue to grow. In the unique result no rate can
+grow without reducing one that is not larger.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 
 from ..base.errors import InputError
 
-#: The activities that use one resource, and the share each takes at full speed.
+#: (activity, share that it uses at full speed) of one resource.
 Row = list[tuple[int, float]]
-#: A resource counts as full from this share on: far above rounding, far below anything measurable.
+#: Demand above which a resource is scarce: above rounding, below anything measurable.
 FULL = 1.0 + 1e-12
-#: Resources that are full at the same level but for rounding.
+#: Factor within which two resources become full at the same level, but for rounding.
 TIED = 1.0 + 1e-13
-#: Resources that are wanted as much as each other but for rounding.
+#: Factor within which two demands are equal, but for rounding.
 ALIKE = 1.0 - 1e-9
-#: Usages from which arrays are faster than lists (benchmarks/scale.py).
+#: Usages above which arrays are faster than lists (benchmarks/scale.py).
 MANY = 100
-#: Speeds that are remembered, at most.
+#: Most speeds in the memo.
 REMEMBERED = 200_000
 
 
@@ -33,9 +33,9 @@ A = TypeVar("A", bound=Hashable)
 
 
 class Claim(Protocol):
-    """What an activity wants: see :func:`shares`. Claims of one ``number`` are the same.
+    """Demand of an activity (:func:`shares`). Claims with the same ``number`` are equal.
 
-    ``weight`` is its claim on what it fills when it is alone, ``weight_at`` that on other resources.
+    ``weight`` applies on the resource that it fills when it is alone, ``weight_at`` on others.
     """
 
     @property
@@ -49,19 +49,19 @@ class Claim(Protocol):
 
 
 class Solutions:
-    """Speeds of claims that met before, by their numbers: the same ones meet again and again."""
+    """Memo of speeds, by the numbers of the claims that share: the same sets recur."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[int, ...], list[float]] = {}
         self._remembered = 0
 
     def speeds(self, claims: Sequence[Claim]) -> list[float]:
-        """What :func:`shares` says of them."""
+        """Speeds of claims (:func:`shares`), from the memo if possible."""
         meeting = tuple([claim.number for claim in claims])
         return self.known.get(meeting) or self.solve(meeting, claims)
 
     def solve(self, meeting: tuple[int, ...], claims: Sequence[Claim]) -> list[float]:
-        """The same of claims with these numbers, which have not met."""
+        """Speeds of claims with the numbers ``meeting``, which are not in the memo."""
         self._remembered += len(meeting)
         if self._remembered > REMEMBERED:
             self.known.clear()
@@ -72,11 +72,11 @@ class Solutions:
 
 
 class Sharing(Generic[A]):
-    """Activities that come and go, and the speed of each while the set stays.
+    """Speeds of activities that begin and end.
 
-    A resource is *scarce* when those who use it could fill it more than once; only scarce ones tie activities to each
-    other. What comes or goes can therefore touch those alone that it is tied to, directly or through others:
-    :meth:`settle` solves these again, unless ``solutions`` have them.
+    A resource is *scarce* if its users together want more than all of it. Only scarce resources make speeds depend on
+    each other. So an activity that begins or ends affects only those that share scarce resources with it, directly or
+    through others; :meth:`settle` solves these again, unless ``solutions`` has them.
     """
 
     def __init__(self, solutions: Solutions | None = None) -> None:
@@ -88,7 +88,7 @@ class Sharing(Generic[A]):
         self._begun: dict[A, None] = {}
 
     def enter(self, activity: A, claim: Claim) -> None:
-        """An activity begins."""
+        """Add an activity."""
         self._claims[activity] = claim
         self._begun[activity] = None
         for resource, share in claim.usage.items():
@@ -99,14 +99,14 @@ class Sharing(Generic[A]):
             self._touched[resource] = None
 
     def leave(self, activity: A) -> None:
-        """An activity is over."""
+        """Remove an activity."""
         self._begun.pop(activity, None)
         for resource in self._claims.pop(activity).usage:
             del self._users[resource][activity]
             self._touched[resource] = None
 
     def settle(self) -> dict[A, float]:
-        """New speeds, as shares of the speed alone, of those that what came and went can touch."""
+        """New speeds, as shares of the uncontended speed, of the activities that the changes can affect."""
         pending, self._begun = self._begun, {}
         touched, self._touched = self._touched, {}
         for resource in touched:
@@ -123,11 +123,11 @@ class Sharing(Generic[A]):
         for activity in pending:
             if activity not in speeds:
                 tied = self._tied(activity)
-                speeds.update(zip(tied, self._speeds([self._claims[signature] for signature in tied]), strict=True))
+                speeds.update(zip(tied, self._speeds([self._claims[other] for other in tied]), strict=True))
         return speeds
 
     def _tied(self, first: A) -> list[A]:
-        """An activity and all that share scarce resources with it or with each other, by their claims' numbers."""
+        """An activity and all that it is tied to by scarce resources, in order of their claims' numbers."""
         reached, pending = {first: None}, [first]
         seen: set[Hashable] = set()
         while pending:
@@ -149,10 +149,10 @@ class Sharing(Generic[A]):
 
 
 def contested(claims: Sequence[Claim]) -> list[float]:
-    """The weight of each claim where they meet: on the resource, of those that it uses, that is wanted most.
+    """Weight of each claim on the resource with the highest demand among those that it uses.
 
-    What an activity fills when it is alone need not be what it waits for among others: a gather over NICs and links
-    inside nodes that meets another on the latter gets as many bytes/s there as the other does, whatever its NICs carry.
+    The resource that an activity fills alone may not be the one that it waits for among others. For example a gather
+    over NICs that shares links inside nodes with another transfer gets the same bytes/s on those links.
     """
     demand: dict[Hashable, float] = {}
     for claim in claims:
@@ -170,16 +170,16 @@ def contested(claims: Sequence[Claim]) -> list[float]:
 
 
 def shares(usages: Sequence[Mapping[Hashable, float]], weights: Sequence[float]) -> list[float]:
-    """Speed of each activity, as a share of its speed alone.
+    """Speed of each activity, as a share of its uncontended speed.
 
     Parameters
     ----------
     usages
-        For each activity the share of every resource that it takes at full speed, over 0 up to 1.
+        For each activity: resource → share that it uses at full speed, over 0 and at most 1.
     weights
-        Claim of each activity, over 0. Speeds are ``min(1, weight·λ)``, with λ as large as the resources that
-        the activity needs allow. With ``weight = 1 / (bytes/s alone)`` plain flows on a full link get equal
-        bytes/s; with equal weights all slow down alike.
+        Weight of each activity, over 0. Speeds are ``min(1, weight·λ)``, with λ as large as the activity's resources
+        allow. With ``weight = 1 / (uncontended bytes/s)``, flows on a full link get equal bytes/s; with equal weights
+        all slow down by the same factor.
 
     Returns
     -------
@@ -196,7 +196,7 @@ def shares(usages: Sequence[Mapping[Hashable, float]], weights: Sequence[float])
     >>> shares([{"link": 1.0}, {"link": 1.0}], [1.0, 1.0])
     [0.5, 0.5]
 
-    The second needs little; the first gets the rest:
+    The second runs at full speed; the first gets the rest:
 
     >>> shares([{"link": 1.0}, {"link": 0.25}], [1.0, 2.0])
     [0.75, 1.0]
@@ -212,7 +212,7 @@ def shares(usages: Sequence[Mapping[Hashable, float]], weights: Sequence[float])
 
 
 def _filled(usages: Sequence[Mapping[Hashable, float]], weights: Sequence[float]) -> list[float]:
-    """:func:`shares` of what is known to be in order."""
+    """:func:`shares` of valid input."""
     demand: dict[Hashable, float] = {}
     for usage in usages:
         for resource, share in usage.items():
@@ -225,7 +225,7 @@ def _filled(usages: Sequence[Mapping[Hashable, float]], weights: Sequence[float]
         for resource, share in usage.items():
             if share and resource in scarce:
                 scarce[resource].append((i, share))
-    # Many links carry the same activities in the same proportions (all those of a mesh): one constraint each.
+    # Many links, such as those of a mesh, have the same activities in the same proportions: one constraint for all.
     rows = [(1.0, row) for row in dict(zip(map(tuple, scarce.values()), scarce.values(), strict=True)).values()]
     if sum([len(row) for _, row in rows]) >= MANY:
         return _on_arrays([row for _, row in rows], weights)
@@ -236,7 +236,7 @@ def _filled(usages: Sequence[Mapping[Hashable, float]], weights: Sequence[float]
             growth = sum([share * weights[i] for i, share in row])
             if room < level * growth:
                 level, full = room / growth, row
-        # Some reach full speed before anything is full; else a resource is.
+        # Activities that reach full speed before any resource is full stop first; else the users of the full resource.
         stopped = {i: 1.0 for i in growing if weights[i] * level >= 1.0} or {i: weights[i] * level for i, _ in full}
         for i, speed in stopped.items():
             speeds[i] = speed
@@ -246,7 +246,7 @@ def _filled(usages: Sequence[Mapping[Hashable, float]], weights: Sequence[float]
 
 
 def _without(stopped: Mapping[int, float], room: float, row: Row) -> tuple[float, Row]:
-    """A constraint once some of its activities have their speed: less room, fewer that grow."""
+    """A constraint without the activities that have stopped: their share is subtracted from its room."""
     taken = [share * stopped[i] for i, share in row if i in stopped]
     if not taken:
         return room, row
@@ -254,7 +254,7 @@ def _without(stopped: Mapping[int, float], room: float, row: Row) -> tuple[float
 
 
 def _on_arrays(rows: Sequence[Row], weights: Sequence[float]) -> list[float]:
-    """The same on sparse rows: ``amount[k]`` of resource ``row[k]`` is what activity ``column[k]`` takes."""
+    """:func:`_filled` as sparse arrays: activity ``column[k]`` uses ``amount[k]`` of resource ``row[k]``."""
     row = np.repeat(np.arange(len(rows)), [len(entries) for entries in rows])
     column = np.array([i for entries in rows for i, _ in entries])
     amount = np.array([share for entries in rows for _, share in entries])

@@ -1,9 +1,9 @@
-"""Nodes, fabrics and clusters as their YAML states them: every number with its unit and its source.
+"""Types of the YAML files of nodes, fabrics and clusters: every number has its unit and its source.
 
-This is the border, validated by pydantic; :class:`~tspsim.network.cluster.Cluster` is what the rest of the package
-asks. What joins GPUs or nodes is a registered topology by name, alone or with its argument (:class:`Joined`).
-Efficiencies and latencies of collectives (:mod:`.calibration`) stand in these files too, so that a better calibration
-replaces numbers in a file and not code.
+pydantic validates them; the rest of the package reads :class:`~tspsim.network.cluster.Cluster`. GPUs or nodes are
+connected by a registered topology, named alone or with its argument (:class:`TopologyKey`). Efficiencies and latencies
+of collectives (:mod:`.calibration`) are part of these files, so that a calibration replaces numbers in a file, not
+code.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Joined:
-    """Annotates what joins GPUs or nodes.
+class TopologyKey:
+    """Annotation of a key that names a registered topology, alone or with its argument.
 
     Parameters
     ----------
     besides
-        Names that are allowed too, and no topology's.
+        Further allowed names, which are no topologies.
     """
 
     besides: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Joined:
         stated: object = {value: None} if isinstance(value, str) else value
         if not isinstance(stated, Mapping) or len(stated) != 1:
             names = ", ".join([*self.besides, *TOPOLOGIES])
-            raise _refused(f"{shorten(value)} is no one topology; name one of {names}, alone or with its argument")
+            raise _refused(f"{shorten(value)} is not one topology; name one of {names}, alone or with its argument")
         (name,) = stated
         if name not in TOPOLOGIES:
             raise _refused(UnknownNameError("topology", name, (*self.besides, *TOPOLOGIES)).message)
@@ -67,7 +67,7 @@ def _refused(sentence: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})
 
 
-# --- nodes, fabrics and clusters as their YAML states them ----------------------------------------------------
+# --- nodes, fabrics and clusters ------------------------------------------------------------------------------
 
 Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
 
@@ -75,8 +75,8 @@ Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
 class LinkSpec(Strict):
     """The links between the GPUs of one node.
 
-    ``bandwidth`` is of one physical link in one direction; a GPU has ``per_gpu`` of them, spread evenly over
-    its peers (full mesh) or all to the switch.
+    ``bandwidth`` is that of one physical link in one direction. A GPU has ``per_gpu`` links: spread evenly over its
+    peers (full mesh), or all to the switch.
     """
 
     kind: str = Field(min_length=1)
@@ -86,17 +86,17 @@ class LinkSpec(Strict):
 
 
 class HostLinkSpec(Strict):
-    """What joins a GPU and its NIC."""
+    """The link between a GPU and its NIC, or its host's memory."""
 
     kind: str = "pcie"
     bandwidth: NumberWithBasis[BytesPerSecond]
 
 
 class CopyEngineSpec(Strict):
-    """The engines of a GPU that copy to peers without its compute units.
+    """The copy engines of a GPU, which copy to peers without its compute units.
 
-    ``bandwidth`` is what they reach on one link of the node's graph (behind a switch: out of a GPU), one direction;
-    ``latency`` what a copy takes before its first byte.
+    ``bandwidth`` is their rate on one link of the node's graph (behind a switch: out of a GPU) in one direction;
+    ``latency`` is the time before a copy's first byte.
     """
 
     bandwidth: NumberWithBasis[BytesPerSecond]
@@ -104,8 +104,8 @@ class CopyEngineSpec(Strict):
 
 
 class MemoryPoolSpec(Strict):
-    """Memory that GPUs of a node share, at the other end of their links: it adds what is written to it where it is
-    told to. ``latency`` is of a write, or of a read."""
+    """Memory shared by a node's GPUs at the other end of their links, which can add what they write. ``latency`` is
+    that of a write, or of a read."""
 
     latency: NumberWithBasis[Seconds]
 
@@ -113,12 +113,12 @@ class MemoryPoolSpec(Strict):
 class NodeSpec(Strict):
     """A server, or a rack that is one NVLink domain.
 
-    ``intra`` is what joins its GPUs: ``full_mesh``, ``switch``, ``{torus: [4, 4]}``, or ``{graph: [...]}`` with edges
-    ``{between: [0, 1], bandwidth: 50 GB/s, latency: 1 us}``, both ways, in which a name is a switch. ``host_memory``
-    joins a GPU and its host's memory where that is another link than ``host_link``. ``host_reads`` is what the host's
-    processors read from memory for one GPU. ``copy_engine`` stands where it was measured. With a ``memory_pool`` the
-    node's ``link`` leads to it, and what a GPU would have in its host's memory is there. ``announced`` is a node that
-    nobody has measured yet, whose file may leave out what is then taken from the measured node ``like``
+    ``intra`` is the topology of its GPUs: ``full_mesh``, ``switch``, ``{torus: [4, 4]}``, or ``{graph: [...]}`` with
+    edges ``{between: [0, 1], bandwidth: 50 GB/s, latency: 1 us}`` in both directions; named vertices are switches.
+    ``host_memory`` is the link between a GPU and its host's memory, if it is not ``host_link``. ``host_reads`` is the
+    rate at which the host's processors read memory for one GPU. ``copy_engine`` is present where it was measured. With
+    a ``memory_pool``, the node's ``link`` leads to the pool, which takes the place of the host's memory. ``announced``
+    marks an unmeasured node: what its file leaves out is taken from the measured node ``like``
     (:mod:`tspsim.network.announced`).
     """
 
@@ -129,7 +129,7 @@ class NodeSpec(Strict):
     like: str | None = None
     device: str
     gpus: PositiveCount
-    intra: Annotated[str | dict[str, Any], Joined()]
+    intra: Annotated[str | dict[str, Any], TopologyKey()]
     link: LinkSpec
     nics: PositiveCount
     rails: PositiveCount | None = None
@@ -145,7 +145,7 @@ class NodeSpec(Strict):
         if self.like is not None and not self.announced:
             raise ValueError("like is a key of announced nodes; add announced: true")
         try:
-            _ = self.wiring().towards
+            _ = self.wiring().next_link
         except InputError as error:
             raise ValueError(error.message) from None
         if self.memory_pool is not None and not self.wiring().star:
@@ -158,21 +158,22 @@ class NodeSpec(Strict):
 
     @property
     def graph(self) -> nx.DiGraph[Any]:
-        """What joins its GPUs (:mod:`tspsim.network.graphs`); raises InputError."""
+        """Graph of the links between its GPUs (:mod:`tspsim.network.graphs`); raises InputError."""
         link = self.link
         return wired(self.intra, self.gpus, Cable(link.bandwidth.value, link.per_gpu, link.latency.value))
 
     def wiring(self) -> Wiring:
-        """The same compiled; raises InputError."""
+        """The compiled graph; raises InputError."""
         return compiled(self.graph)
 
-    def joined_by(self, graph: nx.Graph[Any]) -> NodeSpec:
-        """Its GPUs and library on other links; nothing that was measured on its own applies. Raises InputError."""
+    def with_graph_links(self, graph: nx.Graph[Any]) -> NodeSpec:
+        """The node with the links of ``graph``, without what was measured on its own links; raises InputError."""
         gpus, a_nic = sum(isinstance(vertex, int) for vertex in graph), self.gpus // self.nics
-        return self.on_links(links_of(graph), gpus, gpus // a_nic if gpus % a_nic == 0 else gpus)
+        return self.with_links(links_of(graph), gpus, gpus // a_nic if gpus % a_nic == 0 else gpus)
 
-    def on_links(self, links: Sequence[Link], gpus: int, nics: int) -> NodeSpec:
-        """The same, of links and NICs that were read off a graph. Raises InputError."""
+    def with_links(self, links: Sequence[Link], gpus: int, nics: int) -> NodeSpec:
+        """The node with these links and numbers of GPUs and NICs, without what was measured on its own links; raises
+        InputError."""
         unmeasured: dict[str, Any] = {
             "curves": (), "across": None, "custom_all_reduce": (), "experts": (), "in_switch_latency": None,
             "own_chunk": None, "default_library": None,
@@ -184,18 +185,18 @@ class NodeSpec(Strict):
                 "collectives": self.collectives.model_copy(update=unmeasured),
             }
         )  # fmt: skip
-        _ = other.wiring().towards
+        _ = other.wiring().next_link
         return other
 
     def part(self, gpus: int) -> NodeSpec:
-        """The same node with only ``gpus`` of its GPUs and their share of its NICs.
+        """The node with only ``gpus`` of its GPUs, and their share of its NICs.
 
-        Behind a switch every GPU keeps its links; of a full mesh those to GPUs that are left out are not used.
+        Behind a switch every GPU keeps its links; in a full mesh the links to other GPUs are unused.
 
         Raises
         ------
         InputError
-            It has fewer GPUs, they come with no whole number of NICs, or it is joined in a way that has no equal parts.
+            The node has fewer GPUs, they share no whole number of NICs, or its topology has no equal parts.
         """
         if gpus > self.gpus:
             raise InputError(f"{gpus} are more than the {self.gpus} GPUs of node '{self.name}'")
@@ -203,7 +204,7 @@ class NodeSpec(Strict):
             return self
         wiring = self.wiring()
         if not (wiring.complete or wiring.star):
-            raise InputError(f"the GPUs of node '{self.name}' are not all alike to each other; use all {self.gpus}")
+            raise InputError(f"the GPUs of node '{self.name}' have unequal links to each other; use all {self.gpus}")
         if gpus * self.nics % self.gpus:
             per_nic = self.gpus // self.nics
             raise InputError(f"{per_nic} GPUs of node '{self.name}' share a NIC; use a multiple of {per_nic}")
@@ -213,7 +214,7 @@ class NodeSpec(Strict):
         if wiring.complete and gpus > 1:
             link = link.model_copy(update={"per_gpu": link.per_gpu * (gpus - 1) // (self.gpus - 1)})
         elif gpus == 1:
-            intra = "switch"  # a GPU alone has nobody to be joined to
+            intra = "switch"  # a full mesh needs two GPUs
         name = f"{gpus} GPUs of {self.name}"
         update = {"name": name, "gpus": gpus, "nics": nics, "rails": rails, "link": link, "intra": intra}
         return self.model_copy(update=update)
@@ -226,8 +227,8 @@ LEAF_AND_SPINE = ("rails", "rail_optimised", "fat_tree")
 class NicSpec(Strict):
     """A NIC; ``latency`` is one side's share, from the GPU's memory to the leaf switch.
 
-    ``ports`` share its ``bandwidth``: flows that switches hash stay on one (:mod:`tspsim.network.routing`); one when
-    left out.
+    ``ports`` (default 1) share its ``bandwidth``; a flow that switches hash stays on one of them
+    (:mod:`tspsim.network.routing`).
     """
 
     bandwidth: NumberWithBasis[BytesPerSecond]
@@ -236,15 +237,18 @@ class NicSpec(Strict):
 
 
 class SwitchSpec(Strict):
-    """A switch of the fabric; ``latency`` is for one more link between switches."""
+    """A switch of the fabric; ``latency`` is that of each link between switches."""
 
     radix: NumberWithBasis[PositiveCount]
     latency: NumberWithBasis[Seconds]
 
 
 class TransportSpec(Strict):
-    """What carries messages over a fabric, whatever its rate: ``collectives`` says how much slower or faster libraries
-    were measured over it than on the fabrics that the nodes' files were fitted on."""
+    """Transport of messages over a fabric (InfiniBand, RoCE), at any rate.
+
+    ``collectives`` are factors of a library's latency and bandwidth over it, relative to the fabrics to which the
+    nodes' files were fitted.
+    """
 
     name: str
     description: str = ""
@@ -252,19 +256,18 @@ class TransportSpec(Strict):
 
 
 class FabricSpec(Strict):
-    """What joins nodes.
+    """The fabric between nodes.
 
-    ``rails``: one plane a rail and no way between planes but through a node; ``rail_optimised``: a leaf
-    switch serves one rail, spines join them all; ``fat_tree``: leaf switches serve whole nodes. A topology, alone or
-    with its argument (``{torus: [4, 4]}``), joins the nodes' routers, on each of which all NICs of a node hang.
-    ``oversubscription`` is the bandwidth into a leaf over the bandwidth out of it. ``transport`` names what carries
-    messages; ``collectives`` stand for its factors where they were measured on this very fabric. Fabrics of one family
-    differ in their rate alone.
+    Kinds: ``rails`` has one plane a rail, connected only through nodes; ``rail_optimised`` has leaf switches of one
+    rail each, and spines that join all leaves; ``fat_tree`` has leaf switches that serve whole nodes. A topology, alone
+    or with its argument (``{torus: [4, 4]}``), connects one router a node, to which all NICs of the node are attached.
+    ``oversubscription`` is the bandwidth into a leaf over the bandwidth out of it. ``transport`` names the transport;
+    ``collectives`` replaces its factors where they were measured on this fabric.
     """
 
     name: str
     description: str = ""
-    kind: Annotated[str | dict[str, Any], Joined(LEAF_AND_SPINE)]
+    kind: Annotated[str | dict[str, Any], TopologyKey(LEAF_AND_SPINE)]
     transport: str | None = None
     nic: NicSpec
     switch: SwitchSpec
@@ -274,12 +277,12 @@ class FabricSpec(Strict):
 
     @property
     def leaf_and_spine(self) -> bool:
-        """Whether it is of leaf and spine switches, not a graph that names each node."""
+        """Whether the fabric has leaf and spine switches, not a graph with one vertex a node."""
         return self.kind in LEAF_AND_SPINE
 
     def joining(self, nodes: int, nics: int) -> str | Wiring:
-        """What joins so many nodes of ``nics`` NICs each: the kind of its leaves and spines, or the graph of the nodes'
-        routers; raises InputError."""
+        """Fabric of ``nodes`` nodes with ``nics`` NICs each: the kind of leaf-and-spine network, or the compiled graph
+        of the nodes' routers; raises InputError."""
         if isinstance(self.kind, str) and self.leaf_and_spine:
             return self.kind
         if OWN in self.kind and isinstance(self.kind, dict):
@@ -291,8 +294,8 @@ class FabricSpec(Strict):
 
 
 class ClusterSpec(Strict):
-    """Nodes on a fabric: a catalog entry. ``library`` takes the place of the node's ``default_library``, ``transport``
-    of the fabric's, and ``topology``, a GraphML file, of all their links."""
+    """A cluster's catalog entry: nodes on a fabric. ``library`` replaces the node's ``default_library``, ``transport``
+    the fabric's, and ``topology``, a GraphML file, all their links."""
 
     name: str | None = None
     description: str = ""
@@ -317,7 +320,7 @@ class ClusterSpec(Strict):
 
 
 def sources(node: NodeSpec, fabric: FabricSpec | None) -> tuple[Provenance, ...]:
-    """Every number of a cluster with its source, a line each; measured curves, with rows and error, a line a curve."""
+    """Source of every number of a cluster's network, and one of every measured curve."""
     rows = [
         _cited(f"{node.link.kind} link", node.link.bandwidth),
         _cited(f"{node.link.kind} latency", node.link.latency),
@@ -345,7 +348,7 @@ def _library(library: CollectivesSpec) -> Iterator[Provenance]:
 
 
 def _curves(library: CollectivesSpec) -> Iterator[Provenance]:
-    """A line each; one that only some versions of the library take names them."""
+    """Source of every curve; one for only some versions of the library names them."""
     taken: set[tuple[tuple[str, ...], tuple[str, ...]]] = set()
     for curve in library.curves:
         what = f"{library.library} {', '.join(curve.kinds)} by {' or '.join(curve.algorithms)}, measured"
@@ -356,7 +359,7 @@ def _curves(library: CollectivesSpec) -> Iterator[Provenance]:
 
 
 def _curve(library: CollectivesSpec, curve: Curve, what: str) -> Provenance:
-    """The curve's first latency and last bandwidth, with the factors of the library that collectives get."""
+    """Source of a curve: its first latency and last bandwidth, with the factors of the default library."""
     value = f"from {curve.base[0] * 1e6:.3g} us, to {curve.efficiency[2]:.3g} of the links"
     own = curve.libraries.get(library.default_library or "")
     if own is None:

@@ -1,7 +1,7 @@
-"""Messages over the links of clusters while a clock runs: what is sent now shares with what is still under way.
+"""Messages over the links of clusters on a running clock; messages under way share links.
 
-:func:`tspsim.network.finish_times` answers for flows that are all known; here whoever lives on the clock sends when it
-likes. Several clusters that stand side by side reach each other over their NICs.
+:func:`tspsim.network.finish_times` computes flows that are all known at the start. Here processes send at any time.
+Several clusters are connected through their NICs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..base.memo import once
 from .cluster import Cluster
 from .fluid import Calendar, Channel, Fluid, Transfer
 
-#: Which cluster, and which of its links.
+#: (cluster, link of that cluster).
 Link = tuple[int, int]
 
 
@@ -39,14 +39,14 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MessageWay:
-    """Where a bundle of messages goes, and how long it takes alone."""
+class MessageBundle:
+    """Links and uncontended time of a bundle of messages."""
 
-    #: Seconds that it keeps each of its links busy, at the share of their bandwidth that messages reach.
+    #: Seconds that each link is busy, at the share of its bandwidth that messages reach.
     busy_s: Mapping[Link, float]
-    #: Bytes that cross each.
+    #: Bytes that cross each link.
     carried: Mapping[Link, float]
-    #: Of the longest route.
+    #: Latency of the longest route.
     latency_s: float
 
     @once
@@ -56,20 +56,20 @@ class MessageWay:
 
     @once
     def busiest_bytes(self) -> float:
-        """That cross the link which is busy longest."""
+        """Bytes on the link that is busy longest."""
         busiest = max(self.busy_s, key=self.busy_s.__getitem__, default=None)
         return 0.0 if busiest is None else self.carried[busiest]
 
     @property
     def alone_s(self) -> float:
-        """Seconds until the last byte has come, where nothing else moves."""
+        """Seconds until the last byte arrives, without contention."""
         return self.latency_s + self.fluid_s
 
 
-class Lines:
-    """Links of any kind on a clock, each named as whoever sends likes.
+class SharedLinks:
+    """Links of any kind on a clock, named by the sender.
 
-    Sends that meet on links share them max-min fairly, by bytes (:mod:`tspsim.network.sharing`).
+    Sends under way share links max-min fairly, in bytes (:mod:`tspsim.network.sharing`).
     """
 
     def __init__(self, env: simpy.Environment) -> None:
@@ -78,23 +78,23 @@ class Lines:
         self._numbers: dict[Hashable, int] = {}
         self._following = count()
 
-    def send(self, way: MessageWay, share: float = 1.0, *, least_s: float = 0.0) -> Transfer:
-        """Send ``share`` of the bytes of a way, from now on.
+    def send(self, way: MessageBundle, share: float = 1.0, *, least_s: float = 0.0) -> Transfer:
+        """Send ``share`` of the bytes of a bundle, starting now.
 
         Parameters
         ----------
         least_s
-            Seconds that they take at least: bytes that are still being made cannot move faster than they are.
+            Least seconds of the transfer: bytes that are still being computed cannot move faster.
 
         Returns
         -------
         Transfer
-            A SimPy event that happens when the last byte has come; there is nothing else to wait for.
+            A SimPy event, triggered when the last byte arrives.
         """
         alone_s = way.fluid_s * share
         fluid_s = max(alone_s, least_s)
         scale = share / fluid_s if fluid_s > 0.0 else 0.0
-        # Rounded, so that bundles of the same proportions are known as the same, whatever they weigh.
+        # Rounded, so that bundles of the same proportions have the same number, whatever their size.
         usage: dict[Hashable, float] = {link: round(busy_s * scale, 12) for link, busy_s in way.busy_s.items()}
         weight = float(f"{fluid_s / (way.busiest_bytes * share):.12g}") if alone_s > 0.0 else 1.0
         number = next(self._following)
@@ -104,29 +104,28 @@ class Lines:
         return self._fluid.arrive(channel, 0)
 
 
-class Wires(Lines):
-    """The links of some clusters on a clock.
+class Wires(SharedLinks):
+    """The links of clusters on a clock.
 
-    The messages of one :meth:`send` go together: each gets the same share of its time alone, so that they end
-    together.
+    The messages of one :meth:`send` progress at the same share of their uncontended rate, so that they end together.
 
     Parameters
     ----------
     env
         The clock.
     clusters
-        One, or several beside each other. Messages between two of them go from NIC to NIC: each side's fabric has as
-        many ports as it has NICs, and what joins the fabrics is as wide as all of them.
+        One or several clusters. Messages between two clusters go from NIC to NIC; the network between their fabrics
+        does not limit them.
 
     Raises
     ------
     InputError
-        There are several clusters, and one of them has no fabric: it has no NICs to reach the others by.
+        There are several clusters, and one has no fabric and so no NICs.
 
     Notes
     -----
-    Messages are one-sided writes (RDMA), not a collective library's: a route takes the latency of its links once, and
-    its bytes move at the fabric's efficiency between nodes and at that of the node's point-to-point messages inside.
+    Messages are one-sided RDMA writes, not those of a collective library. A route's latency counts once. Bytes move at
+    the fabric's efficiency between nodes, and at that of point-to-point messages inside a node.
     """
 
     def __init__(self, env: simpy.Environment, clusters: Sequence[Cluster]) -> None:
@@ -138,8 +137,8 @@ class Wires(Lines):
         super().__init__(env)
         self.clusters = tuple(clusters)
 
-    def way(self, messages: Iterable[Message]) -> MessageWay:
-        """The links that some messages take together."""
+    def bundle(self, messages: Iterable[Message]) -> MessageBundle:
+        """Links and uncontended time of messages that are sent together."""
         busy_s: dict[Link, float] = {}
         carried: dict[Link, float] = {}
         latency_s = 0.0
@@ -151,7 +150,7 @@ class Wires(Lines):
             for link in route:
                 busy_s[link] = busy_s.get(link, 0.0) + size_bytes / self._rate(link)
                 carried[link] = carried.get(link, 0.0) + size_bytes
-        return MessageWay(busy_s, carried, latency_s)
+        return MessageBundle(busy_s, carried, latency_s)
 
     def _route(self, source: GpuPlace, destination: GpuPlace) -> list[Link]:
         if source.cluster == destination.cluster:
@@ -160,7 +159,7 @@ class Wires(Lines):
         return [*self._outside(source, 0), *self._outside(destination, 1)]
 
     def _outside(self, place: GpuPlace, direction: int) -> list[Link]:
-        """Between a GPU and its port on the fabric: up (0) or down (1), in the order in which bytes pass."""
+        """Links between a GPU and its port on the fabric, up (0) or down (1), in order of the route."""
         layout = self.clusters[place.cluster].layout
         host = layout.host_start + 2 * place.gpu + direction
         nic = layout.nic_start + 2 * int(layout.nic_of(np.array(place.gpu))) * layout.nic_lanes + direction
@@ -168,14 +167,16 @@ class Wires(Lines):
         return links if direction == 0 else links[::-1]
 
     def _rate(self, link: Link) -> float:
-        """Bytes/s that messages reach on a link."""
+        """Bytes/s that messages reach on a link without contention."""
         cluster = self.clusters[link[0]]
         inside = link[1] < cluster.layout.host_start
         efficiencies = cluster.node.collectives.efficiency
-        reached = efficiencies.get("point_to_point", efficiencies["default"]).value if inside else outside(cluster)
+        reached = (
+            efficiencies.get("point_to_point", efficiencies["default"]).value if inside else fabric_efficiency(cluster)
+        )
         return float(cluster.bandwidth_bytes_per_s[link[1]]) * reached
 
 
-def outside(cluster: Cluster) -> float:
-    """Share of its links' bandwidth that a cluster's fabric reaches."""
+def fabric_efficiency(cluster: Cluster) -> float:
+    """Share of its links' bandwidth that a cluster's fabric reaches; 1 without a fabric."""
     return cluster.fabric.efficiency.value if cluster.fabric else 1.0

@@ -1,10 +1,10 @@
-"""Graphs compiled: links as columns, and the shortest ways through them.
+"""Compiled graphs: links as columns, and the shortest routes over them.
 
-A :class:`Wiring` is what :mod:`tspsim.network.graphs` builds as columns: endpoints (a node's GPUs, or what a fabric
-joins) and switches, and links with bandwidth and latency. A message takes the way of the least latency, of those the
-one of fewest hops (Dijkstra's, as networkx has it), of those at every vertex the link of the lowest number. Generators
-make the usual graphs and register themselves; a node's or fabric's file names one, with an argument where it takes one
-(``intra: {torus: [4, 4]}``, ``intra: {graph: [...]}``).
+A :class:`Wiring` holds a graph of :mod:`tspsim.network.graphs` as columns: endpoints (a node's GPUs, or what a fabric
+connects), switches, and links with bandwidth and latency. A message takes the route of least latency, then fewest hops
+(networkx's Dijkstra), then the link of the lowest number at every vertex. Generators of common graphs register as
+topologies; a node's or fabric's file names one, alone or with its argument (``intra: {torus: [4, 4]}``, ``intra:
+{graph: [...]}``).
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
 Integers = NDArray[np.int64]
 
 
-#: The key of a fabric's ``kind`` under which a graph of switches stands that somebody gave.
+#: Key of a fabric's ``kind`` for a user's graph of switches.
 OWN = "own"
-#: Of a way's cost, the parts that latency in attoseconds and dead links take: hops are counted below them.
+#: A route's cost as one whole number: hops + HOPS · latency in attoseconds + LATENCIES · dead links.
 HOPS, LATENCIES, ATTO = 2**16, 2**80, 1e18
 
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """A graph as columns, and the ways through it."""
+    """A graph as columns, and the routes over it."""
 
-    #: Vertices 0 … that messages come from and go to; they hand on what is not theirs.
+    #: Vertices 0 … that send and receive messages; they also forward the messages of others.
     endpoints: int
-    #: Names of the vertices that follow.
+    #: Names of the other vertices, numbered after the endpoints.
     switches: tuple[str, ...]
-    #: Every link; its place is its id.
+    #: Links by id.
     links: tuple[Link, ...]
-    #: Kind of every link; none: all are of one, which whoever asks knows.
+    #: Kind of every link; empty: all have the kind that the caller states.
     kinds: tuple[str, ...] = ()
-    #: Links that are avoided where there is another way.
+    #: Links that are used only if there is no other route.
     dead: tuple[int, ...] = ()
-    #: The endpoint that each NIC hangs on; none: an endpoint is a node, with all its NICs.
+    #: Endpoint of each NIC; empty: an endpoint is a node, with all its NICs.
     attached: tuple[int, ...] = ()
-    #: Names of endpoints that NICs hang on, and kinds of all vertices.
+    #: Names of endpoints with NICs, and kinds of all vertices.
     leaves: tuple[str, ...] = ()
     vertex_kinds: tuple[str, ...] = ()
 
@@ -68,7 +68,7 @@ class Wiring:
 
     @classmethod
     def of_switches(cls, stated: Mapping[str, Any]) -> Wiring:
-        """The columns of a graph of switches that NICs hang on (:mod:`tspsim.network.own`)."""
+        """The columns of a graph of switches with NICs (:mod:`tspsim.network.own`)."""
         kinds = dict(stated["kinds"])
         leaves = tuple(stated["leaves"])
         others = tuple([name for name in kinds if name not in set(leaves)])
@@ -88,12 +88,12 @@ class Wiring:
 
     @property
     def vertices(self) -> int:
-        """Endpoints and switches."""
+        """Number of endpoints and switches."""
         return self.endpoints + len(self.switches)
 
     @once
-    def out(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For every vertex the vertices that it has a link to, with the link."""
+    def out_links(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Outgoing links of every vertex: (target vertex, link)."""
         hops: list[list[tuple[int, int]]] = [[] for _ in range(self.vertices)]
         for link, (source, target) in enumerate(zip(*(ends.tolist() for ends in self.ends), strict=True)):
             hops[source].append((target, link))
@@ -101,7 +101,7 @@ class Wiring:
 
     @once
     def islands(self) -> Integers:
-        """For every vertex the connected part of the graph that it is in, by its lowest vertex."""
+        """Connected component of every vertex, named by its lowest vertex."""
         import networkx as nx
 
         graph: nx.Graph[int] = nx.Graph()
@@ -113,18 +113,22 @@ class Wiring:
         return lowest
 
     @once
-    def equal(self) -> tuple[Integers, Integers]:
-        """The links that begin a way of the least cost at each vertex (column) to each endpoint (row), ascending, and
-        how many they are; -1 there itself, and where they are over.
+    def equal_links(self) -> tuple[Integers, Integers]:
+        """Next links of all shortest routes, and their number.
+
+        The first array has shape (endpoints, vertices, most links): links by which a shortest route to an endpoint
+        leaves a vertex, ascending; -1 at the endpoint itself and after the last. The second, (endpoints, vertices), is
+        their number.
 
         Raises
         ------
         InputError
-            An endpoint cannot be reached from one that it is joined to.
+            An endpoint of the same connected component cannot be reached.
 
         Notes
         -----
-        Costs are whole numbers, so that equal ways are equal: dead links, then latency in attoseconds, then hops.
+        Costs are whole numbers, so that equal routes compare as equal: dead links, then latency in attoseconds, then
+        hops.
         """
         import networkx as nx
 
@@ -134,30 +138,30 @@ class Wiring:
         for link, (source, target) in enumerate(zip(*(ends.tolist() for ends in self.ends), strict=True)):
             cost = (link in dead) * LATENCIES + round(self.links[link][3] * ATTO) * HOPS + 1
             back.add_edge(target, source, cost=cost, link=link)
-        ways: list[list[list[int]]] = []
+        rows: list[list[list[int]]] = []
         for end in range(self.endpoints):
             before, _ = nx.dijkstra_predecessor_and_distance(back, end, weight="cost")
-            ways.append([sorted(back[near][at]["link"] for near in before.get(at, ())) for at in range(self.vertices)])
+            rows.append([sorted(back[near][at]["link"] for near in before.get(at, ())) for at in range(self.vertices)])
             self._check(end, before)
-        most = max(1, *(len(links) for row in ways for links in row))
-        table = [[links + [-1] * (most - len(links)) for links in row] for row in ways]
-        count = [[len(links) for links in row] for row in ways]
+        most = max(1, *(len(links) for row in rows for links in row))
+        table = [[links + [-1] * (most - len(links)) for links in row] for row in rows]
+        count = [[len(links) for links in row] for row in rows]
         return np.array(table, dtype=np.int32), np.array(count, dtype=np.int32)
 
     def _check(self, end: int, reached: Mapping[int, object]) -> None:
         for vertex in range(self.endpoints):
             if vertex not in reached and (not self.attached or self.islands[vertex] == self.islands[end]):
-                raise InputError(f"there is no way from {self.named(vertex)} to {self.named(end)}")
+                raise InputError(f"there is no route from {self.name_of(vertex)} to {self.name_of(end)}")
 
-    def named(self, vertex: int) -> Vertex:
-        """A vertex as the graph calls it."""
+    def name_of(self, vertex: int) -> Vertex:
+        """Name of a vertex in the graph."""
         if vertex < len(self.leaves):
             return self.leaves[vertex]
         return vertex if vertex < self.endpoints else self.switches[vertex - self.endpoints]
 
     @once
-    def turns(self) -> Integers:
-        """The number of every NIC that ways to it are spread by: of its connected part, leaf by leaf."""
+    def spread_numbers(self) -> Integers:
+        """Number by which routes to every NIC are spread: its rank in its connected component, leaf by leaf."""
         leaf = np.array(self.attached, dtype=np.int64)
         ranks = np.empty_like(leaf)
         for part in np.unique(self.islands[leaf]):
@@ -166,37 +170,37 @@ class Wiring:
         return ranks
 
     @once
-    def towards(self) -> Integers:
-        """The link to take at each vertex (column) to reach each endpoint (row), of equal ones the lowest; -1 there
-        itself. Raises InputError where some endpoint cannot be reached."""
+    def next_link(self) -> Integers:
+        """Next link at each vertex (column) towards each endpoint (row), the lowest of equal ones; -1 at the endpoint
+        itself. Raises InputError if an endpoint cannot be reached."""
         if self.complete and not self.dead and len({link[3] for link in self.links}) == 1:
-            source, target = self.ends  # a detour over others is never as short
+            source, target = self.ends  # the direct link is always the shortest route
             table = np.full((self.endpoints, self.vertices), -1, dtype=np.int64)
             table[target, source] = np.arange(len(self.links))
             return table
-        return self.equal[0][:, :, 0].astype(np.int64)
+        return self.equal_links[0][:, :, 0].astype(np.int64)
 
     def columns(self, start: Integers, end: Integers) -> list[Integers]:
-        """Links of many ways at once, a column a hop; -1 where a way is over. At least one column."""
+        """Links of many routes, a column a hop; -1 after a route's last hop. At least one column."""
         if not self.links:
             return [np.full(len(start), -1, dtype=np.int64)]
         columns, at, target = list[Integers](), start, self.ends[1]
         while True:
-            link = self.towards[end, at]
+            link = self.next_link[end, at]
             columns.append(link)
             at = np.where(link >= 0, target[link], at)
             if bool((at == end).all()):
                 return columns
 
     def paths(self, start: Integers, end: Integers, spread: Integers) -> Integers:
-        """The same, a row a way.
+        """Links of many routes, shape (routes, hops); -1 after a route's last hop.
 
-        Between nodes there is one way, so that ``spread`` has nothing to choose. Between switches that NICs hang on it
-        picks among equal ways: its remainder at the first vertex, the next digit at the second, ….
+        Between switches with NICs, ``spread`` selects among equal routes as a mixed-radix number: its remainder at the
+        first vertex, the next digit at the second, …. Between nodes there is only one route.
         """
         if not self.attached or not self.links:
             return np.stack(self.columns(start, end), axis=1)
-        links, counts = self.equal
+        links, counts = self.equal_links
         columns, at, target, left = list[Integers](), start, self.ends[1], spread
         while not columns or not bool((at == end).all()):
             left, turn = np.divmod(left, np.maximum(1, counts[end, at]))
@@ -207,25 +211,25 @@ class Wiring:
 
     @once
     def choices(self) -> int:
-        """Ways to choose from, at most, at one vertex."""
-        return int(self.equal[1].max(initial=1)) if self.attached else 1
+        """Most equal links at one vertex."""
+        return int(self.equal_links[1].max(initial=1)) if self.attached else 1
 
     @once
     def complete(self) -> bool:
-        """Whether every endpoint has a link of its own to every other, and there is nothing else: a full mesh."""
+        """Whether the graph is a full mesh: a link from every endpoint to every other, and nothing else."""
         pairs = {link[:2] for link in self.links}
         return not self.switches and len(self.links) == len(pairs) == self.endpoints * (self.endpoints - 1)
 
     @once
     def star(self) -> bool:
-        """Whether all endpoints hang on one switch, up links first, then down links."""
+        """Whether all endpoints are attached to one switch, with up links numbered before down links."""
         ends = range(self.endpoints)
         hub = self.switches[0] if len(self.switches) == 1 else None
         return [link[:2] for link in self.links] == [(end, hub) for end in ends] + [(hub, end) for end in ends]
 
     def runs(self, copies: int, kind: str) -> Iterator[tuple[str, int, float, float]]:
-        """Links of as many copies of it, in order: their kind (``kind`` where the graph has none), how many are alike,
-        bytes/s, seconds."""
+        """Runs of equal links over ``copies`` of the graph, in order: (kind, number of links, bytes/s, seconds).
+        ``kind`` is that of links without one."""
         kinds = self.kinds or ("",) * len(self.links)
         facts = [(own or kind, link[2], link[3]) for own, link in zip(kinds, self.links, strict=True)]
         alike = [(run[0], len(list(same)), *run[1:]) for run, same in groupby(facts)]
@@ -235,15 +239,13 @@ class Wiring:
         else:
             yield from alike * copies
 
-    # As a fabric: what a bill counts.
-
-    def pieces(self, endpoints: int, oversubscription: float) -> tuple[int, int]:
-        """Its switches and routers, and cables between them, each for both directions."""
+    def switches_and_cables(self, endpoints: int, oversubscription: float) -> tuple[int, int]:
+        """Number of switches and routers, and of cables between them (one for both directions), for a bill."""
         return self.vertices, len(self.links) // 2
 
 
 class Cable(NamedTuple):
-    """What an endpoint is joined by: one cable's bytes/s each way, how many there are, seconds from end to end."""
+    """Cables of an endpoint: bytes/s of one in each direction, their number, and seconds from end to end."""
 
     bandwidth_bytes_per_s: float
     per_endpoint: int
@@ -251,21 +253,21 @@ class Cable(NamedTuple):
 
     @property
     def together(self) -> float:
-        """Bytes/s of all of them."""
+        """Bytes/s of all cables of an endpoint."""
         return self.bandwidth_bytes_per_s * self.per_endpoint
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A generator of graphs (:mod:`tspsim.network.graphs`): ``build(endpoints, argument, cable)``; ``argument`` is what
-    a file gives beside the name, None where it gives nothing."""
+    """A generator of graphs (:mod:`tspsim.network.graphs`): ``build(endpoints, argument, cable)``; ``argument`` is the
+    one that a file states beside the name, or None."""
 
     name: str
     summary: str
     build: Callable[[int, Any, Cable], nx.DiGraph[Any]]
 
 
-#: Every generator that a file may name.
+#: Generators by name in files.
 TOPOLOGIES: Registry[Topology] = Registry("topology", "tspsim.topologies", Topology)
 
 
@@ -275,17 +277,17 @@ def _compiled(graph: nx.DiGraph[Any]) -> Wiring:
 
 
 def compiled(graph: nx.DiGraph[Any]) -> Wiring:
-    """The columns of a graph: once, where it cannot change."""
+    """The columns of a graph; those of a frozen graph are cached."""
     return _compiled(graph) if getattr(graph, "frozen", False) else Wiring.of(graph)
 
 
 def wired(stated: str | Mapping[str, Any], endpoints: int, cable: Cable) -> nx.DiGraph[Any]:
-    """The graph that a file states: a generator's name, alone or with its argument.
+    """Build the graph that a file states: a generator's name, alone or with its argument.
 
     Raises
     ------
     InputError
-        There is no such generator, or it cannot join these endpoints.
+        The generator is unknown, or cannot connect these endpoints.
     """
     named: Mapping[str, Any] = {stated: None} if isinstance(stated, str) else stated
     if len(named) != 1:
@@ -311,7 +313,8 @@ def _torus(endpoints: int, argument: Any, cable: Cable) -> nx.DiGraph[Any]:
 
 
 def _graph(endpoints: int, argument: Any, cable: Cable) -> nx.DiGraph[Any]:
-    """Edges ``{between: [0, hub], bandwidth: 50 GB/s, latency: 1 us}``, both ways; left out: one cable's. Or links."""
+    """Graph of edges ``{between: [0, hub], bandwidth: 50 GB/s, latency: 1 us}``, in both directions, with one cable's
+    numbers where left out; or of directed links."""
     if not isinstance(argument, Sequence) or not argument:
         raise InputError("a graph needs a list of edges, such as {between: [0, 1], bandwidth: 50 GB/s}")
     links: list[Link] = []

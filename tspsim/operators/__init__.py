@@ -1,11 +1,11 @@
-"""The shapes a device can be asked to compute: plain data, no clock, no device.
+"""Operators: kernel calls as plain data, without a clock or a device.
 
-An operator knows its floating-point operations and the bytes it cannot avoid moving to and from HBM; what it
-costs on a device is the business of :mod:`tspsim.hardware`, which has a pricer for each class. A multiply-add counts as
-two operations; causal attention counts only the score pairs it needs (half of a square score matrix).
+An operator has its floating-point operations and the bytes that it must move between HBM and the device. A pricer for
+each class in :mod:`tspsim.hardware` gives its time on a device. A multiply-add counts as two operations; causal
+attention counts only the query-key pairs that it needs (half of a square score matrix).
 
-The set is open: a class that subclasses :class:`Operator` and has a pricer runs in any step. What an operator is in its
-layer is its :class:`Role`; ``name`` is for people, and nothing depends on it.
+The set is open: any subclass of :class:`Operator` with a pricer runs in any step. An operator's :class:`Role` says
+where it belongs in its layer; ``name`` is for display only.
 """
 
 from .base import MEMORY_BOUND_OPS, ChoiceKernels, Computes, MemoryBound, Operator, Role, Sharding
@@ -15,7 +15,7 @@ from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
 from .part import Part
 from .products import Attention, DecodeAttention, FusedMoE, Gemm, GroupedGemm
-from .sparse import BestOf, Indexer, SparseAttention
+from .sparse import Indexer, SparseAttention, TopK
 
 __all__ = [
     "DTYPES",
@@ -23,7 +23,6 @@ __all__ = [
     "AbsorbProduct",
     "Attention",
     "BatchQuantity",
-    "BestOf",
     "ChoiceKernels",
     "Computes",
     "DataType",
@@ -42,6 +41,7 @@ __all__ = [
     "Sharding",
     "ShortConvolution",
     "SparseAttention",
+    "TopK",
     "element_bytes",
     "kindred_of",
     "multiplied_as",

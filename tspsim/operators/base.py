@@ -1,7 +1,4 @@
-"""What all operators have, and what one can be in its layer.
-
-Kernels that mostly move bytes.
-"""
+"""The base class of operators, their roles in a layer, and memory-bound operators."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from .batch import BatchQuantity
 
 
 class Sharding(StrEnum):
-    """How tensor-parallel ranks divide a product's weights W[k, n]: by columns (n), by rows (k), or not at all."""
+    """How tensor-parallel ranks divide a product's weights W[k, n]: by columns (n), by rows (k) or not at all."""
 
     COLUMNS = "columns"
     ROWS = "rows"
@@ -24,11 +21,11 @@ class Sharding(StrEnum):
 
 
 class Role(StrEnum):
-    """What an operator is in its layer."""
+    """Role of an operator in its layer."""
 
-    #: How its weights are divided; REPLICATED of what has none.
+    #: How tensor parallelism divides its weights; REPLICATED without weights.
     sharding: Sharding
-    #: Whether it multiplies the routed experts of a rank.
+    #: Whether it multiplies routed experts' weights.
     routed: bool
 
     def __new__(cls, value: str, sharding: Sharding = Sharding.REPLICATED, routed: bool = False) -> Role:
@@ -66,7 +63,7 @@ class Role(StrEnum):
 
 
 class Computes(StrEnum):
-    """What an operator makes: of a product Y = X·W, dX = dY·Wᵀ or dW = Xᵀ·dY."""
+    """Result of an operator; of a product: Y = X·W, dX = dY·Wᵀ or dW = Xᵀ·dY."""
 
     OUTPUT = "output"
     INPUT_GRADIENT = "input gradient"
@@ -74,35 +71,35 @@ class Computes(StrEnum):
 
 
 class Operator(ABC):
-    """One kernel call: a base for frozen (hashable) dataclasses."""
+    """One kernel call. Subclasses are frozen (hashable) dataclasses."""
 
     __slots__ = ("_hash",)
-    #: The family that breakdowns and ranges count it to: ``gemm``, ``attention``, ``memory_bound``, or one's own.
+    #: Group in breakdowns and ranges: ``gemm``, ``attention``, ``memory_bound``, or a new one.
     kind: ClassVar[str] = "other"
     #: In attention of a serving step: what its size depends on, unless the kind of attention says otherwise
     #: (:meth:`tspsim.model.attention.base.AttentionKind.reads`).
     reads: ClassVar[BatchQuantity] = BatchQuantity.ROWS
-    #: For display alone.
+    #: Name for display; nothing depends on it.
     name: str = "operator"
-    #: What it is in the layer.
+    #: Role in its layer.
     role: Role = Role.OTHER
-    #: Operand type on the matrix units; empty where it does not use them.
+    #: Operand type on the matrix units; empty: they are not used.
     dtype: str = ""
 
     @property
     def family(self) -> str:
-        """What a measured step tells apart: the class, and of kernels that move bytes which one it is."""
+        """Group of calls that measured steps distinguish: the class, and for memory-bound kernels their ``op``."""
         op = getattr(self, "op", "")
         return f"{type(self).__name__} {op}".strip()
 
     @property
     def computes(self) -> Computes:
-        """What of its role it makes."""
+        """Whether the operator computes an output, an input gradient or a weight gradient."""
         return Computes.OUTPUT
 
     @property
     def kernels(self) -> int:
-        """Kernels that it is; mostly one."""
+        """Number of kernels; mostly 1."""
         return 1
 
     @property
@@ -113,46 +110,47 @@ class Operator(ABC):
     @property
     @abstractmethod
     def hbm_bytes(self) -> float:
-        """Bytes that must move to and from HBM."""
+        """Bytes that must move between HBM and the device."""
 
     @property
     def cold_bytes(self) -> float:
-        """Of those, what no cache of a device holds from one step of a model to the next: weights, and the caches of
-        sequences. A step that serves takes at least the time that HBM needs for it."""
+        """The part of ``hbm_bytes`` that no L2 holds from one step to the next: weights, KV caches and states. A
+        serving step takes at least the time that HBM needs for them."""
         return 0.0
 
     @property
     @abstractmethod
     def shape(self) -> str:
-        """Its sizes, for display."""
+        """Sizes for display."""
 
     @property
     def local_experts(self) -> int:
-        """Experts of this rank that it multiplies one by one where a framework has no grouped product; mostly none."""
+        """Local experts that a framework without grouped products multiplies one by one; 0 for other operators."""
         return 0
 
     @property
-    def at_best(self) -> tuple[Operator, ...]:
-        """Calls of which one does as many FLOPs a second as any call that does the same work for other queries: how
-        fast it can be, however tokens and heads are cut. None where nobody knows."""
+    def peak_calls(self) -> tuple[Operator, ...]:
+        """Large calls of this kind, one of which reaches the highest FLOP/s of any split of tokens and heads; empty:
+        unknown."""
         return ()
 
     def without_flash(self) -> tuple[Operator, ...]:
-        """The kernels of a framework that writes attention's scores out."""
+        """Kernels of a framework that writes attention scores to HBM; other operators: themselves."""
         return (self,)
 
     def unfused(self, traffic: float) -> Operator:
-        """The same where eager kernels move ``traffic`` times a compiler's bytes."""
+        """The operator in an eager framework, whose kernels move ``traffic`` times the bytes of fused ones."""
         return self
 
 
-def first_of(pieces: Sequence[str]) -> str:
-    """The first three, and how many more."""
+def first_three(pieces: Sequence[str]) -> str:
+    """The first three pieces, and the number of further ones."""
     return " + ".join(pieces[:3]) + (f" + {len(pieces) - 3} more" if len(pieces) > 3 else "")
 
 
-class BehindCache:
-    """What attention of a few queries a sequence over a cache has: ``rows`` of (context tokens, sequences)."""
+class CachedContext:
+    """Sums over the rows of attention that reads a cache: ``rows`` are (context tokens, sequences), ``queries`` are
+    query tokens a sequence."""
 
     __slots__ = ()
     reads: ClassVar[BatchQuantity] = BatchQuantity.DECODING
@@ -161,40 +159,39 @@ class BehindCache:
 
     @property
     def batch(self) -> int:
-        """Sequences."""
+        """Number of sequences."""
         return sum(sequences for _, sequences in self.rows)
 
     @property
     def context(self) -> int:
-        """Tokens of all contexts."""
+        """Context tokens of all sequences together."""
         return sum(tokens * sequences for tokens, sequences in self.rows)
 
     @property
     def rows_in_words(self) -> str:
-        return first_of([f"{sequences}×{self.queries}×{tokens}" for tokens, sequences in self.rows])
+        return first_three([f"{sequences}×{self.queries}×{tokens}" for tokens, sequences in self.rows])
 
 
-# --- kernels that mostly move bytes ---------------------------------------------------------------------------
+# --- memory-bound kernels -------------------------------------------------------------------------------------
 
-#: Memory-bound kernels of a layer that a compiler fuses and an eager framework runs as several.
+#: Ops that a compiler fuses into one kernel and an eager framework runs as several.
 FUSED = frozenset({"add_rmsnorm", "rope", "qk_norm_rope", "swiglu", "add", "softmax"})
-#: All that operators here name.
+#: All ops of memory-bound operators in this package.
 MEMORY_BOUND_OPS = FUSED | {"rmsnorm", "copy", "cache_write", "adamw"}
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class MemoryBound(Operator):
-    """A kernel whose time is the bytes it reads and writes: norm, rope, residual add, activation, lookup, copy.
+    """A kernel whose time is that of its bytes: norm, rope, residual add, activation, lookup, copy."""
 
-    ``op`` names the kernel family (``copy``, ``add``, ``rmsnorm``, ``add_rmsnorm``, ``swiglu``, ``rope``,
-    ``qk_norm_rope`` …);
-    ``rows`` is its number of tokens where that matters to the kernel.
-    """
-
+    #: Kernel family: one of :data:`MEMORY_BOUND_OPS`.
     op: str
+    #: Bytes read and written.
     size_bytes: float
+    #: Tokens; 0: they do not affect the kernel.
     rows: int = 0
+    #: Floating-point operations.
     flops_count: float = 0.0
     name: str = "memory"
     role: Role = Role.OTHER
@@ -222,11 +219,11 @@ class MemoryBound(Operator):
 @quick
 @dataclass(frozen=True, slots=True)
 class ChoiceKernels(Operator):
-    """The kernels that choose the experts of ``tokens`` tokens among ``experts``, or the gradient of that.
+    """The kernels that choose the experts of ``tokens`` tokens among ``experts``, or of the gradient of that.
 
-    ``scores`` of them read and write a number in fp32 for every token and expert, ``few`` at most one for every choice,
-    and ``searches`` look for the best scores of a token (``torch.topk``). ``token_s``: of a kernel that takes as long
-    for a token whatever it moves, such as one that counts the tokens for every rank.
+    ``scores`` kernels read and write an fp32 number for every token and expert, ``few`` kernels at most one for every
+    choice, and ``searches`` kernels select the best scores of a token (``torch.topk``). ``token_s``: seconds a token of
+    a kernel that does not depend on bytes, such as one that counts the tokens of every rank; 0: no such kernel.
     """
 
     tokens: int
@@ -247,12 +244,12 @@ class ChoiceKernels(Operator):
 
     @property
     def flops(self) -> float:
-        """None of a matrix unit."""
+        """0: matrix units are not used."""
         return 0.0
 
     @property
     def hbm_bytes(self) -> float:
-        """Scores that are read and written, and those that are searched."""
+        """Scores read and written by ``scores`` kernels, and read by ``searches``."""
         return 4.0 * self.tokens * self.experts * (2 * self.scores + self.searches)
 
     @property

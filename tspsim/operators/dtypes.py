@@ -1,8 +1,8 @@
-"""Types of numbers: what an element of each takes where kernels read it, in a checkpoint, in a cache and on links.
+"""Types of numbers: bytes of an element in kernels, checkpoints, caches and on links.
 
-One registry has them (:data:`DTYPES`, entry points ``tspsim.dtypes``): a type that a package brings can be named in
-``workload.precision``, in a checkpoint, as a cache's type, on links and among a device's peaks, as far as its facts say
-so.
+:data:`DTYPES` registers them (entry points ``tspsim.dtypes``). A registered type can be named in
+``workload.precision``, in a checkpoint, as a cache's type, on links and among a device's peaks, as far as its fields
+allow.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from ..base.registry import Registry
 
 @dataclass(frozen=True)
 class DataType:
-    """One type of numbers. What is None has no use there.
+    """One type of numbers. Where ``cache_bytes`` or ``wire_bytes`` is None, the type is not used there.
 
     Parameters
     ----------
     name
-        As scenarios, models and device files write it.
+        Name in scenarios, models and device files.
     element_bytes
-        Bytes of an element as kernels read and write it; of block-scaled types with the scales.
+        Bytes of an element that kernels read and write; block-scaled types count the scales.
     weight_bytes
-        Bytes of a weight as checkpoints keep it, scales included; None: ``element_bytes``.
+        Bytes of a weight in a checkpoint, scales included; None: ``element_bytes``.
     multiplies
-        ``workload.precision`` can name it: products of training and forward steps take operands of it.
+        ``workload.precision`` can name it: products of training and forward steps take operands of this type.
     cache_bytes
-        Bytes of an element of K, V or a latent in the cache of an engine that is asked for one of this type.
+        Bytes of an element of K, V or a latent in an engine's cache of this type.
     wire_bytes
-        Bytes of an element of weights or gradients that travel in this type and are made for the journey.
+        Bytes of an element of weights or gradients that are converted to this type to be sent.
     kindred
-        Types whose kernels resemble those of this one, nearest first: theirs stand in where nobody measured its own.
+        Types with similar kernels, nearest first; their kernel models are used where this type was not measured.
     multiplied_as
-        Type on whose instructions products of this one run, at their rate, where a device has none of its own.
+        Type whose matrix instructions, and rate, products of this type use on devices without instructions for it.
     block_scaled
-        Blocks of numbers share a scale that the matrix units apply: it is ``multiplied_as`` another only on devices
-        with instructions for some block-scaled type.
+        Blocks of numbers share a scale that the matrix units apply. Such a type is ``multiplied_as`` another only on
+        devices with instructions for some block-scaled type.
     widened_to
-        Types whose kernels can read operands of this one, and widen them on the way.
+        Types whose kernels can read and widen operands of this type.
     """
 
     name: str
@@ -57,9 +57,9 @@ class DataType:
 DTYPES: Registry[DataType] = Registry("type of numbers", "tspsim.dtypes", DataType)
 
 # Block-scaled types count their scales: OCP MX v1.0 has one byte a block of 32, NVFP4 one byte a block of 16; fp8 in
-# blocks of 128 x 128 is scaled by an fp32 number a block (DeepSeek-V3, section 3.3.2), which kernels' reads leave out;
-# integers of few bits come in groups of 32 with a bf16 scale (compressed-tensors). ZeRO++ sends them (parallel/state).
-for _each in (
+# blocks of 128 x 128 has an fp32 scale a block (DeepSeek-V3, section 3.3.2), not counted in kernels' reads; integers of
+# few bits have a bf16 scale a group of 32 (compressed-tensors). ZeRO++ sends integers (parallel/state).
+for _data_type in (
     DataType("fp32", 4.0, kindred=("bf16",)),
     DataType("bf16", 2.0, multiplies=True, cache_bytes=2.0, kindred=("fp16",)),
     DataType("fp16", 2.0, kindred=("bf16",), multiplied_as="bf16"),
@@ -90,11 +90,11 @@ for _each in (
     DataType("int4", 0.5, 0.5 + 2.0 / 32, wire_bytes=0.5, kindred=("mxfp4", "fp8", "bf16")),
     *(DataType(f"int{bits}", bits / 8, bits / 8 + 2.0 / 32) for bits in (3, 2)),
 ):  # fmt: skip
-    DTYPES.register(_each)
+    DTYPES.register(_data_type)
 
 
 def element_bytes(dtype: str) -> float:
-    """Bytes of an element as kernels read it; raises UnknownNameError with the nearest names.
+    """Bytes of an element in kernels; raises UnknownNameError with the nearest names.
 
     >>> element_bytes("bf16"), element_bytes("nvfp4")
     (2.0, 0.5625)
@@ -103,7 +103,7 @@ def element_bytes(dtype: str) -> float:
 
 
 def weight_bytes(dtype: str) -> float:
-    """Bytes of a weight as checkpoints keep it, scales included; raises UnknownNameError with the nearest names.
+    """Bytes of a weight in a checkpoint, scales included; raises UnknownNameError with the nearest names.
 
     >>> weight_bytes("int4")
     0.5625
@@ -113,18 +113,19 @@ def weight_bytes(dtype: str) -> float:
 
 
 def kindred_of(dtype: str) -> tuple[str, ...]:
-    """Types whose kernels stand in for those of a type, nearest first; none for a type that nobody knows."""
+    """Types with similar kernels, nearest first; empty for an unknown type."""
     return DTYPES.get(dtype).kindred if dtype in DTYPES else ()
 
 
 def widened_to(dtype: str) -> tuple[str, ...]:
-    """Types whose kernels can read operands of a type; none for a type that nobody knows."""
+    """Types whose kernels can read operands of a type; empty for an unknown type."""
     return DTYPES.get(dtype).widened_to if dtype in DTYPES else ()
 
 
 def multiplied_as(peaks: Container[str], *, in_blocks: bool = False) -> dict[str, str]:
-    """Types that a device with matrix units for ``peaks`` multiplies on the instructions of one of those; with
-    ``in_blocks`` those too that such instructions read in blocks with a scale.
+    """Types without a peak of their own that a device multiplies on the instructions of one of ``peaks``, and which.
+
+    ``in_blocks`` adds block-scaled types, on devices with instructions for one.
 
     >>> multiplied_as({"bf16", "fp8"}), multiplied_as({"fp8", "mxfp4"})
     ({'fp16': 'bf16', 'fp8_block': 'fp8'}, {'fp8_block': 'fp8'})
@@ -146,10 +147,10 @@ def products() -> tuple[str, ...]:
 
 
 def caches() -> dict[str, float]:
-    """Types that engines can be asked to keep caches in, and bytes of an element."""
+    """Bytes of an element in a cache, by the types that an engine can keep caches in."""
     return {data_type.name: data_type.cache_bytes for data_type in DTYPES.values() if data_type.cache_bytes is not None}
 
 
 def wires() -> dict[str, float]:
-    """Types that weights and gradients can travel in, and bytes of an element."""
+    """Bytes of an element on a link, by the types that weights and gradients can be sent in."""
     return {data_type.name: data_type.wire_bytes for data_type in DTYPES.values() if data_type.wire_bytes is not None}

@@ -1,7 +1,7 @@
-"""Linear attention: a state of fixed size a sequence instead of a cache that grows.
+"""Linear attention: a sequence keeps a state of fixed size instead of a growing cache.
 
-Gated delta rule (Yang et al. 2024, arXiv:2412.06464, §3): the state of a head is k_dim × v_dim; in prefill it is
-advanced chunk by chunk with products, in decoding by one outer product a token.
+Gated delta rule (Yang et al. 2024, arXiv:2412.06464, §3): the state of a head is k_dim × v_dim. Prefill updates it
+chunk by chunk with matrix products, decode with one outer product a token.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from ..base.quick import quick
 from .base import Operator, Role
 from .dtypes import element_bytes
 
-#: Tokens a chunk of the parallel form holds.
+#: Tokens a chunk of the parallel form.
 CHUNK = 64
 #: (query tokens a sequence, sequences).
 TokenRows = tuple[tuple[int, int], ...]
 
 
-class OfTokens:
-    """``rows`` of (query tokens, sequences)."""
+class QueryRows:
+    """Sums over ``rows`` of (query tokens a sequence, sequences)."""
 
     __slots__ = ()
     rows: TokenRows
@@ -35,23 +35,23 @@ class OfTokens:
 
 @quick
 @dataclass(frozen=True, slots=True)
-class DeltaScan(OfTokens, Operator):
-    """The recurrence of one layer: chunked where a sequence has many tokens, one step where it has one."""
+class DeltaScan(QueryRows, Operator):
+    """The delta-rule recurrence of one layer: chunked for many tokens a sequence, one step for one token."""
 
-    #: ``(query tokens, sequences)``.
+    #: ``(query tokens a sequence, sequences)``.
     rows: TokenRows
-    #: ``gdn`` (a gate a head), ``kda`` (a gate a channel) or ``mamba2``.
+    #: ``gdn`` (a gate per head), ``kda`` (a gate per channel) or ``mamba2``.
     variant: str
-    #: Heads on this rank and their widths; the state is v_heads · k_dim · v_dim elements a sequence.
+    #: Heads on this rank and their widths; a sequence's state has v_heads · k_dim · v_dim elements.
     k_heads: int
     k_dim: int
     v_heads: int
     v_dim: int
-    #: What the state is kept in.
+    #: Type of the state.
     state_dtype: str = "fp32"
     dtype: str = "bf16"
-    #: Tokens are drafts and one, of which some may turn out wrong: the state is written behind every one of them, so
-    #: that the right one stays (vLLM's and SGLang's: a state a token of a verify step, vllm-project/vllm#49887).
+    #: A verify step: the state after every draft token is written, so that rejected drafts can be undone (vLLM and
+    #: SGLang, vllm-project/vllm#49887).
     verifies: bool = False
     name: str = "delta rule"
     role: Role = Role.ATTENTION
@@ -60,31 +60,33 @@ class DeltaScan(OfTokens, Operator):
 
     @property
     def flops(self) -> float:
-        """A token updates and reads the state (6·k_dim·v_dim a head); of many, pairs inside a chunk besides: three
-        products of width k_dim (of K with itself, its transform of K, and Q with K) and two of v_dim, half of each
-        behind the causal mask."""
+        """6·k_dim·v_dim a token and head to update and read the state, and products over pairs inside a chunk.
+
+        Pairs have three products of width k_dim (K with K, its transform of K, Q with K) and two of width v_dim, half
+        of each under the causal mask.
+        """
         inside = sum(q * n * min(q, CHUNK) for q, n in self.rows if q > 1)
         pairs = inside * self.v_heads * (3.0 * self.k_dim + 2.0 * self.v_dim)
         return 6.0 * self.tokens * self.v_heads * self.k_dim * self.v_dim + pairs
 
     @property
     def state_bytes(self) -> float:
-        """Of one sequence."""
+        """Bytes of one sequence's state."""
         return self.v_heads * self.k_dim * self.v_dim * element_bytes(self.state_dtype)
 
     @property
     def written(self) -> int:
-        """States that are written."""
+        """Number of states written: one a token in verify steps, else one a sequence."""
         return self.tokens if self.verifies else self.sequences
 
     @property
     def cold_bytes(self) -> float:
-        """States read once, and written."""
+        """Bytes of states read and written."""
         return float(self.sequences + self.written) * self.state_bytes
 
     @property
     def hbm_bytes(self) -> float:
-        """States read once and written, q, k, v read and outputs written."""
+        """States read and written; q, k, v read and outputs written."""
         moved = 2.0 * self.k_heads * self.k_dim + 2.0 * self.v_heads * self.v_dim
         return self.cold_bytes + self.tokens * moved * element_bytes(self.dtype)
 
@@ -96,7 +98,7 @@ class DeltaScan(OfTokens, Operator):
 
 @quick
 @dataclass(frozen=True, slots=True)
-class ShortConvolution(OfTokens, Operator):
+class ShortConvolution(QueryRows, Operator):
     """A causal convolution of ``width`` over ``channels`` channels of q, k and v."""
 
     rows: TokenRows
@@ -115,7 +117,7 @@ class ShortConvolution(OfTokens, Operator):
 
     @property
     def hbm_bytes(self) -> float:
-        """Channels read and written, and the last tokens' that a sequence keeps."""
+        """Channels of all tokens read and written, and of the ``width`` − 1 last tokens that a sequence keeps."""
         element = element_bytes(self.dtype)
         kept = 2.0 * self.sequences * self.channels * (self.width - 1)
         return (2.0 * self.tokens * self.channels + kept) * element

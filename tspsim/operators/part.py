@@ -1,4 +1,4 @@
-"""A slice of a kernel that others wait for, or that waits for others, while the kernel goes on."""
+"""A slice of a kernel: other instructions wait for it, or it waits for them, while the kernel runs on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from .base import Computes, Operator, Role
 @quick
 @dataclass(frozen=True, slots=True)
 class Part(Operator):
-    """One of ``of`` equal slices of one call of ``whole``: the call keeps its own tiles, launch and efficiency, and a
-    slice takes 1/``of`` of its time. A product that was cut into calls of its own would lose some of all three.
+    """One of ``of`` equal slices of one call of ``whole``, which takes 1/``of`` of its time.
+
+    The call keeps its tiles, launch and efficiency, which separate smaller products would not.
     """
 
     whole: Operator

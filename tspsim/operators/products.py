@@ -1,12 +1,12 @@
-"""Matrix products: one, equal ones in a call, the fused kernel of experts; and attention, which is two of them: of many
-queries, or of one or a few queries a sequence over what a cache keeps."""
+"""Matrix products (plain, batched, grouped by experts, fused MoE), and attention: of many queries in prefill and
+training, and of few queries a sequence over a KV cache in decode."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from ..base.quick import quick
-from .base import BehindCache, Computes, MemoryBound, Operator, Role, first_of
+from .base import CachedContext, Computes, MemoryBound, Operator, Role, first_three
 from .batch import BatchQuantity
 from .dtypes import element_bytes
 
@@ -16,9 +16,9 @@ from .dtypes import element_bytes
 class Gemm(Operator):
     """C[m, n] = A[m, k] · B[k, n], ``batch`` times.
 
-    ``quantised``: A comes in ``dtype`` from the kernel before; otherwise quantising it is part of a narrow product.
-    ``cast_apart``: operators of their own cast what it reads, in both orientations.
-    ``weight_dtype``: what B is read in (None: ``dtype``) and widened from on the way, as weight-only kernels do.
+    ``quantised``: the kernel before writes A in ``dtype``; otherwise quantising A is part of a narrow product.
+    ``cast_apart``: other operators cast its operands, in both orientations.
+    ``weight_dtype``: type that B is read in and widened from, as in weight-only kernels (None: ``dtype``).
     """
 
     m: int
@@ -37,17 +37,17 @@ class Gemm(Operator):
     reads = BatchQuantity.TOKENS
 
     def read_as(self, dtype: str, weight_dtype: str | None) -> Gemm:
-        """The same in other types."""
+        """The same product in other types."""
         if type(self) is not Gemm:
             return replace(self, dtype=dtype, weight_dtype=weight_dtype)
-        # What replace does, in a third of its time: layers of serving steps are made of these.
+        # A third of the time of replace(): layers of serving steps consist of these products.
         return Gemm(
             self.m, self.n, self.k, dtype, self.batch, self.name, self.quantised, self.role, self.computes,
             weight_dtype, self.cast_apart,
         )  # fmt: skip
 
     def over(self, m: int) -> Gemm:
-        """The same of so many rows."""
+        """The same product with ``m`` rows."""
         if type(self) is not Gemm:
             return replace(self, m=m)
         return Gemm(
@@ -57,7 +57,7 @@ class Gemm(Operator):
 
     @property
     def flops(self) -> float:
-        """2·m·n·k a product."""
+        """2·batch·m·n·k."""
         return 2.0 * self.batch * self.m * self.n * self.k
 
     @property
@@ -68,7 +68,7 @@ class Gemm(Operator):
 
     @property
     def cold_bytes(self) -> float:
-        """B."""
+        """Bytes of B."""
         return self.batch * self.n * self.k * element_bytes(self.weight_dtype or self.dtype)
 
     @property
@@ -80,7 +80,7 @@ class Gemm(Operator):
 @quick
 @dataclass(frozen=True, slots=True)
 class GroupedGemm(Gemm):
-    """``batch`` products of one call, each of ``m`` rows with weights of its own: the routed experts of a rank."""
+    """``batch`` products in one call, each of ``m`` rows with its own weights: the routed experts of a rank."""
 
     @property
     def local_experts(self) -> int:
@@ -90,42 +90,43 @@ class GroupedGemm(Gemm):
 @quick
 @dataclass(frozen=True, slots=True)
 class FusedMoE(Operator):
-    """All products of the routed experts of a rank and what is between, in one call (inference)."""
+    """The fused MoE kernels of a serving engine in one call: all products of a rank's routed experts, and what lies
+    between them."""
 
-    #: Tokens that come here, whichever ranks they are of.
+    #: Tokens that reach this rank, from all ranks.
     tokens: int
     #: Width of the residual stream, and columns of an expert on this rank.
     hidden: int
     expert_ffn: int
-    #: Experts on this rank, and how many a token chooses of those of all ranks.
+    #: Experts on this rank; experts a token chooses among those of all ranks.
     experts: int
     topk: int
     dtype: str = "bf16"
-    #: What weights are kept in (None: ``dtype``, the type of activations).
+    #: Type of the stored weights (None: ``dtype``, the type of activations).
     weight_dtype: str | None = None
     name: str = "fused experts"
     role: Role = Role.EXPERTS
-    #: Gate, up and down instead of up and down.
+    #: Experts have gate, up and down instead of up and down.
     gated: bool = True
-    #: Pairs of a token and one of its experts that meet this rank's experts; None: all choices fall here.
+    #: (token, expert) pairs of this rank's experts; None: all ``topk`` choices of every token.
     pairs: float | None = None
-    #: Distinct experts of this rank that any token chose; None: as many as random choices touch.
+    #: Distinct experts of this rank that any token chose; None: the expectation for random choices.
     touched: float | None = None
-    #: Tokens were sent here for the experts that they chose here: their other choices do not come along.
+    #: Tokens were dispatched to this rank: they carry only the choices that fall on its experts.
     sent: bool = False
 
     kind = "gemm"
 
     @property
     def rows(self) -> float:
-        """Pairs of a token and an expert here."""
+        """(token, expert) pairs of this rank's experts."""
         return float(self.tokens * self.topk) if self.pairs is None else self.pairs
 
     @property
     def experts_read(self) -> float:
-        """Distinct experts of this rank whose weights are read: E·(1 − (1 − 1/E)^rows) of random choices.
+        """Distinct experts of this rank whose weights are read; for random choices E·(1 − (1 − 1/E)^rows).
 
-        Where all choices fall here, at least those of one token, which are distinct.
+        If all choices fall on this rank, at least ``topk``: one token's choices are distinct.
         """
         if self.touched is not None:
             return self.touched
@@ -134,7 +135,7 @@ class FusedMoE(Operator):
 
     @property
     def flops(self) -> float:
-        """2·3·hidden·expert_ffn for each pair (2·2 without a gate)."""
+        """6·hidden·expert_ffn a pair, or 4·hidden·expert_ffn without a gate."""
         return 2.0 * self.matrices * self.rows * self.hidden * self.expert_ffn
 
     @property
@@ -143,13 +144,13 @@ class FusedMoE(Operator):
 
     @property
     def hbm_bytes(self) -> float:
-        """Weights of the experts that any token chose, tokens read and written once."""
+        """Weights of the experts that any token chose; tokens read once, and written once in bf16."""
         moved = min(float(self.tokens), self.rows) * self.hidden * (element_bytes(self.dtype) + 2.0)
         return self.cold_bytes + moved
 
     @property
     def cold_bytes(self) -> float:
-        """Weights of the experts that any token chose."""
+        """Bytes of the weights of the experts that any token chose."""
         weights = self.experts_read * self.matrices * self.hidden * self.expert_ffn
         return weights * element_bytes(self.weight_dtype or self.dtype)
 
@@ -161,11 +162,12 @@ class FusedMoE(Operator):
 
 # --- attention ------------------------------------------------------------------------------------------------
 
-#: Bytes a score that the kernels between the two products move, forward and backward: softmax with scale and mask reads
-#: it and writes a probability (backward: reads that, its gradient, writes the score's), dropout another and a mask.
+#: Bytes a score that the kernels between the two products move, in bf16. Softmax with scale and mask reads a score and
+#: writes a probability (backward: reads probability and gradient, writes a gradient). Dropout reads and writes a
+#: probability, and writes or reads a mask of one byte.
 SCORE_BYTES = {"forward": {"softmax": 4.0, "dropout": 5.0}, "backward": {"softmax": 6.0, "dropout": 5.0}}
 
-#: Tokens of a context whose attention hardly feels how it begins and ends, and pieces and heads that fill any device.
+#: Context tokens of a call whose start and end hardly count; pieces, and heads, that fill any device.
 LONG, MANY = 2**20, 16
 
 
@@ -174,9 +176,9 @@ LONG, MANY = 2**20, 16
 class Attention(Operator):
     """softmax(Q·Kᵀ)·V over ``segments``, in one kernel call."""
 
-    #: ``(query tokens, context tokens)`` of every piece in the call. With ``causal`` a piece is aligned at its
-    #: lower right corner, as FlashAttention does: its last query sees the whole context. A sequence shard in
-    #: zigzag order is two segments.
+    #: ``(query tokens, context tokens)`` of every piece in the call. A causal piece is aligned at its lower right
+    #: corner, as in FlashAttention: its last query sees the whole context. A sequence shard in zigzag order is two
+    #: segments.
     segments: tuple[tuple[int, int], ...]
     #: Query heads, key/value heads and the width of one, on this rank.
     heads: int
@@ -184,11 +186,11 @@ class Attention(Operator):
     head_dim: int
     causal: bool = True
     dtype: str = "bf16"
-    #: ``forward`` or ``backward`` (the backward alone: five products instead of two).
+    #: ``forward``, or ``backward`` without the forward (five products instead of two).
     direction: str = "forward"
     name: str = "attention"
     role: Role = Role.ATTENTION
-    #: What K and V are read from a cache in; None: as they are multiplied.
+    #: Type in which K and V are cached; None: ``dtype``.
     kv_dtype: str | None = None
 
     kind = "attention"
@@ -200,19 +202,19 @@ class Attention(Operator):
 
     @property
     def pairs(self) -> float:
-        """Query-key pairs a head: q·kv, less the causal triangle q²/2."""
-        # Lists: generators take half as long again, and steps that serve are priced by the thousand.
+        """Query-key pairs a head: q·kv, less q²/2 under a causal mask."""
+        # Lists, because generators take 1.5 times as long, and serving steps are priced by the thousand.
         return sum([q * kv - (q * q / 2.0 if self.causal else 0.0) for q, kv in self.segments])
 
     @property
     def flops(self) -> float:
-        """4·pairs·heads·head_dim forward, 10 backward (Dao 2023, FlashAttention-2, §4.1)."""
+        """4·pairs·heads·head_dim forward, 10·pairs·heads·head_dim backward (Dao 2023, FlashAttention-2, §4.1)."""
         factor = 4.0 if self.direction == "forward" else 10.0
         return factor * self.pairs * self.heads * self.head_dim
 
     @property
     def hbm_bytes(self) -> float:
-        """Q, K, V read once and the output written once (backward: gradients as well)."""
+        """Q, K and V read once, the output written once in bf16; backward: 2.5 times that, for the gradients."""
         element = element_bytes(self.dtype)
         queries = sum([q for q, _ in self.segments]) * self.heads * self.head_dim
         context = sum([kv for _, kv in self.segments]) * self.kv_heads * self.head_dim
@@ -221,12 +223,13 @@ class Attention(Operator):
 
     @property
     def shape(self) -> str:
-        pieces, mask = first_of([f"{q}×{kv}" for q, kv in self.segments]), "causal" if self.causal else "full"
+        pieces, mask = first_three([f"{q}×{kv}" for q, kv in self.segments]), "causal" if self.causal else "full"
         return f"{pieces} {mask}, {self.heads}/{self.kv_heads} heads of {self.head_dim} {self.dtype}"
 
     @property
-    def at_best(self) -> tuple[Operator, ...]:
-        """Long contexts, so many that every unit always has a block: with and without a mask, heads grouped and not."""
+    def peak_calls(self) -> tuple[Operator, ...]:
+        """Calls of many long contexts, so that every compute unit has blocks: with and without a mask, grouped heads
+        and not."""
         return tuple(
             Attention(((LONG, LONG),) * MANY, MANY, kv_heads, self.head_dim, causal, self.dtype, self.direction)
             for kv_heads in (MANY // 2, MANY)
@@ -234,7 +237,7 @@ class Attention(Operator):
         )
 
     def without_flash(self) -> tuple[Operator, ...]:
-        """The whole square of scores, masked or not, by a batch of products a head and piece."""
+        """Batched products of all scores, masked ones included, and the kernels between them."""
         kernels: list[Operator] = []
         for queries, context in dict.fromkeys(self.segments):
             batch = self.heads * self.segments.count((queries, context))
@@ -249,39 +252,39 @@ class Attention(Operator):
 
 @quick
 @dataclass(frozen=True, slots=True)
-class DecodeAttention(BehindCache, Operator):
-    """Attention of ``queries`` tokens a sequence over its context, in one kernel call."""
+class DecodeAttention(CachedContext, Operator):
+    """Attention of ``queries`` tokens a sequence over its cached context, in one kernel call."""
 
-    #: ``(context tokens, sequences)``: how many sequences of the batch have a context of so many tokens.
+    #: ``(context tokens, sequences with that context)``.
     rows: tuple[tuple[int, int], ...]
     #: Query heads, key/value heads and the width of one, on this rank.
     heads: int
     kv_heads: int
     head_dim: int
-    #: Types that are multiplied, and that K and V are kept in.
+    #: Types of the products' operands, and of cached K and V.
     dtype: str = "bf16"
     kv_dtype: str = "bf16"
     name: str = "decode attention"
     role: Role = Role.ATTENTION
-    #: Query tokens a sequence: 1 in decoding, drafts + 1 in verifying. The context is read once for all of them.
+    #: Query tokens a sequence: 1 in decode, drafts + 1 in verify steps. The context is read once for all of them.
     queries: int = 1
 
     kind = "attention"
 
     @property
     def flops(self) -> float:
-        """4·heads·head_dim a query and token of context."""
+        """4·heads·head_dim for each query and context token."""
         return 4.0 * self.queries * self.context * self.heads * self.head_dim
 
     @property
     def hbm_bytes(self) -> float:
-        """K and V read once; Q read and the output written."""
+        """K and V read once, Q read and the output written in bf16."""
         queries = self.queries * self.batch * self.heads * (element_bytes(self.dtype) + 2.0)
         return queries * self.head_dim + self.cold_bytes
 
     @property
     def cold_bytes(self) -> float:
-        """K and V."""
+        """Bytes of K and V."""
         return 2.0 * self.context * self.kv_heads * self.head_dim * element_bytes(self.kv_dtype)
 
     @property

@@ -1,7 +1,7 @@
-"""Attention over chosen tokens: an indexer scores the context, the best of it is attended.
+"""Sparse attention (DSA): an indexer scores the context, and a query attends its ``topk`` best tokens.
 
-DeepSeek-AI 2025, DeepSeek-V3.2, §2: the indexer's scores are Σ_heads ReLU(q·k)·w in fp8 over keys of its own, one a
-token; attention is that of latents (:class:`~tspsim.operators.LatentDecode`) over ``topk`` tokens a query.
+DeepSeek-AI 2025, DeepSeek-V3.2, §2: a score is Σ_heads ReLU(q·k)·w in fp8, over one index key a token. Attention is
+that over latents (:class:`~tspsim.operators.LatentDecode`), with ``topk`` tokens a query.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.quick import quick
-from .base import Operator, Role, first_of
+from .base import Operator, Role, first_three
 from .dtypes import element_bytes
 
-#: (query tokens a sequence, tokens in its cache before them, sequences).
+#: (query tokens a sequence, cached tokens before them, sequences).
 Rows = tuple[tuple[int, int, int], ...]
 
 
 def seen(queries: int, context: int) -> float:
-    """Tokens that a query meets, mean over a sequence's ``queries`` behind ``context`` others, itself included."""
+    """Tokens that a query sees, itself included: the mean over ``queries`` tokens after ``context`` others."""
     return context + (queries + 1) / 2.0
 
 
 def seen_at_most(queries: int, context: int, most: float) -> float:
-    """The same where no query meets more than ``most``: the first do not have as many yet."""
+    """Tokens that a query attends, at most ``most``: the mean over ``queries`` tokens after ``context`` others."""
     if context >= most:
         return float(most)
     if context + queries <= most:
@@ -35,55 +35,59 @@ def seen_at_most(queries: int, context: int, most: float) -> float:
 @quick
 @dataclass(frozen=True, slots=True)
 class Indexer(Operator):
-    """Scores of all queries with all (compressed) tokens of their context, and the choice of the best ``topk``."""
+    """Scores of all queries with the entries of their context, and the selection of the ``topk`` best.
 
-    #: ``(query tokens, context tokens before them, sequences)``.
+    An entry is a token, or ``compression`` tokens.
+    """
+
+    #: ``(query tokens a sequence, context tokens before them, sequences)``.
     rows: Rows
-    #: Of the indexer, the same on every tensor-parallel rank.
+    #: Heads of the indexer and their width; tensor parallelism does not divide them.
     heads: int
     head_dim: int
-    #: Entries chosen a query.
+    #: Entries selected for a query.
     topk: int
-    #: Tokens an entry stands for.
+    #: Tokens an entry.
     compression: int = 1
-    #: Bytes of one entry's key with its scale (132: 128 in fp8 and a scale of four).
+    #: Bytes of an entry's key with its scale (132: 128 elements in fp8 and a scale of 4).
     key_bytes: float = 132.0
     dtype: str = "fp8"
     name: str = "indexer"
     role: Role = Role.ATTENTION
-    #: Ranks that keep every so many-th entry of a context each: this call scores and chooses among those of one.
+    #: Ranks over which a context's entries are interleaved; this call scores and selects among one rank's.
     shards: int = 1
 
     kind = "attention"
 
     @property
     def stride(self) -> int:
-        """Tokens of a context an entry of this rank."""
+        """Context tokens for each entry of this rank."""
         return self.compression * self.shards
 
     @property
     def queries(self) -> int:
+        """Query tokens of all sequences."""
         return sum(q * n for q, _, n in self.rows)
 
     @property
     def pairs(self) -> float:
-        """Queries times the entries that each is scored with."""
+        """(query, entry) pairs that are scored."""
         return sum(q * seen(q, c) * n for q, c, n in self.rows) / self.stride
 
     @property
     def entries(self) -> float:
-        """Of all contexts."""
+        """Entries of all contexts."""
         return sum((c + q) * n for q, c, n in self.rows) / self.stride
 
     @property
     def longest(self) -> float:
-        """Entries of the longest context that has more of them than are chosen; 0 where all are."""
+        """Entries of the longest context with more than ``topk`` of them; 0 if there is none."""
         lengths = ((c + q) / self.stride for q, c, _ in self.rows)
         return max((length for length in lengths if length > self.topk), default=0.0)
 
     @property
     def choice(self) -> float:
-        """Of the pairs, those of queries that have more entries than are chosen."""
+        """Pairs of queries with more than ``topk`` entries, for which there is something to select."""
         total = 0.0
         for q, c, n in self.rows:
             without = min(q, max(0, self.topk * self.stride - c))
@@ -92,12 +96,12 @@ class Indexer(Operator):
 
     @property
     def flops(self) -> float:
-        """2·head_dim a head and pair."""
+        """2·heads·head_dim a pair."""
         return 2.0 * self.pairs * self.heads * self.head_dim
 
     @property
     def hbm_bytes(self) -> float:
-        """Keys of all contexts read once; scores written and read in fp32 by the choice."""
+        """Keys of all contexts read once; scores written in fp32, and read by the selection."""
         return self.entries * self.key_bytes + 8.0 * self.pairs
 
     @property
@@ -109,30 +113,30 @@ class Indexer(Operator):
 @quick
 @dataclass(frozen=True, slots=True)
 class SparseAttention(Operator):
-    """Every query attends at most ``topk`` (compressed) tokens of its context, and a window of the latest ones.
+    """Attention of every query to at most ``topk`` entries of its context, and to a window of the latest tokens.
 
     Parameters
     ----------
     rows
-        ``(query tokens, context tokens before them, sequences)``.
+        ``(query tokens a sequence, context tokens before them, sequences)``.
     heads
-        Query heads on this rank; all share the keys and values.
+        Query heads on this rank; they share keys and values.
     key_dim, value_dim
-        Width of a cached entry's key and of its value (a latent's: 576 and 512).
+        Width of an entry's key and of its value (a latent: 576 and 512).
     topk
-        Entries a query attends at most; 0: all of them.
+        Most entries a query attends; 0: all.
     compression
-        Tokens an entry stands for.
+        Tokens an entry.
     window
-        Latest tokens, uncompressed, that are attended besides.
+        Latest tokens that are attended uncompressed, besides the entries.
     entry_bytes
         Bytes of a cached entry.
     dtype, kv_dtype
-        Types that are multiplied, and that the cache keeps.
+        Types of the products' operands, and of the cache.
     shards
-        Ranks that keep every so many-th entry of a context each: attended are those of one.
+        Ranks over which a context's entries are interleaved; this call attends one rank's.
     apart
-        Each of them attends the best ``topk`` of its own entries; otherwise its share of the best of all.
+        Every rank attends the ``topk`` best of its own entries, not its share of the best of all ranks.
     """
 
     rows: Rows
@@ -153,7 +157,7 @@ class SparseAttention(Operator):
     kind = "attention"
 
     def attended(self, queries: int, context: int) -> float:
-        """Entries that a query attends on this rank, mean over a sequence's."""
+        """Entries that a query attends on this rank: the mean over ``queries`` tokens after ``context`` others."""
         stride, most = self.compression * self.shards, self.topk * self.compression * (self.shards if self.apart else 1)
         entries = (seen_at_most(queries, context, most) if self.topk else seen(queries, context)) / stride
         return entries + seen_at_most(queries, context, self.window) / self.shards if self.window else entries
@@ -164,7 +168,7 @@ class SparseAttention(Operator):
 
     @property
     def prompts(self) -> int:
-        """Sequences of several queries."""
+        """Number of sequences with several queries."""
         return sum(n for q, _, n in self.rows if q > 1)
 
     @property
@@ -173,7 +177,7 @@ class SparseAttention(Operator):
 
     @property
     def entries(self) -> float:
-        """What the queries of a sequence chose, at least once and at most the whole context."""
+        """Distinct entries read: for each sequence what its queries attend, at most its whole context."""
         total = 0.0
         for q, c, n in self.rows:
             whole = (c + q) / (self.compression * self.shards)
@@ -184,12 +188,12 @@ class SparseAttention(Operator):
 
     @property
     def flops(self) -> float:
-        """2·(key_dim + value_dim) a head and pair."""
+        """2·heads·(key_dim + value_dim) a pair."""
         return 2.0 * self.pairs * self.heads * (self.key_dim + self.value_dim)
 
     @property
     def hbm_bytes(self) -> float:
-        """Entries read once; queries read and outputs written."""
+        """Entries read once; queries read and outputs written in bf16."""
         queries = self.queries * self.heads * (self.key_dim * element_bytes(self.dtype) + 2.0 * self.value_dim)
         return self.entries * self.entry_bytes + queries
 
@@ -202,13 +206,13 @@ class SparseAttention(Operator):
 
 @quick
 @dataclass(frozen=True, slots=True)
-class BestOf(Operator):
-    """The best ``topk`` of ``candidates`` a query: what ranks chose among their parts of a context, chosen among."""
+class TopK(Operator):
+    """Selection of the ``topk`` best of ``candidates`` a query, which ranks selected from their parts of a context."""
 
     queries: int
     candidates: int
     topk: int
-    #: Bytes of a candidate that are read: its score, and where it is.
+    #: Bytes read of a candidate: its score and its position.
     candidate_bytes: float = 8.0
     dtype: str = "fp8"
     name: str = "best of all candidates"
@@ -218,12 +222,12 @@ class BestOf(Operator):
 
     @property
     def flops(self) -> float:
-        """None of a matrix unit."""
+        """0: matrix units are not used."""
         return 0.0
 
     @property
     def hbm_bytes(self) -> float:
-        """Candidates read, places of the best written."""
+        """Candidates read; positions of the best written."""
         return self.queries * (self.candidates * self.candidate_bytes + 4.0 * self.topk)
 
     @property
@@ -232,7 +236,7 @@ class BestOf(Operator):
 
 
 def rows_in_words(rows: Rows) -> str:
-    return first_of([f"{n}×{q}×{c + q}" for q, c, n in rows])
+    return first_three([f"{n}×{q}×{c + q}" for q, c, n in rows])
 
 
 def part_in_words(shards: int) -> str:

@@ -42,14 +42,14 @@ from .scheme import SCHEMES, Received, Scheme, choices_of, scheme_of, switches_o
 from .schemes import folded, folded_decode, tensor
 from .schemes.folded_form import DECODE_FORMS
 from .schemes.transport import WEIGHT_TRANSPORTS
+from .search_rule import SEARCH_RULES, SearchRule
 from .serving_engine import Captured, ServingEngine
-from .sought import SOUGHT, Sought
 from .stack import IDEAL, Stack
 from .stack_spec import StackSpec, load_stack
 from .state.checkpoint import CHECKPOINTS
 from .state.memory import peak_bytes, peak_memory
 from .step import axes_of, write_program
-from .work import Optimizer, Work
+from .work import OPTIMIZERS, Optimizer, Work
 
 __all__ = [
     "BALANCES",
@@ -60,9 +60,10 @@ __all__ = [
     "DECODE_FORMS",
     "IDEAL",
     "INDEX_EXCHANGES",
+    "OPTIMIZERS",
     "RESIDUALS",
     "SCHEMES",
-    "SOUGHT",
+    "SEARCH_RULES",
     "SWITCHES",
     "WEIGHT_TRANSPORTS",
     "Adapters",
@@ -78,8 +79,8 @@ __all__ = [
     "Received",
     "Residency",
     "Scheme",
+    "SearchRule",
     "ServingEngine",
-    "Sought",
     "Stack",
     "StackSpec",
     "Unequal",

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from ..base.strict import OneOf
+from ..base.strict import OneOf, refuse, section
 from ..base.units import PositiveCount
 from ..model import Architecture, Block
 from ..model.layer import LayerShard
@@ -30,6 +30,15 @@ TARGETS = {
     "gate_up": (Role.GATE_UP, Role.EXPERTS_GATE_UP),
     "down": (Role.DOWN, Role.EXPERTS_DOWN),
 }
+
+
+def _once(targets: tuple[str, ...]) -> tuple[str, ...]:
+    twice = next((target for target in targets if targets.count(target) > 1), None)
+    if twice is not None:
+        raise refuse(f"'{twice}' is named twice; name each product once")
+    return targets
+
+
 Target = Annotated[str, OneOf(lambda: tuple(TARGETS))]
 OfExperts = Annotated[str, OneOf(lambda: ("each", "shared", "none"))]
 ELEMENT_BYTES = 2.0
@@ -54,10 +63,12 @@ class Adapters:
     (Megatron-Bridge's ``share_expert_adapters``); ``none``: no pair.
     """
 
+    __pydantic_config__ = section("Low-rank adapters beside frozen weights (LoRA).")
+
     rank: Annotated[PositiveCount, Field(le=65536, description="columns of an adapter's first matrix")]
-    targets: Annotated[tuple[Target, ...], Field(min_length=1, description="products that have an adapter")] = tuple(
-        TARGETS
-    )
+    targets: Annotated[
+        tuple[Target, ...], Field(min_length=1, description="products that have an adapter"), AfterValidator(_once)
+    ] = tuple(TARGETS)
     experts: Annotated[
         OfExperts, Field(description="adapters of routed experts: a pair each, one pair for all of a rank, or none")
     ] = "each"
@@ -123,17 +134,17 @@ class Adapters:
     def forward(self, product: Gemm) -> Iterator[Operator]:
         """Adapters of Y[m, n] = X[m, k]·W: P, its product with B, and the sum with Y."""
         m, n, k, r, batch = *self._shape(product), self.rank, self._pairs(product)
-        yield thin(m, r, k, batch, "adapter down")
-        yield thin(m, n, r, batch, "adapter up")
+        yield adapter_product(m, r, k, batch, "adapter down")
+        yield adapter_product(m, n, r, batch, "adapter up")
         yield added(batch * m, n)
 
     def backward(self, gradient: Gemm) -> Iterator[Operator]:
         """Adapters of dX[m, k] = dY[m, n]·Wᵀ, a gradient of shape [m, k] and depth n."""
         m, k, n, r, batch = *self._shape(gradient), self.rank, self._pairs(gradient)
-        yield thin(m, r, n, batch, "adapter up, d input", Computes.INPUT_GRADIENT)
-        yield thin(r, n, m, batch, "adapter up, d weight", Computes.WEIGHT_GRADIENT)
-        yield thin(k, r, m, batch, "adapter down, d weight", Computes.WEIGHT_GRADIENT)
-        yield thin(m, k, r, batch, "adapter down, d input", Computes.INPUT_GRADIENT)
+        yield adapter_product(m, r, n, batch, "adapter up, d input", Computes.INPUT_GRADIENT)
+        yield adapter_product(r, n, m, batch, "adapter up, d weight", Computes.WEIGHT_GRADIENT)
+        yield adapter_product(k, r, m, batch, "adapter down, d weight", Computes.WEIGHT_GRADIENT)
+        yield adapter_product(m, k, r, batch, "adapter down, d input", Computes.INPUT_GRADIENT)
         yield added(batch * m, k)
 
     def _pairs(self, product: Gemm) -> int:
@@ -144,7 +155,7 @@ class Adapters:
         return product.m * (product.batch // self._pairs(product)), product.n, product.k
 
 
-def thin(m: int, n: int, k: int, pairs: int, name: str, computes: Computes = Computes.OUTPUT) -> Gemm:
+def adapter_product(m: int, n: int, k: int, pairs: int, name: str, computes: Computes = Computes.OUTPUT) -> Gemm:
     """One product of ``pairs`` adapters."""
     product = GroupedGemm if pairs > 1 else Gemm
     return product(m, n, k, batch=pairs, name=name, role=Role.ADAPTER, computes=computes)

@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 from ..model.layer import gradients
 from ..operators import BatchQuantity, Gemm, Operator, Part
-from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive, Tokens
+from ..program import Collective, Compute, Copy, ExpertExchange, Instruction, Launch, Program, Repeat, SendReceive
 from . import hyper_connections
+from .interleave import EXCHANGE
 from .job import Job
 from .rank_groups import ranks_along
 from .serving_engine import Captured
-from .whole import adds_up
+from .whole import accumulates_gradients
 from .written_layers import MOST_BEFORE, Buffers, WrittenLayer, numbered
 
 
@@ -48,7 +49,7 @@ def lowering_of(job: Job) -> Lowering:
     if job.training and store.columns_bytes is not None:
         steps.append(lambda operators: tuple(store.cast(operators)))
     if not stack.fuses:
-        accumulates = adds_up(job)
+        accumulates = accumulates_gradients(job)
         biased = job.training and job.model.experts is not None and job.model.experts.expert_bias
         steps.append(lambda operators: tuple(stack.run(operators, accumulates=accumulates, biased=biased)))
 
@@ -87,6 +88,8 @@ class ProgramBuilder:
         self._job = job
         self._ranks: dict[str, int] = {}
         self._launches = job.work.stack.launches(experts=job.model.experts is not None)
+        self._library = job.plan.dispatch.sums_before_return
+        self._waits = not (job.work.stack.queues_chunks and job.plan.vpp > 1)
         self.part = ""
         self.sized_by = BatchQuantity.TOKENS
         self.capture = job.capture
@@ -144,6 +147,12 @@ class ProgramBuilder:
         """Work of the host that kernels and transfers may wait for."""
         return self._put(Launch(name, seconds, self._part(), self._layer, tuple(after), stream))
 
+    def read_counts(self, after: Iterable[int]) -> None:
+        """Write the host's wait for the rows of each expert, which later launches depend on, if the stack waits in
+        training."""
+        if self._launches and self._job.training and self._job.work.stack.reads_counts:
+            self.host("read counts of rows", 0.0, after=after)
+
     def copy(self, direction: str, size_bytes: float, name: str, *, after: Iterable[int] = (), stream: str = "") -> int:
         """Bytes between this rank's memory and its host's, on a stream of their own."""
         copied = Copy(direction, round(size_bytes), name, part=self._part(), layer=self._layer, after=tuple(after))
@@ -169,7 +178,7 @@ class ProgramBuilder:
         root: int = 0,
         stream: str = "",
         algorithm: str | None = None,
-        tokens: Tokens | None = None,
+        tokens: ExpertExchange | None = None,
         slice_of: Slice = WHOLE,
     ) -> int:
         """A collective of ``size_bytes``; or one slice of it, issued with the first.
@@ -412,13 +421,15 @@ class ProgramBuilder:
             host_s = stack.message_s
         else:
             host_s = stack.exchange_s(self._ranks_along(instruction.axis), captured)
+            if host_s and instruction.stream == EXCHANGE:
+                host_s += stack.expert_exchange_s(captured, library=self._library)
         if host_s == 0.0 and (isinstance(instruction, Compute) or stack.kernel_s == 0.0):
             index = self._put(instruction)
         else:
             part, layer = instruction.part, instruction.layer
             issued = self._put(Launch(f"issue {instruction.name}", host_s, part, layer))
             index = self._put(instruction.at(layer, (*instruction.after, issued)))
-        if isinstance(instruction, SendReceive) and instruction.to is None:
+        if isinstance(instruction, SendReceive) and instruction.to is None and self._waits:
             # Frameworks wait for a receive before they issue what uses it: the host runs at most one task ahead of the
             # device.
             self._put(Launch(f"wait for {instruction.name}", 0.0, instruction.part, instruction.layer, (index,)))

@@ -77,7 +77,7 @@ def _serving_experts(job: Job) -> Refusal:
     """Experts of a serving step: on the ranks of ``tp``, or over replicas that step together."""
     model, plan, experts = job.model, job.plan, job.model.experts
     assert experts is not None
-    whole = job.whole_ranks
+    whole = job.tensor_ranks
     columns = max(1, whole // plan.ep) if job.replicates_tokens else whole if plan.ep == 1 else 1
     if experts.width % columns:
         return "tp", f"{columns} does not divide the {experts.width} columns of an expert; set ep"

@@ -70,7 +70,7 @@ def routed_shard(job: Job, tokens: int | None = None, position: int | None = Non
         tokens = own_tokens(job) if grouped else job.tokens
     local, slices, sources = expert_shards.products(job, experts)
     rows = tokens * (1 if replicated else sources) * experts.topk / experts.count * load_of(job, position)
-    whole = job.whole_ranks if job.step.serves else plan.tp
+    whole = job.tensor_ranks if job.step.serves else plan.tp
     columns = max(1, whole // plan.ep) if replicated else slices if grouped else whole
     dtype, kept = job.work.precision, None
     if job.step.serves:

@@ -18,7 +18,7 @@ from ..steps import Batch, Speculation, Step, Task
 from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import Balanced, balanced
 from .draft import DRAFTS
-from .lengths import OFFLOAD_FROM, Dealt, Groups, Pack, dealt, group_axis
+from .lengths import OFFLOAD_FROM, Groups, Pack, SequenceAssignment, assign, group_axis
 from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, in_turns, stage_chunks
 from .plan import Plan
 from .recomputed import KEPT
@@ -99,13 +99,13 @@ class Job:
         """
         if not self.step.serves or self.plan.ep == 1:
             return False
-        return self.whole_ranks % self.plan.ep == 0 or self.sums_over_experts
+        return self.tensor_ranks % self.plan.ep == 0 or self.sums_over_experts
 
     @property
     def sums_over_experts(self) -> bool:
         """Whether the sum after experts is over the whole expert group, with ranks of ``sp``: if ``ep`` spreads experts
         over ``tp`` and ``sp`` in a step whose ranks of ``sp`` have all tokens."""
-        ranks, ep = self.whole_ranks, self.plan.ep
+        ranks, ep = self.tensor_ranks, self.plan.ep
         return ep > ranks and ep % ranks == 0 and ranks * self.context_ranks % ep == 0
 
     @property
@@ -114,9 +114,9 @@ class Job:
         return self.plan.sp if self.step.serves and not self.step.shards_tokens and self.scheme.usual else 1
 
     @property
-    def whole_ranks(self) -> int:
+    def tensor_ranks(self) -> int:
         """Ranks with the same tokens in a serving step, which divide heads, columns and experts."""
-        return self.scheme.whole_ranks(self)
+        return self.scheme.tensor_ranks(self)
 
     @property
     def multi_token(self) -> int:
@@ -162,7 +162,7 @@ class Job:
         return bool(self.work.unequal.tokens)
 
     @once
-    def dealt(self) -> Dealt:
+    def assignment(self) -> SequenceAssignment:
         """The assignment of unequal sequences to ranks; raises InputError if there is none."""
         work, plan, options = self.work, self.plan, self.plan.options
         halves, regions = (2 if plan.partition == "zigzag" else 1), plan.tp if plan.sequence_regions else 1
@@ -171,7 +171,7 @@ class Job:
             lambda ranks: ranks * regions * (halves if ranks > 1 else 1), bool(options.get("padded")),
         )  # fmt: skip
         try:
-            return dealt(self.model, work.unequal.tokens, work.causal, options.get("deal", "work"), groups)
+            return assign(self.model, work.unequal.tokens, work.causal, options.get("deal", "work"), groups)
         except InputError as error:
             raise self.plan.refusal(error.key or "rank_tokens", error.message) from None
 
@@ -180,14 +180,16 @@ class Job:
         """A replica's micro-batches of unequal sequences."""
         if self.beside:
             return self.beside
-        return max(self.dealt.packs, key=len) if self.replica is None else self.dealt.packs[self.replica]
+        return max(self.assignment.packs, key=len) if self.replica is None else self.assignment.packs[self.replica]
 
     @once
     def packed(self) -> Pack:
         """The current micro-batch of unequal sequences."""
         if self.pack is not None:
             return self.pack
-        packs = self.packs if self.replica is not None else [pack for replica in self.dealt.packs for pack in replica]
+        packs = (
+            self.packs if self.replica is not None else [pack for replica in self.assignment.packs for pack in replica]
+        )
         return max(packs, key=lambda pack: sum(pack.tokens) / pack.ranks)
 
     def taking(self, pack: Pack) -> Job:
@@ -205,7 +207,7 @@ class Job:
 
     def every_pack(self) -> Iterator[Job]:
         """The job in each distinct micro-batch of any replica."""
-        packs = (pack for replica in self.dealt.packs for pack in replica)
+        packs = (pack for replica in self.assignment.packs for pack in replica)
         for tokens, ranks in dict.fromkeys((pack.tokens, pack.ranks) for pack in packs):
             yield self.taking(Pack(tokens, ranks))
 

@@ -105,7 +105,7 @@ class Groups:
     padded: bool = False
 
 
-class Dealt(NamedTuple):
+class SequenceAssignment(NamedTuple):
     """The assignment: packs of every group in the order of work, and the groups' loads."""
 
     packs: tuple[tuple[Pack, ...], ...]
@@ -145,7 +145,9 @@ def sequence_groups(options: Mapping[str, Any], replicas: int) -> dict[str, dict
     return {group_axis(2**power): {"dp": 2**power} for power in range(1, replicas.bit_length())}
 
 
-def dealt(model: Architecture, lengths: tuple[int, ...], causal: bool, deal: str, groups: Groups) -> Dealt:
+def assign(
+    model: Architecture, lengths: tuple[int, ...], causal: bool, deal: str, groups: Groups
+) -> SequenceAssignment:
     """Assign sequences to groups of ranks.
 
     Raises
@@ -157,18 +159,18 @@ def dealt(model: Architecture, lengths: tuple[int, ...], causal: bool, deal: str
     facts = (groups.count, groups.shards, groups.room, groups.grows)
     lengths = (max(lengths),) * len(lengths) if groups.padded else lengths
     sizes = [2**power for power in range(groups.count.bit_length())] if groups.grows else [1]
-    return _dealt(model, lengths, causal, deal, facts, tuple(groups.multiple(groups.shards * size) for size in sizes))
+    return _assign(model, lengths, causal, deal, facts, tuple(groups.multiple(groups.shards * size) for size in sizes))
 
 
 @remembered(256)
-def _dealt(
+def _assign(
     model: Architecture,
     lengths: tuple[int, ...],
     causal: bool,
     deal: str,
     facts: tuple[int, int, int | None, bool],
     multiples: tuple[int, ...],
-) -> Dealt:
+) -> SequenceAssignment:
     count, shards, stated, grows = facts
     cost, like = DEALS.get(deal).cost, DEALS.get(deal).like
     costs = {tokens: cost(model, tokens, causal) for tokens in set(lengths)}
@@ -199,28 +201,28 @@ def _dealt(
     packs = tuple(
         tuple(_packs(group, taken[group], lengths, sizes, room * shards, shards, multiples)) for group in range(count)
     )
-    return Dealt(packs, tuple(loads), room)
+    return SequenceAssignment(packs, tuple(loads), room)
 
 
-def told(dealt: Dealt, unequal: Unequal, shards: int) -> Iterator[str]:
+def assignment_notes(assignment: SequenceAssignment, unequal: Unequal, shards: int) -> Iterator[str]:
     """Notes on the assignment, for readers of an answer."""
-    tokens, micro_batches = unequal.tokens, sorted(len(packs) for packs in dealt.packs)
+    tokens, micro_batches = unequal.tokens, sorted(len(packs) for packs in assignment.packs)
     cut = f", {unequal.cut:,} tokens cut off longer ones" if unequal.cut else ""
     few, most = micro_batches[0], micro_batches[-1]
     visits = f"{most} micro-batch{'es' if most > 1 else ''}" if few == most else f"{few} to {most} micro-batches"
     mean = unequal.total / len(tokens)
     yield (
         f"{len(tokens):,} sequences of {min(tokens):,} to {max(tokens):,} tokens, {mean:,.0f} mean{cut}, in {visits} "
-        f"per replica of up to {dealt.room:,} tokens per rank"
+        f"per replica of up to {assignment.room:,} tokens per rank"
     )
-    if dealt.padded > unequal.total:
-        alike = len({tokens_of for packs in dealt.packs for pack in packs for tokens_of in pack.tokens}) == 1
+    if assignment.padded > unequal.total:
+        alike = len({tokens_of for packs in assignment.packs for pack in packs for tokens_of in pack.tokens}) == 1
         why = "padding to the longest takes" if alike else "padding to shards of equal size takes"
-        yield f"{why} {unequal.total:,} tokens to {dealt.padded:,}; rates count the former"
-    shared = {ranks: count for ranks, count in dealt.ranks_of_sequences.items() if ranks > shards}
+        yield f"{why} {unequal.total:,} tokens to {assignment.padded:,}; rates count the former"
+    shared = {ranks: count for ranks, count in assignment.ranks_of_sequences.items() if ranks > shards}
     if shared:
         yield "long sequences are shared: " + ", ".join(f"{count} by {ranks} ranks" for ranks, count in shared.items())
-    yield f"the replica with most work has {dealt.imbalance:.3f} times the mean; all wait for it"
+    yield f"the replica with most work has {assignment.imbalance:.3f} times the mean; all wait for it"
 
 
 def _ranks_for(tokens: int, room: int) -> int:

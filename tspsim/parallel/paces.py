@@ -3,38 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
+
+from tspsim import operators
+from tspsim.base.provenance import Provenance
+from tspsim.base.units import Seconds, duration
 from tspsim.operators import Operator
+
+from ..base.stated import Expected
 
 #: Name of the products of routed experts in :class:`Pace`.
 ROUTED = "routed"
 
 
-@dataclass(frozen=True)
-class Pace:
-    """Factor by which kernels take longer on some GPUs than the measured ones, since the engine runs others there.
+#: Operators by the name of their class.
+FAMILIES = frozenset(
+    name
+    for name, thing in vars(operators).items()
+    if isinstance(thing, type) and issubclass(thing, operators.Operator) and name in operators.__all__
+)
+Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
 
-    Attributes
-    ----------
-    factor
-        Time over that of the measured kernels.
-    devices
-        Names of GPUs.
-    kernels
-        Types, classes of operators, names of memory-bound operators, :data:`ROUTED`, or several of these in one string,
-        all of which an operator must have. Empty: all operators.
-    least_s
-        Least seconds of each of these kernels.
-    """
 
-    factor: float
-    devices: tuple[str, ...]
-    kernels: tuple[str, ...] = ()
-    least_s: float = 0.0
+class Pace(Expected[Factor]):
+    """Factor by which kernels take longer on some GPUs than measured ones."""
+
+    devices: tuple[str, ...] = Field(min_length=1, description="names of GPUs")
+    kernels: tuple[str, ...] = Field(
+        (), description="types, classes of operators, `routed`, or several of them in a text; default: all"
+    )
+    least: Seconds = Field(0.0, ge=0.0, description="least time of each of these kernels")
+
+    @field_validator("kernels")
+    @classmethod
+    def _known(cls, kernels: tuple[str, ...]) -> tuple[str, ...]:
+        allowed = {*operators.DTYPES, *FAMILIES, *operators.MEMORY_BOUND_OPS, ROUTED}
+        if wrong := sorted({word for kernel in kernels for word in kernel.split()} - allowed):
+            raise PydanticCustomError("kernels", "no kernel is '{wrong}'; known: {known}",
+                                      {"wrong": wrong[0], "known": ", ".join(sorted(allowed))})  # fmt: skip
+        return kernels
+
+    def provenance(self, what: str) -> Provenance:
+        """The row of a report."""
+        of = " of " + ", ".join(self.kernels) if self.kernels else ""
+        least = f", at least {duration(self.least)}" if self.least else ""
+        low, high = self.ends
+        value = f"{self.value:g} ({low:g} to {high:g}){least}"
+        return Provenance(f"{what}{of} on {', '.join(self.devices)}", value, self.source, "assumed")
 
     def holds(self, operator: Operator) -> bool:
-        """Whether it applies to an operator."""
+        """Whether it applies to an operator: one that has all words of one of ``kernels``."""
         if not self.kernels:
             return True
         routed = ROUTED if operator.role.routed else ""
@@ -58,6 +79,6 @@ def paced(paces: Sequence[Pace], but: Callable[[Operator], bool]) -> Callable[[O
         first = firsts[key]
         if first is None:
             return best_s
-        return max(first.least_s, best_s if but(operator) else first.factor * best_s)
+        return max(first.least, best_s if but(operator) else first.value * best_s)
 
     return seconds

@@ -14,7 +14,7 @@ from ..model import Architecture
 from ..network import Routing
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .pipeline import PipelineOrder, order_of
-from .recomputed import KEPT, Partly
+from .recomputed import KEPT, PartialRecompute
 from .registries import SCHEME_FACTS
 from .switches import BESIDE, OpenSwitches, Switches
 
@@ -69,7 +69,7 @@ class Plan(OpenSwitches, Switches):
     degrees: Mapping[str, int]
     vpp: int = 1
     recomputation: str = field(default=KEPT, kw_only=True)
-    recomputed: Partly | None = None
+    recomputed: PartialRecompute | None = None
     algorithms: Mapping[str, str] = field(default_factory=dict)
     node_axes: tuple[str, ...] = ()
     rail_axes: tuple[str, ...] = ()
@@ -163,10 +163,7 @@ class Plan(OpenSwitches, Switches):
     @property
     def recomputation_keys(self) -> str | dict[str, Any]:
         """The recomputation, as a scenario's plan states it."""
-        partly = self.recomputed
-        if partly is None:
-            return self.recomputation
-        return {"what": self.recomputation, "layers": partly.layers, "method": partly.method}
+        return recomputation_keys(self.recomputation, self.recomputed)
 
     def value(self, name: str) -> Any:
         """The value of a switch or an option."""
@@ -251,6 +248,13 @@ class Plan(OpenSwitches, Switches):
     def node_ranks(self, axis: str) -> int:
         """Ranks of a group along an axis that share a node."""
         return self.together.get(axis, self.degree(axis))
+
+
+def recomputation_keys(recomputation: str, partly: PartialRecompute | None) -> str | dict[str, Any]:
+    """The recomputation of all layers or of some, as a scenario's plan states it."""
+    if partly is None:
+        return recomputation
+    return {"what": recomputation, "layers": partly.layers, "method": partly.method}
 
 
 def mesh_axes() -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from ..model import Architecture
 from .balance import BALANCES, Balance, ExpertBalance
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch
 from .pipeline import NO_EXPERTS, ORDERS
-from .sought import SearchedJob, shares_tokens, spreads_experts
+from .search_rule import SearchedJob, shares_tokens, spreads_experts
 from .work import Work
 
 # --- balance of experts -----------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def ways_to_shard(job: SearchedJob) -> Iterator[int]:
 
 def shared(job: SearchedJob) -> bool:
     """Whether several ranks share a sequence: all, or with ``sp: auto`` those of long sequences."""
-    return job.plan.sp > 1 or (job.unequal and any(pack.ranks > 1 for packs in job.dealt.packs for pack in packs))
+    return job.plan.sp > 1 or (job.unequal and any(pack.ranks > 1 for packs in job.assignment.packs for pack in packs))
 
 
 def folds(job: SearchedJob) -> bool:

@@ -30,7 +30,7 @@ def remade(job: Job) -> frozenset[str]:
     return frozenset(ROLES) if again == CHEAP else frozenset(() if again == FULL else job.work.stack.remakes)
 
 
-def cheap_again(job: Job, *operators: Operator) -> tuple[Operator, ...]:
+def recomputed_kernels(job: Job, *operators: Operator) -> tuple[Operator, ...]:
     """Kernels that run again before a backward needs their result: with ``cheap`` all of these, otherwise those that
     the stack recomputes."""
     tensors = job.work.stack.norm_tensors
@@ -53,14 +53,14 @@ def _beside_backward(job: Job, operator: Operator) -> Operator:
 
 
 def _norm_again(operator: Operator, share: float) -> Operator:
-    """A norm that is made again from the sum that was kept: ``share`` of what its forward moved."""
+    """A norm recomputed from its kept sum: ``share`` of the bytes of its forward."""
     if not isinstance(operator, MemoryBound) or operator.op != "add_rmsnorm":
         return operator
     return replace(operator, size_bytes=share * operator.size_bytes)
 
 
-def heads_again(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
+def recomputed_heads(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
     """Queries, keys and values recomputed from latents, of which the values before their norms are kept."""
     if layer.model.latent is None:
         return ()
-    return cheap_again(job, *layer.latent_norms(tokens), *layer.projections(tokens), layer.rope(tokens))
+    return recomputed_kernels(job, *layer.latent_norms(tokens), *layer.projections(tokens), layer.rope(tokens))

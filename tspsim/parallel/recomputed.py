@@ -74,7 +74,7 @@ RECOMPUTE_METHODS.register(
 
 
 @dataclass(frozen=True)
-class Partly:
+class PartialRecompute:
     """Some layers of every chunk, by a method of :data:`RECOMPUTE_METHODS`."""
 
     layers: Annotated[PositiveCount, Field(description="n of the method, per chunk of a stage")]
@@ -97,14 +97,14 @@ class Partly:
     def by_layer(self, recomputation: str, layers: int) -> tuple[str, ...]:
         """The recomputation of each of a chunk's layers.
 
-        >>> [Partly(2, method).by_layer("full", 3) for method in ("block", "every", "uniform")]
+        >>> [PartialRecompute(2, method).by_layer("full", 3) for method in ("block", "every", "uniform")]
         [('full', 'full', 'none'), ('full', 'none', 'full'), ('full', 'inside', 'full')]
         """
         return _by_layer(self, recomputation, layers)
 
 
 @remembered(4096)
-def _by_layer(partly: Partly, recomputation: str, layers: int) -> tuple[str, ...]:
+def _by_layer(partly: PartialRecompute, recomputation: str, layers: int) -> tuple[str, ...]:
     method, group = RECOMPUTE_METHODS.get(partly.method), partly.group
     return tuple(
         (INSIDE if index % group else recomputation) if method.recomputed(index, partly.layers) else KEPT

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..base.registry import Registry
-from .sought import Sought
+from .search_rule import SearchRule
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Option:
     type: Any
     default: Any
     summary: str = ""
-    search: Sought | None = None
+    search: SearchRule | None = None
 
 
 # --- sharing of contexts ----------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class SchemeFacts(Protocol):
     @property
     def head_shards(self) -> Callable[[Any], int]: ...
     @property
-    def whole_ranks(self) -> Callable[[Any], int]: ...
+    def tensor_ranks(self) -> Callable[[Any], int]: ...
 
 
 class _Schemes(Registry[SchemeFacts]):

@@ -21,7 +21,7 @@ from .job import Job
 from .pipeline import Refusal
 from .reasons import ANOTHER_MODEL
 from .registries import Option
-from .sought import Sought
+from .search_rule import SearchRule
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ FEATURES.register(
                 RESIDUALS,
                 None,
                 "how blocks read and write the residual stream; all but standard are other models",
-                Sought(why_not=ANOTHER_MODEL),
+                SearchRule(why_not=ANOTHER_MODEL),
             ),
         ),
         scheme="tensor",

@@ -55,7 +55,7 @@ def bring(
     return builder.pass_on(axis, here, size_bytes, where, after=after, stream=f"{stream} by rail")
 
 
-def take_home(
+def reduce_gradients(
     builder: ProgramBuilder,
     job: Job,
     axis: str,

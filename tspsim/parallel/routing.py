@@ -13,11 +13,15 @@ from numpy.typing import NDArray
 from pydantic import Field, StrictInt
 
 from ..base.errors import InputError
-from ..base.strict import OneOf
+from ..base.strict import OneOf, refuse, section
 from ..base.units import PositiveCount
 
 LoadKind = Annotated[str, OneOf(lambda: ("balanced", "zipf", "dirichlet", "hot", "measured"))]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+#: Loads whose shares are set by a skew.
+SKEWED = ("zipf", "dirichlet")
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class ExpertRouting:
     affinity, transitions
         Which expert follows which from layer to layer (:mod:`tspsim.parallel.affinity`).
     """
+
+    __pydantic_config__ = section("How evenly tokens fall on experts; all wait for the busiest rank.")
 
     load: Annotated[
         LoadKind,
@@ -73,6 +79,20 @@ class ExpertRouting:
             description="measured, instead of affinity: a row per expert with its tokens by next expert, in any unit",
         ),
     ] = ()
+
+    def __post_init__(self) -> None:
+        rows = self.transitions
+        if any(len(row) != len(rows) or not sum(row) for row in rows):
+            raise refuse("transitions: needs as many numbers in every row as there are rows, not all of a row zero")
+        if rows and self.affinity:
+            raise refuse("transitions and affinity both say which expert follows which; leave one out")
+        if (self.load == "measured") != bool(sum(self.shares)):
+            raise refuse("load: measured needs shares, one number an expert, not all zero; other loads take none")
+        if self.skew and self.load not in SKEWED:
+            raise refuse(f"skew: {self.skew:g} is of load: {' and '.join(SKEWED)}; load: {self.load} takes none")
+        stated = (self.hot_experts is not None, self.hot_share is not None)
+        if stated != (self.load == "hot",) * 2:
+            raise refuse("load: hot needs hot_experts and hot_share; other loads take neither")
 
     def expert_shares(self, experts: int) -> NDArray[np.float64]:
         """Share of the assignments that each expert keeps: shape (experts,); raises as :meth:`assigned_shares`."""

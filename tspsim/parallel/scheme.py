@@ -80,7 +80,7 @@ class Scheme:
         The parts of serving steps whose tokens are not divided; None: it has none.
     context
         Plan → how ranks share the contexts of a serving step.
-    whole_ranks
+    tensor_ranks
         Job → ranks with the same tokens in a serving step, which divide heads, columns and experts.
     groups
         Plan → axes of groups that it adds, with the neighbours of each mesh axis in a group.
@@ -136,7 +136,7 @@ class Scheme:
     received: Callable[[Job, bool], tuple[Received, ...]]
     whole: WholeTokens | None = None
     context: Callable[[Plan], ContextShare] = lambda plan: ContextShare()
-    whole_ranks: Callable[[Job], int] = lambda job: 1
+    tensor_ranks: Callable[[Job], int] = lambda job: 1
     groups: Callable[[Plan], Mapping[str, Mapping[str, int]]] = lambda plan: {}
     check: Callable[[Job], Refusal] = lambda job: None
     head_shards: Callable[[Job], int] = lambda job: 1

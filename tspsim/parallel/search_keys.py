@@ -10,7 +10,7 @@ from .context.method import CONTEXT_METHODS
 from .feature import plan_options
 from .job import Job
 from .scheme import SCHEMES
-from .sought import SOUGHT, Sought
+from .search_rule import SEARCH_RULES, SearchRule
 from .switches import declared
 from .work import Work
 
@@ -34,22 +34,22 @@ ORDER = (
 )
 
 
-def search_keys() -> dict[str, Sought]:
+def search_keys() -> dict[str, SearchRule]:
     """All search keys by name: of every plan, of registered schemes and context methods, and separately registered."""
     of_schemes = [option for scheme in SCHEMES.values() for option in plan_options(scheme)]
     options = [*of_schemes, *(option for method in CONTEXT_METHODS.values() for option in method.options)]
     keys = [*declared(), *(replace(option.search, name=option.name) for option in options if option.search)]
-    by_name = {key.name: key for key in (*keys, *SOUGHT.values())}
+    by_name = {key.name: key for key in (*keys, *SEARCH_RULES.values())}
     place = {name: index for index, name in enumerate(ORDER)}
     return dict(sorted(by_name.items(), key=lambda item: place.get(item[0], len(ORDER))))
 
 
-def searched_keys(model: Architecture, work: Work) -> list[Sought]:
+def searched_keys(model: Architecture, work: Work) -> list[SearchRule]:
     """Keys that a search varies for a question."""
     return [key for key in search_keys().values() if not key.reason(work) and key.of(model, work)]
 
 
-def left_alone(model: Architecture, work: Work) -> dict[str, list[str]]:
+def not_searched(model: Architecture, work: Work) -> dict[str, list[str]]:
     """Reason → keys that could matter but are kept as stated."""
     reasons: dict[str, list[str]] = {}
     for key in search_keys().values():
@@ -62,7 +62,7 @@ def left_alone(model: Architecture, work: Work) -> dict[str, list[str]]:
     return reasons
 
 
-def ways_of(job: Job, keys: Sequence[Sought]) -> Iterator[Job]:
+def ways_of(job: Job, keys: Sequence[SearchRule]) -> Iterator[Job]:
     """The job itself, then with every combination of candidates of ``keys``; some may not be legal."""
     tried = [key for key in keys if key.ways is not None]
     if not tried:

@@ -13,9 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import log2
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field, PositiveInt, StrictBool
 
 from ..base.memo import remembered
+from ..base.stated import Expected, Source
+from ..base.strict import section
+from ..base.units import PositiveCount, Seconds
 from ..model.attention import NO_CONTEXT, decoded
 from ..model.attention.base import tokens_of
 from ..model.parts import Experts
@@ -56,46 +61,40 @@ class Prior(NamedTuple):
 NONE = Prior(0.0, 0.0, 0.0)
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Batch sizes of captured graphs: ``first``, then ``spans`` (start, stride).
-
-    >>> Sizes((1, 2, 4), ((8, 8), (256, 16))).up_to(24), Sizes((1, 2, 4), ((8, 8), (256, 16))).up_to(280)[-3:]
-    ((1, 2, 4, 8, 16, 24), (248, 256, 272))
-    """
-
-    first: tuple[int, ...] = ()
-    spans: tuple[tuple[int, int], ...] = ()
-
-    def up_to(self, most: int, *, itself: bool = False) -> tuple[int, ...]:
-        """All sizes up to ``most``, ascending; with ``itself`` also ``most``."""
-        ends = (*(start for start, _ in self.spans[1:]), most + 1)
-        spans = [range(start, min(end, most + 1), step) for (start, step), end in zip(self.spans, ends, strict=False)]
-        sizes = {size for size in self.first if size <= most}.union(*spans)
-        return tuple(sorted(sizes | {most} if itself else sizes))
+#: A size, or (start, stride).
+Size = PositiveInt | tuple[PositiveInt, PositiveInt]
 
 
 @dataclass(frozen=True)
 class Graphs:
-    """Decode passes that an engine captures."""
+    """Decode passes that an engine captures.
 
-    #: Batch sizes, in tokens or in sequences.
-    sizes: Sizes = Sizes()
+    Sizes are of batches, in tokens or in sequences. A sequence counts with all its queries; tokens are rounded up to
+    multiples of the queries of a sequence.
+    """
+
+    __pydantic_config__ = section(
+        "Batches whose decode pass is captured: ``sizes`` are numbers, then pairs (from here on, every so many)."
+    )
+
+    source: Source = field(compare=False)
+    sizes: Annotated[tuple[Size, ...], Field(min_length=1)]
     #: Upper limit of the sizes; 0: none is captured.
-    most: int = 0
-    #: Upper limit as a multiple of the sequences that may run, each with its queries; None: no such limit.
-    per_slot: int | None = None
-    #: Whether the largest size is captured even if ``sizes`` leaves it out.
-    with_most: bool = False
-    #: Whether sizes count sequences, each with all its queries; otherwise tokens, rounded up to multiples of a
-    #: sequence's queries.
-    of_sequences: bool = False
-    #: Sizes when drafts are verified; None: the same.
-    with_drafts: Sizes | None = None
-    #: Whether smaller batches are padded to the next size; otherwise only captured sizes run as a graph.
-    pads: bool = True
-    #: Whether other passes (not decodes of equal length) run as piecewise graphs, up to the same largest size.
-    pieces: bool = False
+    most: PositiveInt
+    per_slot: Annotated[
+        PositiveInt | None, Field(description="largest size over the sequences that may run at once")
+    ] = None
+    with_most: Annotated[
+        StrictBool, Field(description="the largest size is captured even if `sizes` leaves it out")
+    ] = False
+    unit: Literal["tokens", "sequences"] = "tokens"
+    with_drafts: Annotated[
+        tuple[Size, ...] | None, Field(description="sizes when drafts are verified, if different")
+    ] = None
+    pads: Annotated[StrictBool, Field(description="smaller batches are padded to the next size")] = True
+    pieces: Annotated[
+        StrictBool, Field(description="other passes run as piecewise graphs, up to the same largest size")
+    ] = False
 
     def tokens(self, queries: int, slots: int | None) -> tuple[int, ...]:
         """Captured sizes in tokens, ascending, for ``queries`` per sequence and at most ``slots`` running sequences."""
@@ -105,15 +104,32 @@ class Graphs:
 @remembered(4096)
 def _captured(graphs: Graphs, queries: int, slots: int | None) -> tuple[int, ...]:
     most = graphs.most
-    unit = queries if graphs.of_sequences else 1
+    of_sequences = graphs.unit == "sequences"
     if graphs.per_slot is not None and slots is not None:
-        most = min(most, graphs.per_slot * slots * (queries // unit))
-    sizes = graphs.with_drafts if graphs.with_drafts is not None and queries > 1 else graphs.sizes
-    captured = sizes.up_to(most, itself=graphs.with_most and most > 0)
-    if graphs.of_sequences:
+        most = min(most, graphs.per_slot * slots * (1 if of_sequences else queries))
+    stated = graphs.with_drafts if graphs.with_drafts is not None and queries > 1 else graphs.sizes
+    captured = sizes_up_to(stated, most, itself=graphs.with_most and most > 0)
+    if of_sequences:
         return tuple(size * queries for size in captured)
     rounded = {-(-size // queries) * queries for size in captured}
     return tuple(sorted(size for size in rounded if size <= most))
+
+
+def sizes_up_to(sizes: Iterable[Size], most: int, *, itself: bool = False) -> tuple[int, ...]:
+    """All sizes to ``most``, ascending; with ``itself`` that too.
+
+    >>> sizes_up_to((1, 2, 4, (8, 8), (256, 16)), 24), sizes_up_to((1, 2, 4, (8, 8), (256, 16)), 280)[-3:]
+    ((1, 2, 4, 8, 16, 24), (248, 256, 272))
+    """
+    numbers = {size for size in sizes if isinstance(size, int) and size <= most}
+    spans = [size for size in sizes if not isinstance(size, int)]
+    ends = (*(start for start, _ in spans[1:]), most + 1)
+    ranges = [range(start, min(end, most + 1), step) for (start, step), end in zip(spans, ends, strict=False)]
+    return tuple(sorted(numbers.union(*ranges, {most} if itself else ())))
+
+
+#: Of an engine that captures nothing.
+NO_GRAPHS = Graphs("no engine's graphs", (), 0)
 
 
 @dataclass(frozen=True)
@@ -130,40 +146,44 @@ class Scheduler:
         Whether attention replicas divide the tokens of a pass among them.
     """
 
-    name: str = "vllm"
-    options: Mapping[str, object] = field(default_factory=dict)
-    share: str = ""
-    shares_tokens: bool = False
+    __pydantic_config__ = section("Who decides what a step does.")
+
+    source: Source = field(compare=False)
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    options: Annotated[dict[str, Any], Field(description="options of the scheduler, by their real names")] = field(
+        default_factory=dict
+    )
+    share: Annotated[str, Field(max_length=200, description="the engine's own name for its share of memory")] = ""
+    shares_tokens: Annotated[StrictBool, Field(description="attention replicas share the tokens of a pass")] = False
 
 
 @dataclass(frozen=True)
 class Selection:
     """Kernels that select a token's experts by biased sigmoids of their scores (one if the engine has it fused, several
     otherwise), and those of the gate of shared experts.
-
-    Attributes
-    ----------
-    per_group, counts
-        The fused kernel takes powers of two of experts, in groups of ``per_group`` at most, and also these counts.
-    kernels, each
-        Kernels that run instead, and seconds of one in a graph.
-    but
-        Words in the names of devices on which one kernel takes any number.
-    gate
-        Kernels of a gate of shared experts, and of the sum with the routed ones.
     """
 
-    per_group: int
-    counts: tuple[int, ...]
-    kernels: int
-    each: Prior
-    but: tuple[str, ...] = ()
-    gate: int = 0
+    __pydantic_config__ = section(
+        "Choosing experts by biased sigmoids where the engine's one kernel for it does not take their number."
+    )
+
+    per_group: Annotated[PositiveInt, Field(description="experts of a group that it takes, powers of two in all")]
+    kernels: Annotated[PositiveInt, Field(description="kernels that run instead")]
+    each: Annotated[Expected[Seconds], Field(description="time of one of them in a graph")]
+    source: Source = field(compare=False)
+    counts: Annotated[tuple[PositiveInt, ...], Field(description="further numbers of experts that have a kernel")] = ()
+    but: Annotated[
+        tuple[str, ...], Field(description="words in names of GPUs on which one kernel takes any number")
+    ] = ()
+    gate: Annotated[
+        PositiveCount, Field(description="kernels of a gate of shared experts, and of the sum with the others")
+    ] = 0
 
     def several(self, experts: Experts) -> int:
         """Kernels beyond the one that programs count.
 
-        >>> selection = Selection(32, (384,), 12, Prior(3e-6, 3e-6, 3e-6))
+        >>> each = Expected[Seconds](value="3 us", source="an example")
+        >>> selection = Selection(32, 12, each, "an example", counts=(384,))
         >>> [selection.several(Experts(count, 8, 1, router_bias=True, groups=groups))
         ...  for count, groups in ((256, 8), (384, 1), (256, 1), (160, 1))]
         [0, 0, 11, 11]
@@ -243,7 +263,7 @@ class ServingEngine:
     name: str = "ideal"
     kernels: str = ""
     libraries: Mapping[str, str] = field(default_factory=dict)
-    graphs: Graphs = Graphs()
+    graphs: Graphs = NO_GRAPHS
     saved: Prior = NONE
     saved_types: Mapping[str, Prior] = field(default_factory=dict)
     fused_quantising: tuple[str, ...] = ()
@@ -274,7 +294,7 @@ class ServingEngine:
     few_tokens: int = 0
     slots: int | None = None
     norms_all: bool = False
-    scheduler: Scheduler = Scheduler()
+    scheduler: Scheduler = Scheduler("no engine's scheduler", "vllm")
 
     def __hash__(self) -> int:
         return hash((self.name, self.kernels, self.graphs, self.step, self.sequence, self.block_tokens, self.slots))
@@ -383,7 +403,7 @@ class ServingEngine:
     def on(self, device: str, kind: str = "") -> ServingEngine:
         """The engine with a device's host times, waits and limits, and with the blocks of a kind of attention."""
         factor, skew = self.slower_host(device), self.skews.get(device, self.skew)
-        limits = tuple(limit for limit in self.limits if limit.holds_on(device))
+        limits = tuple(limit for limit in self.limits if limit.applies_to(device))
         block = next((pages.tokens for pages in self.pages if pages.hold(kind, device)), self.block_tokens)
         chosen = self.selection
         if chosen is not None and any(word in device.lower() for word in chosen.but):
@@ -421,7 +441,7 @@ class Saving:
             return alone_s
         device, dtype, engine = self.device, operator.dtype, self.engine
         limits = device.limits(dtype)
-        start_s = 1e-6 * device.product_alone("gemm", dtype).parameters["launch_us"]
+        start_s = 1e-6 * device.product_without_cast("gemm", dtype).parameters["launch_us"]
         saved = engine.saved_types.get(dtype, engine.saved)
         least_s = max(operator.flops / limits.peak, operator.hbm_bytes / limits.hbm)
         return min(alone_s, max(least_s, alone_s - min(saved.value, start_s)))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from ..base.memo import once
 from ..hardware.pricers import in_steps
 from ..model.routed import CHOICE_BYTES
 from ..operators import ChoiceKernels, Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role, element_bytes
@@ -35,6 +36,20 @@ class Stack:
         Host seconds to launch a message.
     expert_s
         Host seconds per local expert of a product of experts, in frameworks that issue them one by one.
+    role_launches
+        Name of an operator (:func:`launch_name`) → kernels that the host launches for it, its own included; default 1.
+    cast_launches
+        Further kernels launched for a product in eight bits or fewer, which scale and cast its operands.
+    exchange_launches
+        Kernels launched for an all-to-all with experts: by a library that reads tokens in place, and by a plain
+        all-to-all, which needs counts, splits and orders of rows.
+    reads_counts
+        Whether the host, in training, waits after every choice of experts to read the rows of each expert.
+    ahead_without_experts
+        Whether the host always runs ahead of the device for models without routed experts; their launches then cost
+        nothing.
+    queues_chunks
+        Whether, with several chunks per stage, the device alone waits for messages, and the host goes on launching.
     traffic_factor
         Bytes of norms, rope, activations and residual sums over those of the fused kernels.
     loss_factor
@@ -67,7 +82,7 @@ class Stack:
         and dropout.
     libraries
         Kernel family, or family and type → library that runs it instead of the device's default
-        (:meth:`tspsim.hardware.Device.preferring`).
+        (:meth:`tspsim.hardware.Device.with_engine`).
     clocks
         The device's clock in its steps (:class:`tspsim.hardware.Device`): ``burst`` if so much other work is between
         products that a long step never reaches the power limit.
@@ -83,16 +98,16 @@ class Stack:
         Bytes per element that compute kernels copy around exchanges between replicas: weights out of the gather's
         buffer, gradients into the reduction's (PyTorch's FSDP, ``_fsdp_collectives.py``).
     norm_tensors
-        Tensors of the residual stream that its kernels read and write around a norm: forward, again, and backward; of
-        one kernel each four, of which made again it has two more than needed. None: one kernel.
+        Tensors of the residual stream that kernels read and write around a norm: forward, recomputed, backward. None:
+        one kernel with 4 in each; recomputed, it would need only 2.
     casts_apart
-        Products in eight bits read what kernels of their own cast: behind norms too, gradients and inputs once more
-        across for the weights' gradient, and weights across for the inputs'.
+        Whether separate kernels cast the operands of products in eight bits, also after norms. Gradients and inputs are
+        also transposed for the weights' gradient, weights for the inputs' gradient.
     choice_kernels
-        Kernels in which a library chooses a token's experts where no one kernel does: of a forward those over all
-        scores, those over few numbers, and searches of a token's best; of a backward the former two.
+        Kernels in which a library chooses a token's experts, if no single kernel does: in a forward those over all
+        scores, those over few numbers, and top-k searches; in a backward the first two.
     layout_token_s
-        Seconds a token of the kernel that counts which ranks the tokens go to, before a forward's exchange.
+        Seconds per token of the kernel that counts tokens per destination rank, before a forward's exchange.
     expert_bias_bytes
         Bytes per output element of separate kernels that add routed experts' biases: of gate and up in a forward and in
         a backward, of the down projection in both.
@@ -123,6 +138,12 @@ class Stack:
     collective_s_per_rank: float = 0.0
     message_s: float = 0.0
     expert_s: float = 0.0
+    role_launches: tuple[tuple[str, float], ...] = ()
+    cast_launches: float = 0.0
+    exchange_launches: tuple[float, float] = (0.0, 0.0)
+    reads_counts: bool = False
+    ahead_without_experts: bool = False
+    queues_chunks: bool = False
     traffic_factor: float = 1.0
     loss_factor: float | None = None
     softmax_bytes: float = 4.0
@@ -173,6 +194,8 @@ class Stack:
 
     def launches(self, *, experts: bool) -> bool:
         """Whether launches take host time for a model with or without experts."""
+        if self.ahead_without_experts and not experts:
+            return False
         anything = max(self.kernel_s, self.collective_s, self.collective_s_per_rank, self.message_s)
         return max(anything, self.expert_s if experts else 0.0) > 0.0
 
@@ -185,7 +208,7 @@ class Stack:
         """Host seconds of ``operators``' kernels; with piecewise graphs, attention and the next launch."""
         if captured is Captured.PIECES:
             return 2.0 * self.kernel_s * sum([operator.role is Role.ATTENTION for operator in operators])
-        launches = self.engine.launches
+        launches = self.engine.launches if self.engine.launched else self.launches_of
         return sum(
             [
                 self.kernel_s * launches(operator, experts) * operator.kernels + self.expert_s * operator.local_experts
@@ -193,11 +216,27 @@ class Stack:
             ]
         )
 
+    @once
+    def _of_roles(self) -> dict[str, float]:
+        return dict(self.role_launches)
+
+    def launches_of(self, operator: Operator, experts: Experts | None = None) -> float:
+        """Kernels that the host launches for one operator, for stacks without an engine's own count."""
+        if not self.role_launches and not self.cast_launches:
+            return 1.0
+        name = launch_name(operator.role, operator.computes)
+        narrow = isinstance(operator, Gemm) and element_bytes(operator.dtype) < element_bytes("bf16")
+        return self._of_roles.get(name, 1.0) + (self.cast_launches if narrow else 0.0)
+
     def exchange_s(self, ranks: int, captured: Captured = Captured.NOTHING) -> float:
         """Host seconds of a collective between ``ranks`` ranks, outside graphs."""
         if ranks <= 1 or captured is Captured.PIECES:
             return 0.0
         return self.collective_s + self.collective_s_per_rank * (ranks - 1)
+
+    def expert_exchange_s(self, captured: Captured = Captured.NOTHING, *, library: bool) -> float:
+        """Further host seconds of the kernels around an all-to-all with experts, of a library or a plain one."""
+        return 0.0 if captured is Captured.PIECES else self.kernel_s * self.exchange_launches[not library]
 
     def seconds(self, operator: Operator, best_s: float) -> float:
         """Seconds of a kernel that takes ``best_s`` with the device's best library."""
@@ -287,14 +326,14 @@ class Stack:
 
     @staticmethod
     def _norm(operator: MemoryBound, tensors: tuple[float, float, float]) -> MemoryBound:
-        """The kernels around a norm of the residual stream; latents have theirs alone."""
+        """The kernels around a norm of the residual stream; norms of latents stay one kernel."""
         if operator.op != "add_rmsnorm":
             return operator
         moved = tensors[0 if operator.computes is Computes.OUTPUT else 2]
         return replace(operator, size_bytes=operator.size_bytes * moved / NORM_TENSORS)
 
     def _chosen(self, operator: Operator, counts: tuple[int, int, int, int, int]) -> tuple[Operator, ...]:
-        """The kernels that choose, in the place of one; and their gradient, before that of the router's product."""
+        """The kernels that replace the single one that chooses experts; in a backward, before the router's product."""
         if isinstance(operator, MemoryBound):
             experts = round(operator.size_bytes / (CHOICE_BYTES * operator.rows))
             return (ChoiceKernels(operator.rows, experts, *counts[:3]),)
@@ -304,13 +343,22 @@ class Stack:
         return (operator,)
 
 
-def _with_casts(product: Gemm) -> tuple[Operator, ...]:
-    """A product in eight bits, and the kernels that write what it reads.
+def launch_name(role: Role, computes: Computes = Computes.OUTPUT) -> str:
+    """Name of an operator in :attr:`Stack.role_launches`: its role, and what it computes if not its output.
 
-    The tensor cores of Hopper read eight bits along k alone (CUTLASS and DeepGEMM multiply "NT" there). So what waits
-    in eight bits for the weights' gradient is read, and written across with scales of its own (DeepSeek-V3, §3.5.2,
-    which asks for hardware that does not), and of the weights one orientation is made of the other. What attention
-    gives waits in a type of 12 bits instead (ibid., §3.3.3), cast there and back by kernels more.
+    >>> launch_name(Role.NORM), launch_name(Role.NORM, Computes.INPUT_GRADIENT)
+    ('norm', 'norm: input gradient')
+    """
+    return role.value if computes is Computes.OUTPUT else f"{role.value}: {computes.value}"
+
+
+def _with_casts(product: Gemm) -> tuple[Operator, ...]:
+    """A product in eight bits, and the kernels that write its operands.
+
+    Hopper's tensor cores read eight-bit operands along k alone (CUTLASS and DeepGEMM multiply "NT"). Operands kept in
+    eight bits for the weights' gradient are therefore transposed, with scales of their own (DeepSeek-V3, §3.5.2, asks
+    for hardware that makes this needless), and so are the weights. Attention's output is kept in 12 bits instead
+    (§3.3.3), cast there and back by further kernels.
     """
     element, rows = element_bytes(product.dtype), product.batch * product.m
     waits = product.role is Role.OUTPUT
@@ -334,11 +382,13 @@ def _with_casts(product: Gemm) -> tuple[Operator, ...]:
     return turned, *casts, alone, moved("gradients across", own, read + element, rows)
 
 
-#: Bytes of an element that no kernel has cast; and of one of 12 bits, with a scale for 128 of them.
+#: Names of operators in :attr:`Stack.role_launches`.
+LAUNCH_NAMES = tuple(launch_name(role, computes) for role in Role for computes in Computes)
+#: Bytes of an element before a cast, and of one in 12 bits (E5M6) with a scale per 128 elements.
 WIDE, E5M6 = element_bytes("bf16"), 1.5 + 4.0 / 128.0
-#: Tensors of the residual stream that one kernel of a sum and its norm moves, forward and backward.
+#: Tensors of the residual stream that a fused residual add and norm moves, forward or backward.
 NORM_TENSORS = 4.0
-#: What decides which experts a token goes to.
+#: Roles of the operators that choose a token's experts.
 _ROUTES = frozenset({Role.ROUTER, Role.EXPERT_CHOICE})
 #: Bytes per weight of a product that adds in fp32: 4 read and 4 written instead of 2 written.
 ADDED_BY_PRODUCT = 6.0

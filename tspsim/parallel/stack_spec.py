@@ -9,13 +9,14 @@ from pydantic import AfterValidator, Field, StrictBool, model_validator
 from tspsim.base import catalog
 from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.base.provenance import Provenance
+from tspsim.base.strict import Strict
 from tspsim.base.units import Count, FlopsPerSecond, PositiveCount, Seconds, duration, flops
 from tspsim.steps import Step
 
+from ..base.stated import Expected, Stated
 from .activation_store import ACTIVATION_STORES
 from .engine_spec import EngineSpec
-from .stack import Stack
-from .stated import Expected, StackSection, Stated
+from .stack import LAUNCH_NAMES, Stack
 
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
 Lower = Annotated[float, Field(ge=0.3, le=1.0)]
@@ -23,6 +24,7 @@ Upper = Annotated[float, Field(ge=1.0, le=20.0)]
 #: A registered store of activations; the error for an unknown name offers the nearest.
 StoreName = Annotated[str, AfterValidator(lambda name: ACTIVATION_STORES.get(name).name)]
 BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
+Launches = Annotated[float, Field(ge=0.0, le=1000.0, allow_inf_nan=False)]
 Tensors = Annotated[float, Field(ge=2.0, le=20.0, allow_inf_nan=False)]
 BytesPerLogit = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
 
@@ -43,6 +45,17 @@ SECTIONS = ("name", "description", "libraries", "vendors", "steps", "engine", "v
 StepKind = Literal["forward", "training", "serving"]
 
 
+def _roles(stated: Stated[dict[str, float]]) -> Stated[dict[str, float]]:
+    for name in stated.value:
+        if name not in LAUNCH_NAMES:
+            raise UnknownNameError("operator", name, LAUNCH_NAMES)
+    return stated
+
+
+#: Kernels launched per operator, by its name (:func:`tspsim.parallel.stack.launch_name`).
+Launched = Annotated[Stated[dict[str, Launches]], AfterValidator(_roles)]
+
+
 def kind_of(step: Step) -> StepKind:
     """The kind of a step, as stacks state it."""
     return "training" if step.trains else "serving" if step.serves else "forward"
@@ -52,13 +65,17 @@ class VersionSpec(EngineSpec):
     """What differs in a version of a stack: its engine, its host, the spread of its measured runs."""
 
     kernel: Expected[Seconds] | None = Field(None, description="host time of a kernel")
+    collective: Expected[Seconds] | None = Field(None, description="host time of a collective")
     collective_per_rank: Expected[Seconds] | None = Field(None, description="host time of a collective per other rank")
+    expert: Stated[Seconds] | None = Field(None, description="host time per local expert")
+    role_launches: Launched | None = Field(None, description="launches that differ in this version")
+    reads_counts: Stated[StrictBool] | None = Field(None, description="host waits to read rows per expert")
     spread: Stated[tuple[Lower, Upper]] | None = Field(
         None, description="90 % interval of measured step time over the simulated one"
     )
 
 
-class StackSpec(StackSection):
+class StackSpec(Strict):
     """A framework as its users run it; what is not stated costs nothing."""
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -70,6 +87,22 @@ class StackSpec(StackSection):
     message: Expected[Seconds] | None = Field(None, description="host time of a message")
     collective_per_rank: Expected[Seconds] | None = Field(None, description="host time of a collective per other rank")
     expert: Stated[Seconds] | None = Field(None, description="host time per local expert of a product of experts")
+    role_launches: Launched | None = Field(None, description="operator by role → kernels launched for one")
+    cast_launches: Stated[Launches] | None = Field(
+        None, description="further kernels that scale and cast the operands of a product in eight bits or fewer"
+    )
+    exchange_launches: Stated[tuple[Launches, Launches]] | None = Field(
+        None, description="kernels launched for an all-to-all with experts: by a library, by a plain all-to-all"
+    )
+    reads_counts: Stated[StrictBool] | None = Field(
+        None, description="in training the host waits after a choice of experts to read the rows of each"
+    )
+    ahead_without_experts: Stated[StrictBool] | None = Field(
+        None, description="for models without routed experts the host runs ahead of the device: launches cost nothing"
+    )
+    queues_chunks: Stated[StrictBool] | None = Field(
+        None, description="with several chunks per stage, the device alone waits for messages of other stages"
+    )
     traffic_factor: Stated[Factor] | None = Field(None, description="bytes of unfused kernels over fused ones")
     loss_factor: Stated[Factor] | None = Field(None, description="bytes of the loss and its gradient over a fused one")
     softmax_bytes: Stated[BytesPerLogit] | None = Field(
@@ -113,18 +146,18 @@ class StackSpec(StackSection):
     reduced_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="per gradient, into the sum's buffer")
     norm_tensors: Stated[tuple[Tensors, Tensors, Tensors]] | None = Field(
         None,
-        description="of the residual stream read and written around a norm: forward, again, backward; 4 in one kernel",
+        description="tensors of the residual stream moved by a norm: forward, recomputed, backward; 4 in one kernel",
     )
     casts_apart: Stated[StrictBool] | None = Field(
-        None, description="what products in eight bits read is cast, and turned, by kernels of its own"
+        None, description="separate kernels cast and transpose the operands of products in eight bits"
     )
     choice_kernels: Stated[tuple[Count, Count, Count, Count, Count]] | None = Field(
         None,
-        description="in which a token's experts are chosen where no one kernel does it: over all scores, over few"
-        " numbers, and searches of the best; in a backward over all scores, over few numbers",
+        description="kernels that choose a token's experts if no single one does: over all scores, over few numbers,"
+        " top-k searches; in a backward over all scores, over few numbers",
     )
     layout_token: Stated[Seconds] | None = Field(
-        None, description="a token of the kernel that counts the tokens for every rank before an exchange"
+        None, description="time per token of the kernel that counts tokens per destination rank before an exchange"
     )
     expert_bias_bytes: Stated[tuple[BytesPerWeight, BytesPerWeight, BytesPerWeight, BytesPerWeight]] | None = Field(
         None,
@@ -167,8 +200,11 @@ class StackSpec(StackSection):
         update: dict[str, Any] = {"name": f"{self.name}{catalog.VERSION}{name}"}
         if stated or self.engine is not None:
             update["engine"] = (self.engine or EngineSpec()).model_copy(update=stated)
-        host = ("kernel", "collective_per_rank", "spread")
+        host = ("kernel", "collective", "collective_per_rank", "expert", "reads_counts", "spread")
         update |= {key: getattr(own, key) for key in host if getattr(own, key) is not None}
+        if own.role_launches is not None:
+            usual = {} if self.role_launches is None else self.role_launches.value
+            update["role_launches"] = own.role_launches.model_copy(update={"value": usual | own.role_launches.value})
         return self.model_copy(update=update)
 
     def runs(self, vendor: str, step: Step) -> bool:
@@ -210,6 +246,7 @@ class StackSpec(StackSection):
         values: dict[str, Any] = {
             WITH_UNITS.get(key, key): entry.value for key, entry in stated.items() if entry is not None
         }
+        values["role_launches"] = () if self.role_launches is None else tuple(sorted(self.role_launches.value.items()))
         values["libraries"] = tuple(sorted((kernel, entry.value) for kernel, entry in self.libraries.items()))
         if self.engine is not None:
             values["engine"] = self.engine.engine(self.name)
@@ -245,6 +282,8 @@ def _text(key: str, entry: Stated[Any]) -> str:
         if isinstance(entry, Expected) and entry.range is not None:
             text += f" ({' to '.join(map(duration, entry.ends))})"
         return text
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {number:g}" for name, number in value.items())
     if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
         return " and ".join(value)
     return " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)

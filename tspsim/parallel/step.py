@@ -7,7 +7,7 @@ which are kept (docs/memory.md); ``selective`` repeats the attention kernel's fo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..base.memo import once
@@ -17,8 +17,8 @@ from ..operators import Gemm, Operator
 from ..program import Instruction, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .builder import ProgramBuilder
-from .decode import draft_pool
-from .drafting import draft_passes, drafter_of, drafting, unlike_passes
+from .draft_writer import WriteLayer, draft, in_pools
+from .drafting import drafting, unlike_passes
 from .expert_rows import own_tokens
 from .feature import features_of, pieces_of
 from .interleave import flat, interleaved, shifted
@@ -28,12 +28,10 @@ from .pipeline import Chunk, spread_over
 from .plan import DRAFT_REPLICAS, EXPERT_POOL
 from .recomputed import FULL, INSIDE, KEPT
 from .scheme import Scheme, WholeTokens
+from .stage_messages import ACTIVATIONS, GRADIENTS, receive, send
 from .state import data, offload, served, state_copies, weight_arrivals
 from .state.memory import KeptActivations
 from .written_layers import WrittenLayer
-
-#: (layer shard, what it keeps for its backward) → instructions that complete the layer; writes it.
-WriteLayer = Callable[[LayerShard, KeptActivations], list[int]]
 
 
 def axes_of(job: Job) -> tuple[str, ...]:
@@ -43,10 +41,6 @@ def axes_of(job: Job) -> tuple[str, ...]:
     replicas = ("dp",) if job.unequal else ()
     features = dict.fromkeys(axis for feature in features_of(job) for axis in feature.axes(job))
     return ("pp", *replicas, *tokens, *features)
-
-
-#: Messages between stages.
-ACTIVATIONS, GRADIENTS = "activations", "gradients"
 
 
 def write_program(scheme: Scheme, job: Job, coordinates: Mapping[str, int] | None = None) -> Program:
@@ -116,7 +110,7 @@ class Writer:
         self.drafts_elsewhere = DRAFT_REPLICAS in plan.options
         #: Index of the instruction that the next layer with offloaded activations waits for.
         self.gate: int | None = None
-        self._written: dict[Hashable, tuple[Repeat, list[int], list[int]]] = {}
+        self.written: dict[Hashable, tuple[Repeat, list[int], list[int]]] = {}
 
     @once
     def arrivals(self) -> weight_arrivals.WeightArrivals:
@@ -151,7 +145,7 @@ class Writer:
             self.builder.renamed = {}
         self.builder.capture = self.job.capture
         if task.kind == FORWARD and self.drafts_elsewhere:
-            self.in_pools(chunk, task)
+            in_pools(self, chunk, task)
         elif task.kind == FORWARD:
             self.forward(chunk, task)
             if self.job.plan.checkpoint is not None:
@@ -181,7 +175,7 @@ class Writer:
         builder, job, pieces = self.builder, self.job, self.pieces
         scheme_shards = self.scheme.residency.compute_shards(job)
         if not chunk.has_embedding:
-            self.receive(ACTIVATIONS, chunk.way, chunk)
+            receive(builder, self.job, ACTIVATIONS, chunk.way, chunk)
         elif job.model.vocab:
             if self.divides:
                 data.gather_table(builder, job, self.share.embedding(chunk), task, "embedding weights")
@@ -202,7 +196,7 @@ class Writer:
 
         ready = self.layers(chunk, layer, task)
         if not chunk.has_head:
-            self.send(ACTIVATIONS, chunk.way, ready, chunk)
+            send(builder, self.job, ACTIVATIONS, chunk.way, ready, chunk)
         elif job.model.vocab and job.head_tokens:
             if self.divides:
                 data.gather_table(builder, job, self.share.head(chunk), task, "head weights")
@@ -216,100 +210,12 @@ class Writer:
             self.head(builder, job, self.layer)
         builder.further_token = False
         if chunk.has_head and job.drafts and job.model.vocab and not self.drafts_elsewhere:
-            self.draft(layer, task)
+            draft(self, layer, task)
 
     def wait(self, ready: list[int]) -> None:
         """In serving steps, make kernels wait for sums over ranks, before layers and after them."""
         if self.job.step.serves:
             self.builder.compute("rows here", after=ready)
-
-    def draft(self, layer: WriteLayer, task: Task) -> None:
-        """Write the passes that make the next drafts, one token after the other."""
-        whole = self.job
-        drafter = drafter_of(whole)
-        if drafter is not None:
-            self.draft_by_model(drafter, layer, task)
-            return
-        layers = whole.draft_layers
-        for number in range(draft_passes(whole)):
-            if number < unlike_passes(whole):
-                self.job = drafting(whole, number)
-                self.passes.append(self.job)
-            if not self.job.tokens:
-                break
-            self.builder.capture = self.job.capture
-            self.builder.part = "draft"
-            self.builder.compute("join with next token", *self.join())
-            self.builder.further_token = True
-            ready = self.layers(Chunk(whole.model.layers, layers, False, True), layer, task)
-            self.builder.part = "draft"
-            self.wait(ready)
-            if self.job.head_tokens:
-                self.head(self.builder, self.job, self.layer)
-            self.builder.further_token = False
-        self.job = whole
-        self.builder.capture = whole.capture
-
-    def in_pools(self, chunk: Chunk, task: Task) -> None:
-        """Write a replica's part of a step with drafting replicas (:mod:`.decode.draft_pool`).
-
-        In every turn it verifies drafts, or drafts after verification. With two turns, the first turn's drafts are
-        present when a step begins, and the second's are made meanwhile.
-        """
-        whole, drafter, builder = self.job, drafter_of(self.job), self.builder
-        count = draft_pool.turns_of(whole)
-        if not draft_pool.drafts_here(builder, whole):
-            for turn in range(count):
-                if turn:
-                    draft_pool.await_tokens(builder, whole, turn, draft_pool.DRAFTED)
-                self.job = draft_pool.part_of(whole, turn, count)
-                builder.capture = self.job.capture
-                self.forward(chunk, task)
-                draft_pool.send(builder, whole, turn, draft_pool.ACCEPTED)
-            draft_pool.await_tokens(builder, whole, 0, draft_pool.DRAFTED)
-        else:
-            assert drafter is not None
-
-            def layer(shard: LayerShard, kind: KeptActivations) -> list[int]:
-                return self.pieces.layer(builder, self.job, shard, self.position)
-
-            for turn in reversed(range(count)):
-                if not turn:
-                    draft_pool.await_tokens(builder, whole, turn, draft_pool.ACCEPTED)
-                self.job = whole
-                self.draft_by_model(drafter, layer, task, turn, count)
-                draft_pool.send(builder, whole, turn, draft_pool.DRAFTED)
-            for turn in range(1, count):
-                draft_pool.await_tokens(builder, whole, turn, draft_pool.ACCEPTED)
-        self.job, builder.capture = whole, whole.capture
-
-    def draft_by_model(self, drafter: Job, layer: WriteLayer, task: Task, turn: int = 0, turns: int = 1) -> None:
-        """Write the draft passes of a separate model, from its embedding to its head; of a drafting replica, those of
-        one of its ``turns``."""
-        whole, model, alone = self.job, drafter.model, draft_pool.size(self.job.plan)
-        mine = self.kinds, self.layer, self._written
-        self.kinds = {block: drafter.layer(self.scheme.shards(drafter), block) for block in model.distinct}
-        self.layer, self._written = next(iter(self.kinds.values())), {}
-        self.builder.further_token = True
-        for number in range(draft_passes(whole)):
-            if number < unlike_passes(whole):
-                self.job = drafting(whole, number)
-                if alone:
-                    self.job = draft_pool.part_of(self.job, turn, turns, drafts=True)
-                self.passes.append(self.job)
-            if not self.job.tokens:
-                break
-            self.builder.capture, self.builder.part = self.job.capture, "draft"
-            self.pieces.embed(self.builder, self.job, self.layer)
-            self.wait([self.builder.length - 1])
-            ready = self.layers(Chunk(0, model.layers, True, True), layer, task)
-            self.builder.part = "draft"
-            self.wait(ready)
-            if self.job.head_tokens:
-                self.head(self.builder, self.job, self.layer)
-        self.builder.further_token = False
-        self.job, (self.kinds, self.layer, self._written) = whole, mine
-        self.builder.capture = whole.capture
 
     def backward(self, chunk: Chunk, task: Task) -> None:
         builder, job, scheme = self.builder, self.job, self.scheme
@@ -319,7 +225,7 @@ class Writer:
         builder.weight_gradients = True
         builder.exchanged_gradients = []
         if not chunk.has_head:
-            self.receive(GRADIENTS, -chunk.way, chunk)
+            receive(builder, self.job, GRADIENTS, -chunk.way, chunk)
         elif job.model.vocab:
             builder.part = "head backward"
             scheme.head_backward(builder, job, self.layer)
@@ -367,7 +273,7 @@ class Writer:
             scheme.embed_backward(builder, job, self.layer)
             data.reduce_table(builder, job, self.share.embedding(chunk), "embedding", task)
         if not chunk.has_embedding:
-            self.send(GRADIENTS, -chunk.way, ready, chunk)
+            send(builder, self.job, GRADIENTS, -chunk.way, ready, chunk)
 
     def bring_weights(self, kind: KeptActivations, task: Task) -> None:
         """Before a layer whose weights are offloaded: write their copy."""
@@ -436,11 +342,11 @@ class Writer:
             # the rows of its pass.
             ends = task.micro_batch == 0, task.micro_batch == job.micro_batches - 1
             key = task.kind, *ends, chunk, builder.further_token, job.rows, job.pack
-            if key not in self._written:
+            if key not in self.written:
                 builder.begin_layers(first)
                 ready = write(self.kinds[blocks[0]], kinds[0])
-                self._written[key] = builder.end_layers(chunk.layers, step), ready, builder.exchanged_gradients
-            layers, ready, exchanged = self._written[key]
+                self.written[key] = builder.end_layers(chunk.layers, step), ready, builder.exchanged_gradients
+            layers, ready, exchanged = self.written[key]
             builder.exchanged_gradients = list(exchanged)
             start = builder.repeat(layers)
         elif job.step.serves and not alone:
@@ -495,34 +401,3 @@ class Writer:
             start = builder.put_layers(written, layer, count)
             layer += count
         return start, ready
-
-    def send(self, what: str, offset: int, after: list[int], chunk: Chunk) -> None:
-        builder, wrap = self.builder, self.wraps(chunk)
-        builder.part = "pipeline"
-        name, way = f"{what} to the next stage", chunk.way
-        sent = builder.send("pp", offset, self.message_bytes, name, after=after, wrap=wrap, way=way)
-        if self.job.order.waits:
-            builder.compute(f"{what} sent", after=[sent])
-
-    def wraps(self, chunk: Chunk) -> bool:
-        """Whether messages of a chunk wrap around the stages. Those of the opposite direction do so too, which keeps
-        them apart from the others; they never reach an end."""
-        return self.job.plan.vpp > 1 or chunk.way < 0
-
-    def receive(self, what: str, offset: int, chunk: Chunk) -> None:
-        """Make kernels wait for the previous stage's message; tensor-parallel ranks receive a piece each and gather."""
-        builder, job = self.builder, self.job
-        builder.part = "pipeline"
-        name, wrap = f"{what} received", self.wraps(chunk)
-        free = [builder.compute("nothing else to do")] if job.order.waits else []
-        got = builder.receive("pp", offset, self.message_bytes, name, after=free, wrap=wrap, way=chunk.way)
-        if job.plan.tp > 1 and not job.plan.sequence_regions:
-            whole = self.message_bytes * job.plan.tp
-            got = builder.collective("all_gather", "tp", whole, f"gather {what}", after=[got])
-        builder.compute(f"{what} here", after=[got])
-
-    @property
-    def message_bytes(self) -> float:
-        """Bytes of a rank's piece of the residual stream between stages (Megatron's scatter-gather: 1/T each)."""
-        job = self.job
-        return job.tokens * job.model.hidden * job.activation_bytes / job.plan.tp

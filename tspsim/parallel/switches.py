@@ -51,15 +51,15 @@ from .plan_keys import (
     ways_to_shard,
 )
 from .reasons import ANOTHER_QUESTION, CHANGES_NUMBERS, OWN_KERNELS
-from .recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
-from .sought import (
-    Sought,
+from .recomputed import ATTENTION, CHEAP, FULL, KEPT, PartialRecompute
+from .search_rule import (
+    SearchRule,
     divides_tokens,
+    not_serving,
     of_lengths,
+    rule_for_objects,
     serves,
-    serves_nobody,
     shares_tokens,
-    sought_objects,
     spreads_experts,
     trains,
     with_experts,
@@ -80,7 +80,7 @@ Cut = Annotated[str, OneOf(lambda: ("heads", "blocks"))]
 Partition = Annotated[str, OneOf(lambda: ("zigzag", "contiguous"))]
 
 
-class PartlyRecomputed(Partly, Strict):
+class PartlyRecomputed(PartialRecompute, Strict):
     """Recomputation of some layers of every chunk: ``{what: full, layers: 12}``."""
 
     what: Literal["selective", "cheap", "full"] = Field(
@@ -169,18 +169,18 @@ class Switches:
     partition: Annotated[
         Partition,
         Field(description="tokens of a sequence shard: two chunks with equal causal work, or one block"),
-        Sought(why_not="zigzag shares causal attention evenly", of=divides_tokens, used=shares_tokens),
+        SearchRule(why_not="zigzag shares causal attention evenly", of=divides_tokens, used=shares_tokens),
     ] = "zigzag"
     exchange: Annotated[
         str,
         OneOf(names_in("tspsim.context_methods")),
         Field(description="how sequence shards get the keys and values of others"),
-        Sought(of=divides_tokens, used=shared),
+        SearchRule(of=divides_tokens, used=shared),
     ] = "all_gather"
     sequence_regions: Annotated[
         StrictBool,
         Field(description="reduce-scatter and all-gather around the norms"),
-        Sought(of=serves_nobody, used=lambda job: job.plan.tp > 1),
+        SearchRule(of=not_serving, used=lambda job: job.plan.tp > 1),
     ] = False
     overlap: Annotated[
         StrictBool | Literal["fused"] | None,
@@ -188,8 +188,8 @@ class Switches:
             description="run exchanges beside compute; fused: tp's products and sums, and exchanges with experts, in "
             "slices of one kernel; default: the scheme's"
         ),
-        Sought(
-            of=serves_nobody,
+        SearchRule(
+            of=not_serving,
             values=lambda model, work: ["off", "on"],
             left=lambda model, work: {"fused": OWN_KERNELS},
             used=lambda job: job.plan.tp * job.plan.token_shards > 1 or job.plan.overlap == "fused",
@@ -198,22 +198,22 @@ class Switches:
     overlap_chunks: Annotated[
         PositiveCount,
         Field(le=1024, description="pieces that a product and its exchange are cut into to overlap"),
-        Sought(why_not="four, as libraries have", of=serves_nobody, used=in_chunks),
+        SearchRule(why_not="four, as libraries have", of=not_serving, used=in_chunks),
     ] = 4
     recomputation: Annotated[
         Recomputation | None,
         Field(description="what a backward recomputes, in all layers or in some; default: full in training, else none"),
-        Sought(of=trains, values=lambda model, work: (KEPT, ATTENTION, CHEAP, FULL, "the fewest layers in full")),
+        SearchRule(of=trains, values=lambda model, work: (KEPT, ATTENTION, CHEAP, FULL, "the fewest layers in full")),
     ] = None
     activation_store: Annotated[
         Annotated[str, OneOf(ACTIVATION_STORES.names)] | None,
         Field(description="type in which activations are kept for the backward; default: the stack's"),
-        Sought(of=trains, values=lambda model, work: ["in eight bits where products are"]),
+        SearchRule(of=trains, values=lambda model, work: ["in eight bits where products are"]),
     ] = None
     offload_layers: Annotated[
         Layers,
         Field(description="layers of every chunk, spread evenly, whose activations are offloaded to the host's memory"),
-        Sought(of=trains, values=lambda model, work: ["the fewest that fit"]),
+        SearchRule(of=trains, values=lambda model, work: ["the fewest that fit"]),
     ] = 0
     offload_weights: Annotated[
         Layers,
@@ -221,73 +221,73 @@ class Switches:
             description="layers of every chunk, spread evenly, whose weights are in the host's memory and are copied "
             "ahead of use"
         ),
-        Sought(of=serves, values=lambda model, work: ["the fewest that fit, where nothing does without"]),
-        Sought("offload_weights of training", "needs replicas that divide nothing: state it to try", of=trains),
+        SearchRule(of=serves, values=lambda model, work: ["the fewest that fit, where nothing does without"]),
+        SearchRule("offload_weights of training", "needs replicas that divide nothing: state it to try", of=trains),
     ] = 0
     micro_batch: Annotated[
         PositiveCount | None,
         Field(description="sequences of a micro-batch; default: 1 in training, else all"),
-        Sought(of=lambda model, work: not of_lengths(model, work) and not serves(model, work)),
+        SearchRule(of=lambda model, work: not of_lengths(model, work) and not serves(model, work)),
     ] = None
     schedule: Annotated[
         str,
         OneOf(ORDERS.names),
         Field(description="schedule of a pipeline; interleaved with vpp > 1"),
-        Sought(of=trains, values=orders, left=orders_left, used=lambda job: job.plan.pp > 1),
+        SearchRule(of=trains, values=orders, left=orders_left, used=lambda job: job.plan.pp > 1),
     ] = "1f1b"
     stage_layers: Annotated[
         tuple[Annotated[StrictInt, Field(ge=0)], ...],
         Field(
             description="layers of every chunk; the first may be the embedding alone, the last the head; default: even"
         ),
-        Sought(why_not="layers are spread as evenly as can be"),
+        SearchRule(why_not="layers are spread as evenly as can be"),
     ] = ()
     accumulation: Annotated[
         PositiveCount,
         Field(description="turns of gradient accumulation, in each of which a pipeline fills and empties"),
-        Sought(why_not="a pipeline that empties more often is never faster"),
+        SearchRule(why_not="a pipeline that empties more often is never faster"),
     ] = 1
     #: 1 divides the optimizer's state, 2 gradients too, 3 weights too (Rajbhandari et al. 2020).
     zero: Annotated[
         int,
         Field(ge=0, le=3, description="ZeRO stage: what replicas divide; 3 is FSDP"),
-        Sought(of=trains, used=lambda job: job.training and job.copies > 1),
+        SearchRule(of=trains, used=lambda job: job.training and job.copies > 1),
     ] = 0
     shard_group: Annotated[
         Degree | None,
         Field(description="ranks that divide state (hybrid sharding); default: all"),
-        Sought(of=trains, values=lambda model, work: ["groups of whole nodes"]),
+        SearchRule(of=trains, values=lambda model, work: ["groups of whole nodes"]),
     ] = None
     #: ZeRO++'s hpZ; the types below are its qwZ and qgZ.
     secondary_shard: Annotated[
         Degree | None,
         Field(description="with zero: 3, ranks that divide a second copy of the weights for backwards"),
-        Sought(why_not="of one framework's ZeRO (DeepSpeed)", of=trains),
+        SearchRule(why_not="of one framework's ZeRO (DeepSpeed)", of=trains),
     ] = None
     weight_wire: Annotated[
         Wire | None,
         Field(description="with zero: 3, type in which forwards gather weights; default: their own"),
-        Sought(why_not=CHANGES_NUMBERS, of=trains),
+        SearchRule(why_not=CHANGES_NUMBERS, of=trains),
     ] = None
     gradient_wire: Annotated[
         Wire | None,
         Field(description="with zero: 3 and secondary_shard, type in which gradients are summed; default: their own"),
-        Sought(why_not=CHANGES_NUMBERS, of=trains),
+        SearchRule(why_not=CHANGES_NUMBERS, of=trains),
     ] = None
     checkpoint: Annotated[
         Annotated[str, OneOf(names_in("tspsim.checkpoints"))] | None,
         Field(description="how checkpoints of training are written; default: none"),
-        Sought(why_not=ANOTHER_QUESTION, of=trains),
+        SearchRule(why_not=ANOTHER_QUESTION, of=trains),
     ] = None
     checkpoint_rate: Annotated[
         BytesPerSecond | None,
         Field(description="with checkpoint, bytes/s of the file system for all ranks; default: no limit"),
-        Sought(why_not=ANOTHER_QUESTION, of=trains),
+        SearchRule(why_not=ANOTHER_QUESTION, of=trains),
     ] = None
     checkpoint_every: Annotated[
         PositiveCount,
         Field(description="with checkpoint, steps per checkpoint"),
-        Sought(why_not=ANOTHER_QUESTION, of=trains),
+        SearchRule(why_not=ANOTHER_QUESTION, of=trains),
     ] = 1
     expert_dispatch: Annotated[
         str,
@@ -296,18 +296,18 @@ class Switches:
             description="how tokens reach experts: a copy to each rank of a token's experts, by a library or at the "
             "links' rate, or a copy to each expert"
         ),
-        sought_objects(dispatches, of=with_experts, ways=ways_to_dispatch, kernels=True, used=spreads_experts),
+        rule_for_objects(dispatches, of=with_experts, ways=ways_to_dispatch, kernels=True, used=spreads_experts),
     ] = "ranks"
     expert_overlap: Annotated[
         str,
         OneOf(OVERLAPS.names),
         Field(description="what hides dispatch and combine: shared experts, or another micro-batch's passes"),
-        Sought(while_serving=False, of=with_experts, values=overlaps, ways=ways_to_hide, used=hides),
+        SearchRule(while_serving=False, of=with_experts, values=overlaps, ways=ways_to_hide, used=hides),
     ] = "none"
     expert_pieces: Annotated[
         PositiveCount,
         Field(le=64, description="pieces of dispatch, experts and combine that overlap"),
-        Sought(
+        SearchRule(
             while_serving=False,
             of=with_experts,
             values=lambda model, work: [str(pieces) for pieces in (1, *PIECES)],
@@ -321,7 +321,7 @@ class Switches:
             description="0: all experts are gathered; n: ranks that multiply an expert's columns, with which ep may be "
             "a multiple of the experts; default: whole experts"
         ),
-        Sought(
+        SearchRule(
             of=lambda model, work: with_experts(model, work) and not work.step.serves, ways=ways_to_shard, kernels=True
         ),
     ] = None
@@ -329,7 +329,7 @@ class Switches:
         Balance,
         BalanceType(),
         Field(description="policy that evens out loads of experts: a name, or a name and options"),
-        sought_objects(
+        rule_for_objects(
             policies,
             while_serving=False,
             of=uneven,
@@ -341,7 +341,7 @@ class Switches:
 
 
 #: Search rule of keys of the folded scheme.
-FOLDED = Sought(of=divides_tokens, values=lambda model, work: ["some"], used=folds)
+FOLDED = SearchRule(of=divides_tokens, values=lambda model, work: ["some"], used=folds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -367,23 +367,23 @@ class OpenSwitches:
     context_transport: Annotated[
         ContextTransport,
         Field(description="exchange: ring over one link of a GPU, or in parts over all of them"),
-        Sought(of=divides_tokens, used=lambda job: shared(job) and job.plan.exchange == "ring"),
+        SearchRule(of=divides_tokens, used=lambda job: shared(job) and job.plan.exchange == "ring"),
     ] = "ring"
     overlap_by: Annotated[
         Cut,
         Field(description="how overlapped gathers of K and V are cut: by heads, or by blocks of tokens"),
-        Sought(of=divides_tokens, used=gathers_in_pieces),
+        SearchRule(of=divides_tokens, used=gathers_in_pieces),
     ] = "heads"
 
 
-def declared() -> list[Sought]:
+def declared() -> list[SearchRule]:
     """The search rules of these keys, from their annotations."""
     keys = Switches.__annotations__ | OpenSwitches.__annotations__
     return [
         replace(rule, name=rule.name or name)
         for name, annotated in keys.items()
         for rule in annotated.__metadata__
-        if isinstance(rule, Sought)
+        if isinstance(rule, SearchRule)
     ]
 
 

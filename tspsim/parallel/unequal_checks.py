@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .feature import FEATURES, Feature
 from .job import Job
-from .lengths import DEALS, OF_LENGTHS, OFFLOAD_FROM, WORK, sequence_groups, told
+from .lengths import DEALS, OF_LENGTHS, OFFLOAD_FROM, WORK, assignment_notes, sequence_groups
 from .pipeline import Refusal
 from .scheme import SCHEMES
 
@@ -36,7 +36,7 @@ def check(job: Job) -> Refusal:
         return "overlap", "of tp's sums is not built beside workload.lengths; leave it out"
     if plan.options.get("dynamic_sp") and plan.dp & (plan.dp - 1):
         return "sp", f"auto shares a sequence by 2, 4, 8, ... of dp = {plan.dp}, no power of two"
-    if plan.zero >= 2 and len({len(packs) for packs in job.dealt.packs}) > 1:
+    if plan.zero >= 2 and len({len(packs) for packs in job.assignment.packs}) > 1:
         problem = f"{plan.zero} exchanges weights or gradients every micro-batch"
         return "zero", f"{problem}, of which replicas have unequal numbers; use 0 or 1"
     return None
@@ -45,7 +45,7 @@ def check(job: Job) -> Refusal:
 def notes(job: Job) -> Iterator[str]:
     """Notes on the assignment of sequences."""
     if job.unequal:
-        yield from told(job.dealt, job.work.unequal, job.plan.token_shards)
+        yield from assignment_notes(job.assignment, job.work.unequal, job.plan.token_shards)
 
 
 FEATURES.register(

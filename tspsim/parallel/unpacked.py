@@ -23,7 +23,7 @@ def unpacked_bytes(job: Job, layer: LayerShard, share: float = 1.0) -> float:
         return 0.0
     tokens = sum(context * sequences for _, context, sequences in prefilled(job.rows))
     at_once = min(ceil(share * tokens), job.work.stack.engine.context_workspace or tokens)
-    return at_once * layer.attention_kind.unpacked_width(layer) * job.activation_bytes
+    return at_once * layer.attention_kind.kv_up_proj_width(layer) * job.activation_bytes
 
 
 def unpacked(job: Job, layer: LayerShard, share: float = 1.0) -> Iterator[Buffer]:

@@ -38,7 +38,7 @@ def reduces_once(job: Job) -> bool:
     return job.work.stack.reduces_once or keeps_whole(job)
 
 
-def adds_up(job: Job) -> bool:
+def accumulates_gradients(job: Job) -> bool:
     """Whether a micro-batch's gradients are added to kept ones: always if the framework sums into buffers of its own;
     if it keeps them until the last micro-batch, only with several micro-batches (PyTorch's FSDP2, ``_fsdp_param.py``:
     ``accumulate_unsharded_grad_if_needed``)."""

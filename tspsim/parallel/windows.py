@@ -21,15 +21,17 @@ def sliced(chunk: Chunk, part: int, parts: int) -> Chunk:
     return first + tokens * part // parts, slice_length(tokens, part, parts)
 
 
-def corner(queries: Chunk, keys: Chunk, window: int, share: int = 1) -> Segments:
+def windowed_segments(queries: Chunk, keys: Chunk, window: int, share: int = 1) -> Segments:
     """Non-causal segments of queries over one ``share``-th of some keys, limited by a window (0: none).
 
     A query at x attends min(last, x) − max(first, x − window) keys: that grows, stays and shrinks between the borders.
 
     Examples
     --------
-    >>> corner((256, 256), (256, 256), 128), corner((256, 256), (0, 256), 128), corner((512, 256), (0, 256), 128)
-    (((128, 64), (128, 128)), ((128, 64),), ())
+    >>> windowed_segments((256, 256), (256, 256), 128), windowed_segments((256, 256), (0, 256), 128)
+    (((128, 64), (128, 128)), ((128, 64),))
+    >>> windowed_segments((512, 256), (0, 256), 128)
+    ()
     """
     (start, tokens), (first, count) = queries, keys
     end, last = start + tokens, first + count
@@ -86,8 +88,8 @@ def block_in_window(
             blocks = [sliced(keys, part, parts) for keys in chunks(partition, sequence, shards, owner)]
             for first, count in blocks:
                 for some, seen in within(queries, (cached + first, count), borders):
-                    segments += corner(some, seen, window)
+                    segments += windowed_segments(some, seen, window)
             if cached:
                 for some, seen in within(queries, (0, cached), borders):
-                    segments += corner(some, seen, window, shards * parts)
+                    segments += windowed_segments(some, seen, window, shards * parts)
     return segments * sequences

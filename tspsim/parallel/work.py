@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from ..base.errors import did_you_mean, shorten
 from ..base.memo import once
 from ..base.quick import stated_fields
+from ..base.strict import refuse, section
 from ..model import Architecture
 from ..model.parts import BF16, Formats
 from ..steps import FORWARD_STEP, STEPS, Batch, Load, Row, ServingStep, Step
@@ -22,22 +24,47 @@ from .stack import IDEAL, Stack
 Bytes = Annotated[float, Field(ge=0, le=1000)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """Training bytes per parameter: kept ``weights`` and ``gradients``, ``state`` of the optimizer, ``temporaries`` of
-    an unfused step, and ``buffers`` that replicas never divide."""
+    """Training bytes per parameter: a name from :data:`OPTIMIZERS`, or the parts.
 
-    name: str
+    ``weights`` and ``gradients`` are kept; ``state`` holds the fp32 master weights and both moments of Adam;
+    ``temporaries`` what an unfused step allocates; ``buffers`` what replicas never divide, such as the buckets of DDP.
+    """
+
+    __pydantic_config__ = section("Training bytes per parameter: a name, or the parts.")
+
+    name: Annotated[str, Field(min_length=1, max_length=200, description="how answers call it")] = "stated"
     weights: Annotated[Bytes, Field(description="bytes per parameter of the weights that layers multiply with")]
     gradients: Annotated[Bytes, Field(description="bytes per parameter of gradients")]
     state: Annotated[Bytes, Field(description="bytes per parameter of master weights and moments")]
     temporaries: Annotated[Bytes, Field(description="bytes per parameter that an unfused step allocates")] = 0.0
     buffers: Annotated[Bytes, Field(description="bytes per parameter that replicas never divide")] = 0.0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value not in OPTIMIZERS:
+            raise refuse(f"unknown optimizer '{shorten(value)}'{did_you_mean(value, OPTIMIZERS)}")
+        return asdict(OPTIMIZERS[value])
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string", "enum": sorted(OPTIMIZERS)}, handler(schema)]}
+
     @property
     def bytes_per_parameter(self) -> float:
         """Sum of weights, gradients, state, temporaries and buffers."""
         return self.weights + self.gradients + self.state + self.temporaries + self.buffers
+
+
+#: Mixed-precision Adam keeps bf16 weights and gradients, fp32 master weights and two fp32 moments
+#: (Rajbhandari et al. 2020, ZeRO, §3.1: 2 + 2 + 12). An unfused step also holds an fp32 copy of the gradients
+#: and the fp32 update.
+ADAMW = Optimizer(name="adamw", weights=2.0, gradients=2.0, state=12.0)
+OPTIMIZERS = {optimizer.name: optimizer for optimizer in (ADAMW, replace(ADAMW, name="adamw-unfused", temporaries=8.0))}
 
 
 #: The load of a step that does not serve.

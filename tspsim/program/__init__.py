@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from .instructions import (
     COLLECTIVE_KINDS,
+    MULTIPROCESSORS,
     RING_SHIFT,
     Collective,
     Compute,
     Copy,
+    ExpertExchange,
     Instruction,
     Issued,
     Launch,
@@ -20,15 +22,16 @@ from .instructions import (
     Program,
     Repeat,
     SendReceive,
-    Tokens,
 )
 
 __all__ = [
     "COLLECTIVE_KINDS",
+    "MULTIPROCESSORS",
     "RING_SHIFT",
     "Collective",
     "Compute",
     "Copy",
+    "ExpertExchange",
     "Instruction",
     "Issued",
     "Launch",
@@ -36,5 +39,4 @@ __all__ = [
     "Program",
     "Repeat",
     "SendReceive",
-    "Tokens",
 ]

@@ -148,7 +148,7 @@ def iteration_of(program: Program, cut: RepetitionCut) -> tuple[int, list[str]]:
     return first, [issued.instruction.stream for issued in iteration.unrolled()]
 
 
-def parted_behind_layers(program: Program) -> tuple[Program, Program | None]:
+def split_after_layers(program: Program) -> tuple[Program, Program | None]:
     """Split a program at the first collective after all layers that waits for everything before it.
 
     The second part is None if there is no such collective. Ranks that are alike up to it may differ in it: in a tree

@@ -89,8 +89,10 @@ def waits_for_all(issued: Sequence[tuple[str, Sequence[int]]], place: int) -> bo
     return len(ended) == place
 
 
-# --- what a rank is told to do --------------------------------------------------------------------------------
+# --- instructions ---------------------------------------------------------------------------------------------
 
+#: Multiprocessors that an expert-parallel library takes unless told (those of DeepEP).
+MULTIPROCESSORS = 24
 #: Kinds of collectives that nccl-tests measures.
 COLLECTIVE_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all")
 #: One hop of data around a ring of ranks: every rank sends as many bytes as it receives (``ppermute`` by one place in
@@ -117,30 +119,31 @@ class Compute:
         return Compute(self.operators, self.name, self.part, layer, after, self.stream, self.sized_by)
 
 
-class Tokens(NamedTuple):
-    """Tokens of an expert-parallel all-to-all (dispatch or combine).
+class ExpertExchange(NamedTuple):
+    """What the ranks of an expert-parallel group send each other (dispatch or combine).
 
     Attributes
     ----------
     tokens
         Tokens of each rank.
     token_bytes
-        Bytes of one token on the wire.
+        Bytes of one token on the wire, with its scales.
     experts, topk
         Routed experts of a layer, and those that a token visits.
     groups, kept_groups
-        Groups of experts, and the groups that a token's experts lie in (group-limited routing).
+        Groups of neighbouring experts, and the groups that a token's experts lie in (group-limited routing; DeepSeek-V3
+        §2.1.2).
     multiprocessors
-        SMs that the communication kernels occupy; DeepEP's default is 24.
+        SMs that the communication kernels occupy.
     """
 
     tokens: float
     token_bytes: float
-    experts: int
-    topk: int
+    experts: int = 256
+    topk: int = 8
     groups: int = 1
     kept_groups: int = 1
-    multiprocessors: int = 24
+    multiprocessors: int = MULTIPROCESSORS
 
 
 @quick
@@ -164,7 +167,7 @@ class Collective:
     after: tuple[int, ...] = ()
     stream: str = "communication"
     #: Of an expert-parallel all-to-all: what its library needs beside the bytes.
-    tokens: Tokens | None = None
+    tokens: ExpertExchange | None = None
     #: This collective is one of ``slices`` equal slices of a transfer with one start and one end: it takes 1/slices of
     #: the time of ``slices`` times its bytes.
     slices: int = 1

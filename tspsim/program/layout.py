@@ -30,14 +30,14 @@ Timed = Operator | Collective | SendReceive
 MOVES = (Collective, SendReceive)
 
 
-class Thing(NamedTuple):
+class StageCall(NamedTuple):
     """A kernel, a collective or a message to the next stage, with the pipeline stage that runs it."""
 
     what: Timed
     stage: int = 0
 
     @property
-    def does(self) -> Hashable:
+    def key(self) -> Hashable:
         """A key that is equal for calls that take the same time."""
         what = self.what
         if isinstance(what, Collective):
@@ -212,9 +212,9 @@ class InstructionLayout:
         whole_s = np.concatenate(follows), np.array(issued), tuple(starts)
         return cls(where, *whole_s, chained(stages), firsts, behinds, tuple(until))
 
-    def different(self, every: Sequence[Timed]) -> list[Thing]:
+    def different(self, every: Sequence[Timed]) -> list[StageCall]:
         """The distinct kernels and transfers among those of the shorter programs."""
-        return [Thing(every[index], stage) for index, stage in self.where]
+        return [StageCall(every[index], stage) for index, stage in self.where]
 
     def makespan_s(self, taken_s: Sequence[float]) -> float:
         """Seconds of all stages, one after the other; ``taken_s``: seconds of each distinct kernel or transfer."""
@@ -277,6 +277,6 @@ def _first_of_each(
         for key, body, _ in _layers_of(stage, program):
             named = [(instruction.name, what) for instruction in body for what in timed(instruction)]
             for position, (name, what) in enumerate(named):
-                firsts.setdefault((key, position), ((index, stage), (name, Thing(what, stage).does)))
+                firsts.setdefault((key, position), ((index, stage), (name, StageCall(what, stage).key)))
                 index += 1
     return firsts

@@ -13,7 +13,7 @@ from tspsim.step.result import Result
 
 from ..base.memo import remembered
 from .sections import SECTIONS
-from .view import RankedView
+from .view import View
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -28,7 +28,7 @@ _POLICY = "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; 
 
 def render(result: Result, plotly_js: str = "inline") -> str:
     """The whole page of a step (see :func:`tspsim.report.render`)."""
-    view = RankedView(result)
+    view = View(result, ranked=True)
     figures: dict[str, Any] = {}
     payload: dict[str, Any] = {}
     sections: list[tuple[str, str, str, Mapping[str, Any]]] = []

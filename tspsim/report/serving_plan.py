@@ -112,7 +112,7 @@ def headline(planned: ServingPlanned) -> str:
 
 def drawn_front(planned: ServingPlanned) -> dict[str, Any]:
     """Rate per GPU over the rate of a user, or over the wait for the first token."""
-    decodes = any("tokens_per_s_per_user" in plan.result.inference for plan in planned.known)
+    decodes = any("tokens_per_s_per_user" in plan.result.inference for plan in planned.contenders)
     key = "tokens_per_s_per_user" if decodes else "time_to_first_token_s"
     title = "tokens/s per user" if decodes else "time to the first token, s"
 
@@ -122,7 +122,7 @@ def drawn_front(planned: ServingPlanned) -> dict[str, Any]:
         texts = [f"<b>{label(plan.name, 60)}</b><br>{rate}" for plan, rate in zip(chosen, said, strict=True)]
         return marks(name, colour, [plan.result.inference[key] for plan in chosen], rates, texts)
 
-    others = [plan for plan in planned.known if plan not in planned.best]
+    others = [plan for plan in planned.contenders if plan not in planned.best]
     traces = [trace("best", ACCENT, planned.best), *([trace("simulated", "#8a94a6", others)] if others else [])]
     joined = sorted((float(e.result.inference[key]), e.result.tokens_per_s_per_gpu) for e in planned.front)
     return front_figure(

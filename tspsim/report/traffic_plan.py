@@ -163,8 +163,8 @@ def machines(planned: TrafficPlanned) -> list[str]:
 def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:
     """The rate of a GPU over the rate of a user, one colour per offer."""
     traces = []
-    for number, offer in enumerate(dict.fromkeys(tried.offer for tried in planned.known)):
-        mine = [tried for tried in planned.known if tried.offer == offer and _user(tried)]
+    for number, offer in enumerate(dict.fromkeys(tried.offer for tried in planned.contenders)):
+        mine = [tried for tried in planned.contenders if tried.offer == offer and _user(tried)]
         texts = [
             f"<b>{label(tried.name, 60)}</b><br>{load_in_words(tried)}<br>"
             f"{compact(_rate_per_gpu(tried))} tokens/s per GPU"
@@ -172,7 +172,7 @@ def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:
         ]
         rates = [_rate_per_gpu(tried) for tried in mine]
         traces.append(marks(label(offer, 40), COLOURS[number % len(COLOURS)], [_user(e) for e in mine], rates, texts))
-    joined = sorted((_user(tried), _rate_per_gpu(tried)) for tried in planned.known if _user(tried))
+    joined = sorted((_user(tried), _rate_per_gpu(tried)) for tried in planned.contenders if _user(tried))
     upper = [mark for mark in joined if not any(o[0] >= mark[0] and o[1] > mark[1] for o in joined)]
     axis = value_axis("tokens/s per user", rangemode="normal")
     return front_figure([*traces, front_line("front", upper, "vh")], axis, "output tokens/s per GPU")

@@ -36,12 +36,12 @@ class LayerShape:
 
 
 class View:
-    """A result as the report reads it."""
+    """A result as the report reads it; ``ranked``: the fastest plan first, refused plans last."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: Result, *, ranked: bool = False) -> None:
         self.result = result
-        self.plans = result.plans
-        self.ran = tuple(plan for plan in result.plans if plan.ran)
+        self.plans = tuple(sorted(result.plans, key=lambda plan: -plan.tokens_per_s)) if ranked else result.plans
+        self.ran = tuple(plan for plan in self.plans if plan.ran)
         self.refused = tuple(plan for plan in result.plans if not plan.ran)
 
     @once
@@ -129,15 +129,6 @@ class View:
     def device_title(self) -> str:
         """The device's name as its vendor writes it."""
         return str(self.device.get("name", "GPU")).upper()
-
-
-class RankedView(View):
-    """A result as the page reads it: the fastest plan first, refused plans last."""
-
-    def __init__(self, result: Result) -> None:
-        super().__init__(result)
-        self.plans = tuple(sorted(self.plans, key=lambda plan: -plan.tokens_per_s))
-        self.ran = tuple(plan for plan in self.plans if plan.ran)
 
 
 def dollars_per_million_tokens(plan: PlanResult) -> dict[str, float]:

@@ -19,15 +19,13 @@ from .cluster import MOST_NODES, ClusterInline, Faults
 from .loading import load, load_text
 from .plan import PlanSpec, RankPlacement
 from .question import Offer, Prices, Scenario
-from .workload import OPTIMIZERS, OptimizerSpec, Workload
+from .workload import Workload
 
 __all__ = [
     "MOST_NODES",
-    "OPTIMIZERS",
     "ClusterInline",
     "Faults",
     "Offer",
-    "OptimizerSpec",
     "PlanSpec",
     "Prices",
     "RankPlacement",

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated, Any
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import core_schema
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from ..base.errors import describe
 from .section import refuse
@@ -17,23 +15,6 @@ from .section import refuse
 PLAIN = ({"type": "boolean"}, {"type": "integer"}, {"type": "number"}, {"type": "string"})
 LONGEST_NAME = 200
 ALLOWED = "a number, a word, true or false"
-
-
-@dataclass(frozen=True)
-class OptionsByName:
-    """Annotates a mapping of option names to a number, a word, true, false, or a mapping of those (such as
-    ``attention_dp_config`` of TensorRT-LLM). The scheduler knows the names."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        names = core_schema.str_schema(min_length=1, max_length=LONGEST_NAME, strict=True)
-        return core_schema.dict_schema(names, core_schema.no_info_plain_validator_function(_value))
-
-    def __get_pydantic_json_schema__(
-        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        names = {"maxLength": LONGEST_NAME, "minLength": 1}
-        nested = {"type": "object", "additionalProperties": {"anyOf": [*PLAIN]}, "propertyNames": names}
-        return {"type": "object", "additionalProperties": {"anyOf": [*PLAIN, nested]}, "propertyNames": names}
 
 
 def _value(value: object) -> Any:
@@ -51,5 +32,15 @@ def _plain(value: object) -> bool:
     return isinstance(value, bool | int | str) or (isinstance(value, float) and isfinite(value))
 
 
-#: Options of a serving engine by their own names, such as ``max_num_seqs``.
-EngineOptions = Annotated[dict[str, Any], OptionsByName()]
+_NAMES = {"maxLength": LONGEST_NAME, "minLength": 1}
+_NESTED = {"type": "object", "additionalProperties": {"anyOf": [*PLAIN]}, "propertyNames": _NAMES}
+_SCHEMA = {"type": "object", "additionalProperties": {"anyOf": [*PLAIN, _NESTED]}, "propertyNames": _NAMES}
+#: Options of a serving engine by their own names, such as ``max_num_seqs``: numbers, words, true, false, or mappings of
+#: those (as ``attention_dp_config`` of TensorRT-LLM); which names there are is the scheduler's business.
+EngineOptions = Annotated[
+    dict[
+        Annotated[str, Field(strict=True, min_length=1, max_length=LONGEST_NAME)],
+        Annotated[Any, PlainValidator(_value)],
+    ],
+    WithJsonSchema(_SCHEMA),
+]

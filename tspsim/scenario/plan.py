@@ -16,7 +16,7 @@ from pydantic import (
 
 from ..base.errors import InputError, shorten
 from ..parallel.reasons import OF_THE_MACHINE
-from ..parallel.sought import SOUGHT, Sought
+from ..parallel.search_rule import SEARCH_RULES, SearchRule
 from ..parallel.switches import declared
 from .engine_options import EngineOptions
 from .loop import Rollout
@@ -51,9 +51,9 @@ class SearchConstraints(Section):
         return {} if value is True else value
 
 
-def apart(of_requests: str = "") -> Sought:
+def apart(of_requests: str = "") -> SearchRule:
     """Search rule of a key of serving or of loops: their own planners search it, the planner of steps does not."""
-    return Sought(why_not="of no single step", of=lambda model, work: False, of_requests=of_requests)
+    return SearchRule(why_not="of no single step", of=lambda model, work: False, of_requests=of_requests)
 
 
 class PlanSpec(Spread):
@@ -62,7 +62,7 @@ class PlanSpec(Spread):
     model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: PlanSpec.complete(schema))
 
     name: str = Field(description="1 to 60 printable characters, unique in the scenario")
-    routing: Annotated[RoutingChoice | None, Sought(why_not=OF_THE_MACHINE)] = Field(
+    routing: Annotated[RoutingChoice | None, SearchRule(why_not=OF_THE_MACHINE)] = Field(
         None, description="how its flows choose among equal paths of the fabric; default: `cluster.routing`"
     )
     router: Annotated[Name, apart("every registered router")] = Field(
@@ -156,8 +156,8 @@ def declare() -> None:
     own = {rule.name for rule in declared()}
     for name, field in PlanSpec.model_fields.items():
         for rule in field.metadata:
-            if isinstance(rule, Sought) and (rule.name or name) not in own:
-                SOUGHT.register(replace(rule, name=rule.name or name))
+            if isinstance(rule, SearchRule) and (rule.name or name) not in own:
+                SEARCH_RULES.register(replace(rule, name=rule.name or name))
 
 
 declare()

@@ -29,8 +29,8 @@ from ..parallel import CONTEXT_METHODS, SCHEMES, Option, mesh_axes, scheme_axes
 from ..parallel.feature import plan_options
 from ..parallel.plan import scheme_name
 from ..parallel.plan_keys import folds
-from ..parallel.recomputed import KEPT, Partly
-from ..parallel.sought import Sought, serves_nobody
+from ..parallel.recomputed import KEPT, PartialRecompute
+from ..parallel.search_rule import SearchRule, not_serving
 from ..parallel.switches import OpenSwitches, PartlyRecomputed, Switches
 from .section import MOST_RANKS, Degree, Section, refuse
 
@@ -81,7 +81,7 @@ class Degrees(Section):
         1, description="sequence (context) parallelism; auto: each of unequal sequences on as many of dp as it needs"
     )
     pp: Degree = Field(1, description="pipeline stages")
-    vpp: Annotated[Degree, Sought(of=serves_nobody)] = Field(1, description="virtual stages per pipeline rank")
+    vpp: Annotated[Degree, SearchRule(of=not_serving)] = Field(1, description="virtual stages per pipeline rank")
     ep: Degree = Field(1, description="ranks that experts are spread over, taken from tp, tsp, sp and dp in this order")
     dp: Degree | None = Field(None, description="replicas; default: as many as the remaining GPUs hold")
 
@@ -91,7 +91,7 @@ class StatedSwitches(Switches, Degrees):
 
     tsp_schedule: Annotated[
         Literal["auto", "published"],
-        Sought(why_not="published is for comparison", of=serves_nobody, used=folds),
+        SearchRule(why_not="published is for comparison", of=not_serving, used=folds),
     ] = Field(
         "auto", description="values of the keys below that are not stated: the fastest here, or those of the TSP paper"
     )
@@ -125,11 +125,11 @@ class Spread(StatedSchedule):
     )
 
     algorithms: Annotated[
-        dict[CollectiveKind, CollectiveAlgorithm], Sought(why_not="the node's library chooses them")
+        dict[CollectiveKind, CollectiveAlgorithm], SearchRule(why_not="the node's library chooses them")
     ] = Field({}, description="kind of collective: its algorithm")
     placement: Annotated[
         RankPlacement | None,
-        Sought(of=serves_nobody, left=lambda model, work: {"order": "searched apart, for one plan: --place"}),
+        SearchRule(of=not_serving, left=lambda model, work: {"order": "searched apart, for one plan: --place"}),
     ] = Field(None, description="axes along the node, and along rails across nodes")
 
     @model_validator(mode="before")
@@ -174,6 +174,11 @@ class Spread(StatedSchedule):
         return self
 
     @classmethod
+    def further_keys(cls) -> Iterator[str]:
+        """Names of what :meth:`further` gives, for messages that offer the nearest."""
+        return (option.name for option in cls.further())
+
+    @classmethod
     def further(cls) -> Iterator[Option]:
         """Keys of registered objects that are no fields: axes and options."""
         for axis in scheme_axes():
@@ -202,11 +207,11 @@ class Spread(StatedSchedule):
         return int(getattr(self, axis, None) or 1)
 
     @property
-    def remade(self) -> tuple[str, Partly | None]:
+    def remade(self) -> tuple[str, PartialRecompute | None]:
         """What is recomputed, and in which layers if not in all."""
         stated = self.recomputation
         if isinstance(stated, PartlyRecomputed):
-            return stated.what, as_stated(stated, Partly)
+            return stated.what, as_stated(stated, PartialRecompute)
         return stated or KEPT, None
 
     def _spread(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The workload of a scenario: the model, the pass, and what is kept and trained of it."""
+"""The workload of a scenario: the model, the pass, numeric types, and what is trained."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from pydantic import (
     Field,
     StrictBool,
     ValidationError,
-    field_validator,
     model_validator,
 )
 from pydantic_core import InitErrorDetails
 
 from ..base.errors import InputError, did_you_mean, shorten
-from ..base.strict import OneOf, as_stated
+from ..base.strict import OneOf
 from ..base.units import Bytes, Count, PositiveCount
 from ..model import load_model
 from ..model.attention import cache_names
@@ -27,6 +26,8 @@ from ..operators import DTYPES
 from ..operators.dtypes import products
 from ..parallel import Adapters, ExpertRouting, Optimizer, Unequal
 from ..parallel.draft import DRAFTS
+from ..parallel.routing import BALANCED
+from ..parallel.work import ADAMW
 from ..steps import STEPS, Load, Speculation, Streams
 from ..steps.load import ONE_STREAM
 from ..traffic import LENGTHS, Lengths, OneKind
@@ -36,78 +37,6 @@ from .engine_options import EngineOptions
 from .section import Name, Section, refuse
 
 Precision = Annotated[str, OneOf(products)]
-
-
-class OptimizerSpec(Optimizer, Section):
-    """Bytes a parameter while training: a name from :data:`OPTIMIZERS`, or the parts.
-
-    ``state`` holds the fp32 master weights and both moments of Adam; ``temporaries`` what an unfused step
-    makes; ``buffers`` what replicas never divide, such as the buckets of DDP.
-    """
-
-    name: Name = Field("stated", description="how answers call it")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_name(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value not in OPTIMIZERS:
-            raise refuse(f"unknown optimizer '{shorten(value)}'{did_you_mean(value, OPTIMIZERS)}")
-        return {"name": value, **OPTIMIZERS[value]}
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
-        return {"anyOf": [{"type": "string", "enum": sorted(OPTIMIZERS)}, handler(schema)]}
-
-
-#: Mixed-precision Adam keeps bf16 weights and gradients, fp32 master weights and two fp32 moments
-#: (Rajbhandari et al. 2020, ZeRO, §3.1: 2 + 2 + 12). An unfused step also holds an fp32 copy of the gradients
-#: and the fp32 update.
-OPTIMIZERS: dict[str, dict[str, float]] = {
-    "adamw": {"weights": 2.0, "gradients": 2.0, "state": 12.0, "temporaries": 0.0},
-    "adamw-unfused": {"weights": 2.0, "gradients": 2.0, "state": 12.0, "temporaries": 8.0},
-}
-
-
-#: Loads whose shares a skew makes.
-SKEWED = ("zipf", "dirichlet")
-
-
-class ExpertRoutingSpec(ExpertRouting, Section):
-    """How evenly tokens fall on experts; all wait for the busiest rank (:mod:`tspsim.parallel.routing`)."""
-
-    @model_validator(mode="after")
-    def _square(self) -> ExpertRoutingSpec:
-        rows = self.transitions
-        if any(len(row) != len(rows) or not sum(row) for row in rows):
-            raise refuse("transitions: needs as many numbers in every row as there are rows, not all of a row zero")
-        if rows and self.affinity:
-            raise refuse("transitions and affinity both say which expert follows which; leave one out")
-        return self
-
-    @model_validator(mode="after")
-    def _complete(self) -> ExpertRoutingSpec:
-        if (self.load == "measured") != bool(sum(self.shares)):
-            raise refuse("load: measured needs shares, one number an expert, not all zero; other loads take none")
-        if self.skew and self.load not in SKEWED:
-            raise refuse(f"skew: {self.skew:g} is of load: {' and '.join(SKEWED)}; load: {self.load} takes none")
-        stated = (self.hot_experts is not None, self.hot_share is not None)
-        if stated != (self.load == "hot",) * 2:
-            raise refuse("load: hot needs hot_experts and hot_share; other loads take neither")
-        return self
-
-
-class AdaptersSpec(Adapters, Section):
-    """Low-rank adapters beside frozen weights (LoRA)."""
-
-    @field_validator("targets")
-    @classmethod
-    def _once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        twice = next((target for target in value if value.count(target) > 1), None)
-        if twice is not None:
-            raise refuse(f"'{twice}' is named twice; name each product once")
-        return value
 
 
 def _type(value: Any) -> Any:
@@ -122,58 +51,58 @@ CacheType = Annotated[str, OneOf(cache_names)]
 
 
 class PrecisionSpec(Section):
-    """Types of a served model. What is not stated is as its checkpoint keeps it."""
+    """Numeric types of a served model; what is not stated is as in its checkpoint."""
 
     weights: WeightType | ByClass | None = Field(
-        None, description="of all weights but the tables, one of fewer than eight bits of experts alone where there "
-        "are any; or by class of weights"
+        None, description="all weights but the embedding tables; types below eight bits apply to experts alone if "
+        "there are any; or by class of weights"
     )  # fmt: skip
     activations: WeightType | ByClass | None = Field(
-        None, description="what products take; default: the weights' type where the device multiplies it, else bf16"
+        None, description="operands of products; default: the weights' type if the device multiplies it, else bf16"
     )
-    kv: CacheType | None = Field(None, description="what the cache keeps; default: what the checkpoint says, else bf16")
+    kv: CacheType | None = Field(None, description="type of the KV cache; default: the checkpoint's, else bf16")
 
 
-#: Of drafts that are accepted, where nobody says or measured it.
+#: Acceptance rate of drafts if none is stated or measured.
 RATE = 0.7
-#: Sequences of unequal length in a step: each is drawn, packed and dealt out.
+#: Most sequences of unequal length in a step, each of which is drawn, packed and assigned.
 MOST_LENGTHS = 1_000_000
 
 
 class SpeculationSpec(Section):
-    """Drafts that every step verifies."""
+    """Speculative decoding: drafts that every step verifies."""
 
-    tokens: Annotated[Count, Field(le=15)] = Field(description="drafted tokens a sequence")
+    tokens: Annotated[Count, Field(le=15)] = Field(description="drafted tokens per sequence")
     accepted: Annotated[float, Field(ge=1, le=16)] | None = Field(
-        None, description="tokens a sequence advances a step, mean; default: with the rate below"
+        None, description="mean tokens that a sequence advances per step; default: from the rate below"
     )
     rate: Annotated[float, Field(ge=0, le=1)] = Field(
         RATE,
-        description="share of drafts accepted at every position, where `accepted` is not stated; with traffic what was "
-        "measured of the model, where it was",
+        description="share of drafts accepted at every position if `accepted` is not stated; with traffic, default: "
+        "the model's measured rates, if there are any",
     )
     positions: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(max_length=15)] | None = Field(
-        None, description="instead: share of drafts accepted at each position where all before it were"
+        None, description="instead: share of drafts accepted at each position if all before it were"
     )
     prompts: acceptance.Prompts = Field(
         acceptance.USUAL,
-        description="traffic, where acceptance is what was measured: of coding prompts, of random tokens behind the "
-        "model's chat template, or of random tokens alone; of those that nobody measured, coding's",
+        description="traffic: kind of prompt whose measured acceptance is taken: coding, random tokens behind the "
+        "model's chat template, or random tokens alone; coding's if the kind was not measured",
     )
     mode: Literal["expected", "sampled"] = Field(
-        "expected", description="traffic: a sequence advances by the mean every step, or by drawn numbers"
+        "expected", description="traffic: a sequence advances by the mean every step, or by a drawn number"
     )
-    draft: Annotated[str, OneOf(DRAFTS.names)] = Field("mtp", description="who drafts")
-    model: str | None = Field(None, description="draft: model; the model that drafts, on the same GPUs")
+    draft: Annotated[str, OneOf(DRAFTS.names)] = Field("mtp", description="drafter")
+    model: str | None = Field(None, description="draft: model; the draft model, on the same GPUs")
     tree: Annotated[tuple[PositiveCount, ...], Field(max_length=15)] | None = Field(
         None,
-        description="a tree of drafts: how many at each depth, together `tokens`; `positions` are then shares of "
-        "a depth, at which one of its drafts is right; where nobody states any, those of one draft a depth",
+        description="tree of drafts: number at each depth, `tokens` in all; `positions` are then shares per depth at "
+        "which one of its drafts is right; default: measured shares of one draft per depth",
     )
 
     @property
     def depth(self) -> int:
-        """Drafts that may be accepted."""
+        """Most drafts that can be accepted."""
         return len(self.tree) if self.tree else self.tokens
 
     @model_validator(mode="after")
@@ -204,8 +133,10 @@ class SpeculationSpec(Section):
         return self
 
     def rates(self, model: str) -> tuple[tuple[float, ...], str]:
-        """Share of drafts accepted at each position where all before it were, and who says so: whoever asks, somebody
-        who measured the model, or nobody."""
+        """Share of drafts accepted at each position if all before it were, and the source.
+
+        The source is ``stated``, that of a measurement of the model, or ``assumed``.
+        """
         if self.positions is not None:
             return self.positions, "stated"
         if self.accepted is not None:
@@ -217,14 +148,14 @@ class SpeculationSpec(Section):
         return (self.rate,) * self.depth, "stated" if "rate" in self.model_fields_set else "assumed"
 
     def served(self, model: str) -> SpeculationSpec:
-        """The same with the acceptance that holds for a model written out."""
+        """A copy with the acceptance of a model filled in."""
         if self.accepted is not None:
             return self
         length = acceptance.length_of(self.rates(model)[0])
         return self.model_copy(update={"accepted": min(length, self.depth + 1.0)})
 
     def speculation(self) -> Speculation:
-        """1 + Σ rate^i tokens where nothing is stated."""
+        """The drafts as steps take them; without a stated ``accepted``, 1 + Σ Π rate tokens per step."""
         rates = self.positions if self.positions is not None else (self.rate,) * self.depth
         expected = acceptance.length_of(rates)
         accepted = expected if self.accepted is None else self.accepted
@@ -235,70 +166,58 @@ class SpeculationSpec(Section):
         return Speculation(self.tokens, accepted, self.draft, self.tree or (), model)
 
 
-class StreamsSpec(Streams, Section):
-    """Streams that decode together for every sequence."""
-
-    @model_validator(mode="after")
-    def _one_form(self) -> StreamsSpec:
-        if self.branch is not None and self.shared_cache:
-            raise refuse("branch and shared_cache are two forms of streams; leave one out")
-        return self
-
-
 class Workload(Section):
-    """What every replica computes in one step, or with traffic the model that it serves."""
+    """The model, and what every replica computes in one step (with traffic: the model that is served)."""
 
     model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].remove("pass"))
 
     model: Name = Field(description="catalog name, YAML file, or a Hugging Face config.json")
     pass_: Annotated[str, OneOf(STEPS.names)] = Field(alias="pass", description="required without traffic")
-    sequence: PositiveCount = Field(1, description="tokens a sequence, or a prompt")
-    sequences_per_replica: PositiveCount = Field(1, description="sequences, or prompts")
+    sequence: PositiveCount = Field(1, description="tokens per sequence, or per prompt")
+    sequences_per_replica: PositiveCount = Field(1, description="sequences, or prompts, per replica")
     chunk: PositiveCount | None = Field(
-        None, description="prefill: tokens of a prompt a pass reads; default: all. mixed: another spelling of sequence"
+        None, description="prefill: prompt tokens per pass; default: all. mixed: another spelling of sequence"
     )  # fmt: skip
     cached: Count = Field(
-        0, description="prefill, mixed: tokens before those of `sequence` that the cache has of every prompt already"
+        0, description="prefill, mixed: cached tokens of every prompt before those of `sequence`"
     )  # fmt: skip
     batch: PositiveCount | None = Field(
-        None, description="decode, mixed, verify: sequences that decode, a replica. prefill: another spelling of "
+        None, description="decode, mixed, verify: decoding sequences per replica. prefill: another spelling of "
         "sequences_per_replica"
     )  # fmt: skip
     context: PositiveCount | Annotated[tuple[PositiveCount, ...], Field(min_length=1, max_length=4096)] | None = Field(
-        None, description="decode, mixed, verify: tokens each has in the cache, or several lengths in equal parts. "
+        None, description="decode, mixed, verify: cached tokens per sequence, or several lengths in equal parts. "
         "prefill: another spelling of sequence"
     )  # fmt: skip
     speculation: SpeculationSpec | None = Field(None, description="verify: drafted tokens, and how many are accepted")
-    streams: StreamsSpec | None = Field(None, description="decode: streams that work on a sequence together")
+    streams: Streams | None = Field(None, description="decode: streams that work on a sequence together")
     global_batch: PositiveCount | None = Field(
-        None, description="sequences of a step over all replicas, instead of sequences_per_replica"
+        None, description="sequences per step over all replicas, instead of sequences_per_replica"
     )
     lengths: Annotated[Lengths, OneKind(LENGTHS, shorthand)] | None = Field(
-        None, description="drawn, of the global batch's sequences where they differ; cut to `sequence`"
+        None, description="distribution of the lengths of the global batch's sequences; cut to `sequence`"
     )
-    length_seed: Count = Field(0, description="of drawn lengths")
+    length_seed: Count = Field(0, description="seed of drawn lengths")
     precision: Precision | PrecisionSpec = Field(
-        "bf16", description="of the layers' products, attention and tables stay in bf16; of serving steps the types of "
-        "weights, activations and cache"
+        "bf16", description="type of the layers' products (attention and tables stay in bf16); of serving steps, the "
+        "types of weights, activations and cache"
     )  # fmt: skip
     document: PositiveCount | None = Field(
-        None, description="tokens of the documents packed into a sequence; default: one document"
+        None, description="tokens per document packed into a sequence; default: one document"
     )
-    adapters: AdaptersSpec | None = Field(None, description="low-rank adapters; the model itself is frozen")
-    stack: Name = Field("ideal", description="the software, from the catalog of stacks, or a YAML file")
+    adapters: Adapters | None = Field(None, description="low-rank adapters; the model itself is frozen")
+    stack: Name = Field("ideal", description="software stack, from the catalog of stacks, or a YAML file")
     engine: EngineOptions = Field(
         {},
         description="traffic: options of the serving engine by their own names, such as max_num_seqs; `policy` names "
         "another scheduler than the stack's",
     )
-    optimizer: OptimizerSpec = Field(
-        OptimizerSpec.model_validate("adamw"), description="of a training step: a name, or its bytes"
-    )
+    optimizer: Optimizer = Field(ADAMW, description="of a training step: a name, or its bytes")
     runtime_reserve: Bytes = Field(
-        float(2 * 2**30), description="a GPU's context, collective buffers and fragmentation; default 2 GiB"
+        float(2 * 2**30), description="memory per GPU for context, collective buffers, fragmentation; default 2 GiB"
     )
-    causal: StrictBool = Field(True, description="whether a token attends to those before it alone")
-    routing: ExpertRoutingSpec = Field(ExpertRoutingSpec(), description="how evenly tokens fall on experts")
+    causal: StrictBool = Field(True, description="whether a token attends only to tokens before it")
+    routing: ExpertRouting = Field(BALANCED, description="balance of tokens over experts")
     multi_token: StrictBool = Field(False, description="train the model's modules for further tokens (MTP)")
 
     @model_validator(mode="after")
@@ -319,7 +238,7 @@ class Workload(Section):
         return self
 
     def unequal(self) -> Unequal:
-        """The sequences of a step that differ in length, drawn from a seed of their own."""
+        """The step's sequences of unequal length, drawn from ``length_seed``."""
         if self.lengths is None:
             return Unequal(())
         if self.batch_of(1) > MOST_LENGTHS:
@@ -330,12 +249,12 @@ class Workload(Section):
         return Unequal(tuple(kept.tolist()), int((drawn - kept).sum()))
 
     def sequences_of(self, replicas: int, plan: str = "") -> int:
-        """Sequences that each of some replicas works on in a step.
+        """Sequences of each of ``replicas`` replicas in a step.
 
         Raises
         ------
         InputError
-            The global batch does not divide over them.
+            The global batch does not divide by the replicas.
         """
         if self.global_batch is None:
             return self.sequences_per_replica
@@ -349,11 +268,11 @@ class Workload(Section):
         return self.global_batch // replicas
 
     def batch_of(self, replicas: int) -> int:
-        """Sequences of a step that some replicas share: the global batch, or what each of them has."""
+        """Sequences of a step over ``replicas`` replicas: the global batch, or the sum of what each has."""
         return self.global_batch or self.sequences_per_replica * replicas
 
     def with_sequences(self, sequences: int) -> Workload:
-        """The same with so many sequences a replica, whatever the batch was; of unequal ones the batch stays."""
+        """A copy with ``sequences`` per replica, whatever the batch was; a batch of unequal lengths stays."""
         if self.lengths is not None:
             return self
         return self.model_copy(update={"sequences_per_replica": sequences, "global_batch": None})
@@ -361,7 +280,7 @@ class Workload(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_its_step(cls, data: Any) -> Any:
-        """A step needs some keys, and takes only its own of those that say how much it is."""
+        """Check the keys that size a step: required ones are stated, others belong to the step; apply spellings."""
         if not isinstance(data, Mapping) or not isinstance(data.get("pass"), str) or data["pass"] not in STEPS:
             return data
         step, wrong = STEPS.get(data["pass"]), []
@@ -382,7 +301,7 @@ class Workload(Section):
         if wrong:
             fields = cls.model_fields.items()
             spellings = {spelling for name, field in fields for spelling in (name, field.alias)} | {*step.spellings}
-            # Found here too, for it may be a needed key that is misspelt.
+            # Unknown keys are reported too, since one may be a misspelt required key.
             strange = (key for key in data if key not in spellings)
             wrong.extend(InitErrorDetails(type="extra_forbidden", loc=(str(key),), input=data[key]) for key in strange)
             raise ValidationError.from_exception_data(cls.__name__, wrong)
@@ -414,7 +333,7 @@ class Workload(Section):
         return self
 
     def load(self) -> Load:
-        """How much a serving step is."""
+        """The load of a serving step."""
         contexts = self.context if isinstance(self.context, tuple) else (self.context,) if self.context else ()
         prompts = "sequence" in STEPS.get(self.pass_).needs
         return Load(
@@ -425,5 +344,5 @@ class Workload(Section):
             batch=self.batch or 0,
             contexts=contexts,
             speculation=self.speculation.speculation() if self.speculation else None,
-            streams=as_stated(self.streams, Streams) if self.streams else ONE_STREAM,
+            streams=self.streams or ONE_STREAM,
         )

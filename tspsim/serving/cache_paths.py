@@ -14,7 +14,7 @@ from math import prod
 
 from ..base.memo import once
 from ..model.attention import CacheUse
-from ..network.wires import GpuPlace, Link, Message, MessageWay, Wires
+from ..network.wires import GpuPlace, Link, Message, MessageBundle, Wires
 from ..parallel import Job, build_mesh
 from ..parallel.decode import ContextShare
 from ..parallel.state import served
@@ -113,13 +113,13 @@ class CachePath:
     def __init__(self, wires: Wires, giver: KVLayout, taker: KVLayout) -> None:
         self.wires = wires
         self._uses = tuple(giver.all_uses.items())
-        self._one: dict[int, MessageWay] = {}
+        self._one: dict[int, MessageBundle] = {}
         self._layouts = giver, taker
         #: Bytes that arrive per byte divided by a number of heads: copies count.
         self._arriving: dict[int, float] = {}
         self.layers = sum(giver.all_uses.values())
 
-    def of(self, first: int, last: int, *, ends: bool = True) -> tuple[MessageWay, float]:
+    def of(self, first: int, last: int, *, ends: bool = True) -> tuple[MessageBundle, float]:
         """The path of tokens ``first`` up to ``last`` of a sequence, with its states if these end its prompt; and the
         bytes that arrive."""
         sizes: dict[int, float] = {}
@@ -131,7 +131,7 @@ class CachePath:
                 sizes[use.state_heads] = sizes.get(use.state_heads, 0.0) + layers * use.sequence_bytes
         return self._bundle({heads: size for heads, size in sizes.items() if size > 0.0})
 
-    def _bundle(self, sizes: Mapping[int, float]) -> tuple[MessageWay, float]:
+    def _bundle(self, sizes: Mapping[int, float]) -> tuple[MessageBundle, float]:
         busy_s: dict[Link, float] = {}
         latency_s, arriving = 0.0, 0.0
         carried: dict[Link, float] = {}
@@ -143,12 +143,12 @@ class CachePath:
                 busy_s[link] = busy_s.get(link, 0.0) + busy * size
             for link, carried_bytes in one.carried.items():
                 carried[link] = carried.get(link, 0.0) + carried_bytes * size
-        return MessageWay(busy_s, carried, latency_s), arriving
+        return MessageBundle(busy_s, carried, latency_s), arriving
 
-    def _of_one(self, heads: int) -> MessageWay:
+    def _of_one(self, heads: int) -> MessageBundle:
         if heads not in self._one:
             sent = list(messages(*self._layouts, heads))
-            self._one[heads] = self.wires.way(sent)
+            self._one[heads] = self.wires.bundle(sent)
             self._arriving[heads] = sum(message.size_bytes for message in sent)
         return self._one[heads]
 

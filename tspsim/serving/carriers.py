@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..base.memo import remembered
 from ..model.attention.base import Rows, attended, prefilled
-from ..program.layout import Thing
+from ..program.layout import StageCall
 
 Rows2 = tuple[tuple[int, int], ...]
 
@@ -31,16 +31,16 @@ class OperatorField(NamedTuple):
 class RowConsumer(NamedTuple):
     """An operator that reads the rows of its pass itself, and its field."""
 
-    thing: Thing
+    call: StageCall
     field: OperatorField
 
-    def with_rows(self, rows: tuple[Any, ...]) -> Thing:
+    def with_rows(self, rows: tuple[Any, ...]) -> StageCall:
         """The same operator over other rows."""
-        operator, values, places = _template(self.thing.what, self.field.names)
+        operator, values, places = _template(self.call.what, self.field.names)
         filled = list(values)
         for place, value in zip(places, rows, strict=True):
             filled[place] = value
-        return Thing(operator(*filled), self.thing.stage)
+        return StageCall(operator(*filled), self.call.stage)
 
 
 @remembered(256)
@@ -75,9 +75,9 @@ WHOLE: tuple[OperatorField, ...] = (
 )
 
 
-def carrier_of(rows: Rows, thing: Thing) -> RowConsumer | None:
+def carrier_of(rows: Rows, call: StageCall) -> RowConsumer | None:
     """The field in which an operator reads whole rows of its pass; None where there is none."""
     for field in WHOLE:
-        if field.are_of(thing.what, rows):
-            return RowConsumer(thing, field)
+        if field.are_of(call.what, rows):
+            return RowConsumer(call, field)
     return None

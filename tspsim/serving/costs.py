@@ -19,8 +19,8 @@ import numpy as np
 from ..base.memo import BoundedCache, Itself, once
 from ..parallel import Plan
 from ..parallel.draft import DRAFTS
-from ..parallel.engine_memory import MemoryRule
-from ..parallel.serving_engine import Graphs
+from ..parallel.engine_memory import ALL_FOR_CACHES
+from ..parallel.serving_engine import NO_GRAPHS
 from ..parallel.state import capacity
 from ..parallel.state.capacity import Capacity
 from ..step.question import Question
@@ -273,7 +273,7 @@ class ProgramCosts:
 def capturing_nothing(question: Question) -> Question:
     """The question of an engine without graphs; only host times remain of its settings."""
     stack = question.work.stack
-    engine = replace(stack.engine, graphs=Graphs(), slots=None, limits=(), memory=MemoryRule())
+    engine = replace(stack.engine, graphs=NO_GRAPHS, slots=None, limits=(), memory=ALL_FOR_CACHES)
     engine = replace(engine, block_tokens=1, pages=())
     return replace(question, work=replace(question.work, stack=replace(stack, engine=engine)))
 

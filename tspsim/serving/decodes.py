@@ -302,6 +302,6 @@ def breakpoints(programs: StepPrograms, query_len: int) -> tuple[int, ...]:
     before."""
     model = programs.question.model
     kinds = dict.fromkeys(model.blocks)
-    every = {length for block in kinds for length in model.attention_of(block).bends(model, block)}
+    every = {length for block in kinds for length in model.attention_of(block).breakpoints(model, block)}
     around = (length - query_len + more for length in every for more in (0, 1))
     return tuple(sorted({tokens for tokens in around if tokens > 0}))

@@ -62,7 +62,7 @@ class Deployment:
             raise UnknownNameError("router", self.router, ROUTERS.names(), key=self.place.get(ROUTER))
 
     @once
-    def lanes(self) -> int:
+    def dp_size(self) -> int:
         """Attention replicas that step together: those that share experts, or that one replica drafts for."""
         return self.plan.attention_replicas * self.verifying
 
@@ -244,7 +244,7 @@ class Deployment:
         return settings_of(self.plan) | {
             "engine": engine_settings,
             "replicas": self.replicas,
-            "attention_replicas": self.lanes,
+            "attention_replicas": self.dp_size,
             "router": self.router,
             "speculation": drafts,
         }
@@ -294,7 +294,7 @@ class Deployment:
 
     def cache(self, length: int) -> Cache:
         """Room for caches of all replicas, and sessions of so many tokens."""
-        tokens, caches = self.engine.kv_tokens, self.replicas * self.lanes
+        tokens, caches = self.engine.kv_tokens, self.replicas * self.dp_size
         if tokens is None:
             return Cache(None)
         block = self.engine.block_tokens
@@ -312,11 +312,11 @@ class Deployment:
         members = [Members(self.engine, cost, count, self.plan.attention_replicas, self.verifying)]
         if self.tiers is None:
             return ReplicaPool(members, self.router, name)
-        specs = tier_specs(self.tiers, self.question.cluster.node, self.costs.capacity, self.lanes)
+        specs = tier_specs(self.tiers, self.question.cluster.node, self.costs.capacity, self.dp_size)
         layers, overlap = self.question.model.layers, self.tiers.overlap
         return TieredPool(members, self.router, name, tiers=specs, layers=layers, overlap=overlap)
 
-    def desk(self, factor: float = 1.0) -> Dispatcher:
+    def dispatcher(self, factor: float = 1.0) -> Dispatcher:
         """Its replicas behind their router, with steps that take ``factor`` times as long."""
         return self.pool(self.replicas, factor)
 

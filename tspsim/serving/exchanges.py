@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from math import prod
 
-from ..network import Cluster, ExpertExchange, Traffic, collective, point_to_point
+from ..network import Cluster, Traffic, collective, point_to_point
 from ..network.sharing import shares
 from ..program import Collective, SendReceive
 from ..program.instructions import Mesh
@@ -39,7 +39,7 @@ class Exchanges:
         how = transfer.root, transfer.algorithm, transfer.tokens
         key = transfer.kind, transfer.axis, transfer.size_bytes, *how, stage
         if key not in self._known:
-            exchange = ExpertExchange(**transfer.tokens._asdict()) if transfer.tokens else None
+            exchange = transfer.tokens
             self._known[key] = self._together(
                 [
                     collective(

@@ -28,7 +28,7 @@ from ..operators import BatchQuantity, Role
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
 from ..parallel.step import passes_of
-from ..program.layout import InstructionLayout, Thing
+from ..program.layout import InstructionLayout, StageCall
 from .carriers import RowConsumer, carrier_of
 from .compositions import BATCH, SECOND, StepComposition
 from .grid import TILE, Cells, KnotLine, TokenVectors
@@ -120,24 +120,24 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
     (job,) = jobs
     if drafts_apart(job):
         return None
-    things, layout = programs.laid_out(job)
+    calls, layout = programs.laid_out(job)
     parts: list[BatchQuantity] = []
     carriers: list[RowConsumer] = []
-    for thing, quantity in zip(things, programs.quantities(job), strict=True):
+    for call, quantity in zip(calls, programs.quantities(job), strict=True):
         part = kind.quantity(quantity)
-        if part is BatchQuantity.TOKENS and getattr(thing.what, "role", Role.OTHER).routed:
+        if part is BatchQuantity.TOKENS and getattr(call.what, "role", Role.OTHER).routed:
             part = BatchQuantity.EXPERTS
         if part is BatchQuantity.BENT_PROMPTS:
             part = BatchQuantity.PROMPTS
         elif part in (BatchQuantity.PROMPTS, BatchQuantity.ROWS):
-            carrier = carrier_of(job.rows, thing)
+            carrier = carrier_of(job.rows, call)
             if carrier is not None:
                 part = BatchQuantity.ROWS
                 carriers.append(carrier)
             elif part is BatchQuantity.ROWS:
                 return None
         parts.append(part)
-    if programs.taken_s(things, kind.captured) is None or not (layout.chained or mixed.serial):
+    if programs.taken_s(calls, kind.captured) is None or not (layout.chained or mixed.serial):
         return None
     return Shape(programs, sizes, mixed.breakpoints, layout, tuple(parts), carriers, kind)
 
@@ -179,7 +179,7 @@ class Shape:
         self._beside, self._before = programs.query_len if kind.decodes else 0, int(kind.cached)
         #: Tokens of the prompt chunk that accompanies the measured part.
         self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
-        self._last: dict[StepWork, list[Thing]] = {}
+        self._last: dict[StepWork, list[StageCall]] = {}
         smallest = self._written(self._work(MOST_DECODED + 1 if not sizes else sizes[0] + MOST_DECODED))
         least = self._least = sum(float(self._sums(smallest, part)[0]) for part in BatchQuantity)
         first = self._beside + MOST_DECODED + 1
@@ -251,32 +251,32 @@ class Shape:
             (PromptChunk(tokens, self._before, outputs > batch * query_len),), (STANDING,) * batch, query_len
         )
 
-    def _written(self, work: StepWork) -> list[Thing]:
+    def _written(self, work: StepWork) -> list[StageCall]:
         if work not in self._last:
             # Consecutive calls ask for parts of the same programs.
             (job,) = self.programs.together(work)
-            self._last = {work: self._things(job), **dict(islice(self._last.items(), LAST))}
+            self._last = {work: self._calls(job), **dict(islice(self._last.items(), LAST))}
         return self._last[work]
 
-    def _things(self, job: Job) -> list[Thing]:
+    def _calls(self, job: Job) -> list[StageCall]:
         """The kernel calls of a step of this shape."""
-        things, layout = self.programs.laid_out(job)
+        calls, layout = self.programs.laid_out(job)
         if layout is not self.layout:
             raise UnlikeError
-        return things
+        return calls
 
     def _of_experts(self, tokens: int) -> Floats:
         """Seconds of the part that depends on expert tokens, with ``tokens`` per replica, in a small step."""
         work = self._work(self._piece)
         (job,) = self.programs.together(work, tokens / work.tokens)
-        return self._sums(self._things(job), BatchQuantity.EXPERTS)
+        return self._sums(self._calls(job), BatchQuantity.EXPERTS)
 
     def _part(self, part: BatchQuantity, work: StepWork) -> Floats:
         return self._sums(self._written(work), part)
 
-    def _sums(self, things: list[Thing], part: BatchQuantity) -> Floats:
+    def _sums(self, calls: list[StageCall], part: BatchQuantity) -> Floats:
         """For every position, the seconds of a part's instructions from there on."""
-        taken_s = self.programs.taken_s([things[i] for i in self._where[part]], self.kind.captured)
+        taken_s = self.programs.taken_s([calls[i] for i in self._where[part]], self.kind.captured)
         assert taken_s is not None
         sums: Floats = self._follows[part] @ np.array(taken_s)
         return sums

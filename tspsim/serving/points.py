@@ -64,7 +64,7 @@ def serve(
     costs = deployment.costs
     requests = traffic.draw(deployment.question.model)
     clients = Clients(requests, costs.front_end_s if front_end_s is None else front_end_s)
-    outcome = Service(clients, deployment.desk(factor), every_step=every_step, progress=progress).run()
+    outcome = Service(clients, deployment.dispatcher(factor), every_step=every_step, progress=progress).run()
     return Waits.of(clients.table), outcome
 
 
@@ -94,7 +94,7 @@ def point(
     """One point of a curve with its ranges and, by default, its steady part."""
     waits, outcome = serve(deployment, traffic, every_step=every_step, progress=progress)
     label = dict(traffic.arrivals.label)
-    typical = Typical.of(waits, outcome.logs, deployment.lanes)
+    typical = Typical.of(waits, outcome.logs, deployment.dp_size)
     metrics = measured(deployment, traffic, waits, outcome)
     metrics["engine_s"] = engine_s(typical, waits, outcome)
     metrics |= steady_entries(deployment, traffic, waits, longer=steady and not outcome.interrupted)

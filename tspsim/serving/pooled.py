@@ -109,7 +109,7 @@ class PooledDeployment(Deployment):
         refused = {name: part.refusal(longest) for name, part in self.parts.items()}
         return next((f"{name}: {words}" for name, words in refused.items() if words is not None), None)
 
-    def desk(self, factor: float = 1.0) -> Dispatcher:
+    def dispatcher(self, factor: float = 1.0) -> Dispatcher:
         pools = {name: part.pool(self.count(name) * part.replicas, factor, name) for name, part in self.parts.items()}
         handover = Handover(
             self.pools.transfer == "push",
@@ -128,8 +128,8 @@ class PooledDeployment(Deployment):
         where = 0 if pool.cluster is None else len(self.clusters) - 1
         return [
             [
-                kv_layout_of(job, cluster.gpus, cluster.gpus_per_node, where, first, engine * part.lanes + dp_rank)
-                for dp_rank in range(part.lanes)
+                kv_layout_of(job, cluster.gpus, cluster.gpus_per_node, where, first, engine * part.dp_size + dp_rank)
+                for dp_rank in range(part.dp_size)
             ]
             for first in self.placed[name][:: pool.ranks]
             for engine in range(part.replicas)

@@ -20,7 +20,7 @@ from ..parallel.serving_engine import Captured
 from ..parallel.step import written_passes
 from ..program import Collective, Program, SendReceive
 from ..program.instructions import Mesh
-from ..program.layout import MOVES, InstructionLayout, Thing, Timed, flattened, quantities
+from ..program.layout import MOVES, InstructionLayout, StageCall, Timed, flattened, quantities
 from ..step import metrics
 from ..step.description import range_of
 from ..step.question import Question
@@ -61,7 +61,7 @@ WrittenPasses = tuple[list[Program], Sequence[Job]]
 class Chain(NamedTuple):
     """A step whose kernels and transfers follow each other: its kernel calls with their seconds, and the totals."""
 
-    things: Sequence[Thing]
+    calls: Sequence[StageCall]
     layout: InstructionLayout
     taken_s: Sequence[float]
     makespan_s: float
@@ -79,9 +79,9 @@ def part_of(operator: Timed) -> str:
     return "products" if operator.kind == "gemm" else "other kernels"
 
 
-def is_routed(thing: Thing) -> bool:
+def is_routed(call: StageCall) -> bool:
     """Whether it multiplies routed experts."""
-    return isinstance(thing.what, Operator) and thing.what.role.routed
+    return isinstance(call.what, Operator) and call.what.role.routed
 
 
 def once_a_plan(changed: dict[Itself, Plan], plan: Plan, **changes: Any) -> Plan:
@@ -275,14 +275,14 @@ class StepPrograms:
         blocks = self.question.model.blocks
         return 1 + max(blocks.index(block) for block in dict.fromkeys(blocks))
 
-    def taken_s(self, things: Iterable[Thing], captured: Captured) -> Times:
+    def taken_s(self, calls: Iterable[StageCall], captured: Captured) -> Times:
         """Seconds of kernel calls under a capture; None where only the engine can price some: transfers whose groups
         share links unevenly."""
         cost, exchanges = self._known(captured), self._exchanges
-        taken = [exchanges.seconds(what, stage) if isinstance(what, MOVES) else cost(what) for what, stage in things]
+        taken = [exchanges.seconds(what, stage) if isinstance(what, MOVES) else cost(what) for what, stage in calls]
         return None if None in taken else taken  # type: ignore[return-value]
 
-    def once_s(self, kernel: Thing, captured: Captured) -> float:
+    def once_s(self, kernel: StageCall, captured: Captured) -> float:
         """Seconds of a kernel, without memoization."""
         if captured not in self._once_s:
             question = self.question
@@ -299,9 +299,9 @@ class StepPrograms:
 
     def experts_s(self, tokens: int, captured: Captured) -> float:
         """Seconds of the experts' kernels in a decode step with a mean of ``tokens`` tokens per replica."""
-        things, layout = self.laid_out(self.decoding((TYPICAL_BATCH,), tokens / self.query_len))
+        calls, layout = self.laid_out(self.decoding((TYPICAL_BATCH,), tokens / self.query_len))
         runs = layout.follows[list(layout.starts)].sum(axis=0).tolist()
-        routed = [(call, count) for call, count in zip(things, runs, strict=True) if is_routed(call)]
+        routed = [(call, count) for call, count in zip(calls, runs, strict=True) if is_routed(call)]
         taken_s = self.taken_s([call for call, _ in routed], captured)
         assert taken_s is not None
         return float(sum(count * call_s for (_, count), call_s in zip(routed, taken_s, strict=True)))
@@ -339,27 +339,27 @@ class StepPrograms:
         """A step whose programs form a chain; None for any other."""
         if set(axes_of(job)) != {"pp"}:
             return None
-        (things, layout), written = self._variants.laid_out(job)
+        (calls, layout), written = self._variants.laid_out(job)
         if not layout.chained:
             return None
 
-        def price(some: Iterable[Thing]) -> Times:
+        def price(some: Iterable[StageCall]) -> Times:
             return self.taken_s(some, job.capture)
 
-        taken_s = price(things) if written is None else written.taken_s(things, price)
+        taken_s = price(calls) if written is None else written.taken_s(calls, price)
         if taken_s is None:
             return None
         makespan_s = layout.makespan_s(taken_s)
         slowest_s = layout.slowest_s(taken_s) if job.plan.pp > 1 else 0.0
         period_s = metrics.turn_s(job, makespan_s, slowest_s)
-        return Chain(things, layout, taken_s, makespan_s, makespan_s + metrics.host_s(job, period_s, makespan_s))
+        return Chain(calls, layout, taken_s, makespan_s, makespan_s + metrics.host_s(job, period_s, makespan_s))
 
     def _told(self, job: Job, chain: Chain) -> Priced:
         stages, layout = len(chain.layout.starts), chain.layout
         runs = layout.follows[list(layout.starts)].tolist()
         compute: defaultdict[str, float] = defaultdict(float)
         parts: defaultdict[str, float] = defaultdict(float)
-        for index, ((what, stage), call_s) in enumerate(zip(chain.things, chain.taken_s, strict=True)):
+        for index, ((what, stage), call_s) in enumerate(zip(chain.calls, chain.taken_s, strict=True)):
             # A message takes as long on the receiving stage as on the sending one.
             taken_s = runs[stage][index] * call_s * (2 if isinstance(what, SendReceive) else 1) / stages
             if isinstance(what, Operator):

@@ -363,7 +363,7 @@ class RankScheduler:
             own = [sequence for sequence in own if sequence.place not in stalled]
         return tuple([sequence.offset + counter for sequence in (*own, *extra)])
 
-    def go_on(self, plan: StepPlan, steps: int) -> None:
+    def continue_run(self, plan: StepPlan, steps: int) -> None:
         """Continues a run beyond its first step: ended sequences have left, and blocks of all steps are held."""
         if self.overlap and self.lingering:
             self.let_go()

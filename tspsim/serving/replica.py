@@ -187,7 +187,7 @@ class Replica:
         begun = self._steps_done(self.env._now) + 1
         if begun > 1:
             for scheduler, plan in zip(self.schedulers, self._run.plans, strict=True):
-                scheduler.go_on(plan, begun)
+                scheduler.continue_run(plan, begun)
 
     def on_forget(self, notice: Callable[[Hashable, int], None]) -> None:
         """Calls ``notice`` on every eviction of a run of blocks, with its content and tokens."""
@@ -384,7 +384,7 @@ class Replica:
         steps, used, staying = run.steps, 0, 0
         for scheduler, plan in zip(self.schedulers, run.plans, strict=True):
             if steps > 1:
-                scheduler.go_on(plan, steps)
+                scheduler.continue_run(plan, steps)
             used += scheduler.used_tokens(steps)
             if not plan.decodes:  # they stand still
                 staying -= scheduler.decoders.count

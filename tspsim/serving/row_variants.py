@@ -20,23 +20,23 @@ from ..parallel.experts.expert_serving import mean_tokens
 from ..parallel.feature import pieces_of
 from ..parallel.job import MadeOfRows
 from ..parallel.step import passes_of
-from ..program.layout import InstructionLayout, Thing
+from ..program.layout import InstructionLayout, StageCall
 
 #: Programs of a plan that are kept.
 MOST_WRITTEN = 4096
-#: Seconds of each of some things; None where only the engine can price some of them.
+#: Seconds of each of some calls; None where only the engine can price some of them.
 Times = list[float] | None
 
 
 class LaidOut(NamedTuple):
-    """The different things in a program, and where they stand."""
+    """The different calls in a program, and where they stand."""
 
-    things: list[Thing]
+    calls: list[StageCall]
     layout: InstructionLayout
 
 
 class WrittenStep:
-    """A program that was written, and where in it operators of rows stand: (thing, operator) numbers."""
+    """A program that was written, and where in it operators of rows stand: (call, operator) numbers."""
 
     def __init__(self, first: LaidOut, places: Sequence[tuple[int, int]]) -> None:
         self.first, self.places = first, places
@@ -45,19 +45,19 @@ class WrittenStep:
 
     def of(self, operators: Sequence[Operator]) -> LaidOut:
         """The program with operators of other rows."""
-        things = list(self.first.things)
+        calls = list(self.first.calls)
         for index, number in self.places:
-            things[index] = Thing(operators[number])
-        return LaidOut(things, self.first.layout)
+            calls[index] = StageCall(operators[number])
+        return LaidOut(calls, self.first.layout)
 
-    def taken_s(self, things: Sequence[Thing], price: Callable[[Sequence[Thing]], Times]) -> Times:
-        """Seconds of each of such a program's things; of those that no row changes, as the first time."""
+    def taken_s(self, calls: Sequence[StageCall], price: Callable[[Sequence[StageCall]], Times]) -> Times:
+        """Seconds of each of such a program's calls; of those that no row changes, as the first time."""
         if not self._priced:
-            self._priced, self._taken_s = True, price(self.first.things)
+            self._priced, self._taken_s = True, price(self.first.calls)
         if self._taken_s is None:
             return None
         taken_s = list(self._taken_s)
-        own_s = price([things[index] for index, _ in self.places])
+        own_s = price([calls[index] for index, _ in self.places])
         for (index, _), seconds in zip(self.places, own_s or (), strict=True):
             taken_s[index] = seconds
         return taken_s
@@ -80,7 +80,7 @@ class RowVariants:
         self._written = BoundedCache(MOST_WRITTEN)
 
     def laid_out(self, job: Job) -> tuple[LaidOut, WrittenStep | None]:
-        """The different things in a step's program, and the written one that they are of; None: of their own."""
+        """The different calls in a step's program, and the written one that they are of; None: of their own."""
         plan = Itself(job.plan), job.step.name
         if plan not in self._alone:
             self._alone[plan] = attends_alone(job)
@@ -103,7 +103,7 @@ class RowVariants:
         makers = [(number, how) for number, part in enumerate(passes) for how in part.attention_operators.values()]
         operators = [operator for _, how in makers for operator in how.operators]
         numbered = {id(operator): number for number, operator in enumerate(operators)}
-        places = [(i, numbered[id(what)]) for i, (what, _) in enumerate(first.things) if id(what) in numbered]
+        places = [(i, numbered[id(what)]) for i, (what, _) in enumerate(first.calls) if id(what) in numbered]
         alike = same_makers(self._makers.setdefault(kind, makers), makers)
         if not alike or {number for _, number in places} != set(numbered.values()):
             return first, None

@@ -73,7 +73,7 @@ class Service:
     ----------
     source
         The source of requests.
-    desk
+    dispatcher
         The server of requests.
     env
         The clock: a new one, or that of an engine with shared links (:attr:`tspsim.engine.core.Engine.env`).
@@ -92,7 +92,7 @@ class Service:
     def __init__(
         self,
         source: Source,
-        desk: Dispatcher,
+        dispatcher: Dispatcher,
         *,
         env: simpy.Environment | None = None,
         every_step: bool = False,
@@ -100,7 +100,7 @@ class Service:
         progress: Callable[[float], None] | None = None,
     ) -> None:
         self.source = source
-        self.desk = desk
+        self.dispatcher = dispatcher
         self.env: simpy.Environment = env if env is not None else simpy.Environment()
         self.until_s = until_s
         self.progress = progress
@@ -115,8 +115,8 @@ class Service:
         TspsimError
             No event is left while requests wait: a scheduler is wrong (exit code 1).
         """
-        self.desk.open(self.env, self._end, every_step=self._every_step)
-        self.source.begin(self.env, self.desk.take)
+        self.dispatcher.open(self.env, self._end, every_step=self._every_step)
+        self.source.begin(self.env, self.dispatcher.take)
         if self.until_s is not None:
             # After the end time, so that no replica continues beyond it.
             self.env.timeout(nextafter(self.until_s, inf) - self.env.now)
@@ -126,11 +126,11 @@ class Service:
                 self._serve()
             except KeyboardInterrupt:
                 interrupted = True
-        replicas = self.desk.named_replicas
+        replicas = self.dispatcher.named_replicas
         return Outcome(
             self.source.requests,
             tuple(replica.log for _, replica in replicas),
-            tuple(self.desk.transfers),
+            tuple(self.dispatcher.transfers),
             tuple(name for name, _ in replicas),
             interrupted,
         )

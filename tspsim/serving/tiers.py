@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import simpy
 
-from ..network.wires import Lines, MessageWay
+from ..network.wires import MessageBundle, SharedLinks
 from .replica import ChunkNotice, Replica
 from .replicas import Members, Notice, ReplicaPool
 from .requests import Request
@@ -79,11 +79,12 @@ class Store:
 
 @dataclass(frozen=True)
 class Hit:
-    """Tokens of a prompt that tiers have after ``known`` ones, and seconds to load them from each. The first ``behind``
-    of the known tokens are in the replica's own cache, which may evict them before the others arrive."""
+    """The beginning of a prompt that need not be computed: ``computed`` tokens are there already, ``held`` with those
+    that tiers have; seconds to load these from each. The first ``behind`` of the computed tokens are in the replica's
+    own cache, which may evict them before the others arrive."""
 
-    known: int
-    found: int
+    computed: int
+    held: int
     seconds: dict[str, float] = field(default_factory=dict)
     latency_s: float = 0.0
     behind: int = 0
@@ -124,7 +125,7 @@ class TieredPool(ReplicaPool):
     def open(
         self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False, on_chunk: ChunkNotice | None = None
     ) -> None:
-        self._env, self._lines = env, Lines(env)
+        self._env, self._lines = env, SharedLinks(env)
 
         def answered(request: Request) -> None:
             self._computed(request, request.prompt_tokens + request.output_tokens - 1)
@@ -150,10 +151,10 @@ class TieredPool(ReplicaPool):
         """Gives a request to a replica once its tiers' part of the prompt has arrived."""
         hit = self.find(number, request, computed)
         load_s = hit.load_s
-        if hit.found <= hit.known or load_s >= self._read_s(number, hit.found - hit.known, hit.known):
+        if hit.held <= hit.computed or load_s >= self._read_s(number, hit.held - hit.computed, hit.computed):
             super().give(number, request, computed=computed, behind=behind)
             return
-        rest_s = self._read_s(number, request.prompt_tokens - hit.found, hit.found) if self.overlap else 0.0
+        rest_s = self._read_s(number, request.prompt_tokens - hit.held, hit.held) if self.overlap else 0.0
         exposed_s = max(load_s / self.layers, load_s - rest_s * (self.layers - 1) / self.layers)
         self._load(number, request, hit, exposed_s / load_s)
 
@@ -224,7 +225,7 @@ class TieredPool(ReplicaPool):
         busy = {link: seconds for link, seconds in busy.items() if seconds > 0.0}
         # Tiers in sequence: a load keeps its links busy for its whole duration.
         whole_s = sum(busy.values())
-        way = MessageWay(dict.fromkeys(busy, whole_s), dict.fromkeys(busy, whole_s), 0.0)
+        way = MessageBundle(dict.fromkeys(busy, whole_s), dict.fromkeys(busy, whole_s), 0.0)
         start_s = self._env.now
 
         def come(_event: simpy.Event) -> None:
@@ -241,7 +242,7 @@ class TieredPool(ReplicaPool):
             )
             if share < 1.0:
                 self._lines.send(way, 1.0 - share)
-            super(TieredPool, self).give(number, request, computed=hit.found, behind=hit.behind)
+            super(TieredPool, self).give(number, request, computed=hit.held, behind=hit.behind)
 
         first = replace(way, latency_s=hit.latency_s)
         moved = self._lines.send(first, share)

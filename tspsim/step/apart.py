@@ -32,8 +32,8 @@ from ..base.memo import knowing
 from ..base.quick import replace
 from ..engine.core import Interference, Submission
 from ..engine.instances import Assignment, Cost
+from ..engine.lowered import InstructionCosts, IssuedItems, LoweredProgram
 from ..engine.ranks import Rank, SimulatedDevice
-from ..engine.ready import IssuedItems, KnownInstructions, ReadyProgram
 from ..engine.steady import execute
 from ..engine.system import SimulatedRank, System
 from ..engine.timeline import ON_HOST, Label, Labels
@@ -43,7 +43,7 @@ from ..parallel import Job, scheme_of, write_program
 from ..parallel.lengths import Pack
 from ..parallel.step import Writer
 from ..program import Compute, Program
-from ..program.excerpts import parted_behind_layers
+from ..program.excerpts import split_after_layers
 from ..program.instructions import Mesh, length_of
 from ..steps import FORWARD
 from . import metrics
@@ -53,7 +53,7 @@ MOST_INSTRUCTIONS = 1_000_000
 #: Layers simulated of a model with equal layers; each further layer takes as long as the last.
 LAYERS = (2, 3)
 #: Note on an answer that was joined from micro-batches.
-TOLD = (
+NOTE = (
     "each micro-batch was simulated alone, and the step was joined from them in order, since it has more than "
     f"{MOST_INSTRUCTIONS / 1e6:.0f} million instructions: ranks of a group begin each micro-batch together, and groups "
     "at different work do not slow each other (`tspsim docs engine.md`)"
@@ -64,12 +64,12 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-def pays(job: Job) -> bool:
+def too_long_to_run_whole(job: Job) -> bool:
     """Whether a step has unequal sequences, is too long to run whole, and its ranks meet only within a group."""
     plan = job.plan
     if not job.unequal or plan.pp > 1 or plan.ep > 1 or plan.zero > 1 or plan.checkpoint is not None or job.held_s:
         return False
-    packs, replicas = job.dealt.packs, len(job.dealt.packs)
+    packs, replicas = job.assignment.packs, len(job.assignment.packs)
     widest = max(range(replicas), key=lambda replica: sum(pack.ranks for pack in packs[replica]))
     shards = plan.token_shards
     # A pack's program has at least one instruction per layer and hop.
@@ -137,7 +137,7 @@ class Apart:
 
     def submission(self) -> Submission:
         """The joined step, with rows for each replica's kernels and waits of each micro-batch."""
-        replicas = self.job.dealt.packs
+        replicas = self.job.assignment.packs
         every = [[self.part(pack) for pack in packs] for packs in replicas]
         gathers, waits_s = self._gathers([packs[0] for packs in replicas])
         ready_s = [wait_s + sum(part.seconds for part in parts) for wait_s, parts in zip(waits_s, every, strict=True)]
@@ -185,7 +185,7 @@ class Apart:
         program = max(programs, key=self._kernels_s)
         if all(isinstance(instruction, Compute) for instruction, _ in program.counted()):
             return self._of_kernels(program)
-        before, behind = parted_behind_layers(program) if end == LAST else (program, None)
+        before, behind = split_after_layers(program) if end == LAST else (program, None)
         part = self._of_ranks(before)
         return part if behind is None else part + self._of_ranks(behind)
 
@@ -260,16 +260,16 @@ class Apart:
             first = int(gpus[np.flatnonzero(groups[gpus] == replica)[0]])
             labels, start_s, end_s = columns(listed, until_s)
             program = Program(f"replica {replica}")
-            unnamed = ReadyProgram(program, IssuedItems((), (), ()), labels, (), KnownInstructions())
+            unnamed = LoweredProgram(program, IssuedItems((), (), ()), labels, (), InstructionCosts())
             every = np.arange(len(labels), dtype=np.int32)
             layers = np.array([label.layer for label in labels], dtype=np.int32)
             role = knowing(unnamed, labels=Labels(labels, every, layers))
             ranks.append(SimulatedRank(Rank(SimulatedDevice(first, size)), role, size))
             times.append((start_s, end_s))
         submission = Submission(
-            simpy.Environment(), JoinedSystem(ranks, [], told=TOLD, widest=widest, bytes_over=links), 0
+            simpy.Environment(), JoinedSystem(ranks, [], note=NOTE, widest=widest, bytes_over=links), 0
         )
-        submission.replaced(ranks, times)
+        submission.replace_result(ranks, times)
         return submission
 
 
@@ -280,7 +280,7 @@ NOTHING = System([], [])
 
 
 def run_apart(cluster: Cluster, cost: Cost, mesh: Mesh, job: Job, interference: Interference) -> Submission:
-    """Simulate the micro-batches of a step alone and join them (:func:`pays`).
+    """Simulate the micro-batches of a step alone and join them (:func:`too_long_to_run_whole`).
 
     Returns
     -------

@@ -304,7 +304,7 @@ def of_replicas(job: Job) -> Sequence[Sequence[tuple[Job, int]]]:
     """For every replica, the jobs of its micro-batches and how many are equal; equal replicas appear once."""
     if not job.unequal:
         return (((job, job.micro_batches),),)
-    return tuple([(job.taking(pack), 1) for pack in packs] for packs in job.dealt.packs)
+    return tuple([(job.taking(pack), 1) for pack in packs] for packs in job.assignment.packs)
 
 
 def replica_floors(question: Question, micro_batches: Sequence[tuple[Job, int]]) -> tuple[float, float, float]:
@@ -400,11 +400,11 @@ def block_links_time_s(question: Question, job: Job) -> float:
     nic = cluster.fabric.nic.bandwidth.value * node.nics / node.gpus if cluster.fabric is not None else 0.0
     mesh = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node)
     received = entering = 0.0
-    adds_up = node.collectives.in_switch_latency is not None or node.memory_pool is not None
-    for exchange in scheme_of(job.plan).received(job, adds_up):
+    accumulates_gradients = node.collectives.in_switch_latency is not None or node.memory_pool is not None
+    for exchange in scheme_of(job.plan).received(job, accumulates_gradients):
         groups = mesh.groups(exchange.axis)
         ranks = groups.shape[1]
-        together = most_together(groups // cluster.gpus_per_node)
+        together = most_ranks_of_a_node(groups // cluster.gpus_per_node)
         away = exchange.bytes * (ranks - together) / (ranks - 1)
         received += exchange.bytes
         entering += away if exchange.distinct else away / together
@@ -413,7 +413,7 @@ def block_links_time_s(question: Question, job: Job) -> float:
     return max(received / (inside + nic), entering / nic)
 
 
-def most_together(nodes: np.ndarray[Any, np.dtype[np.int64]]) -> int:
+def most_ranks_of_a_node(nodes: np.ndarray[Any, np.dtype[np.int64]]) -> int:
     """Most ranks of a group that share a node; ``nodes`` has one row per group."""
     ordered = np.sort(nodes, axis=1)
     for size in range(ordered.shape[1], 1, -1):

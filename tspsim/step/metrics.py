@@ -219,7 +219,7 @@ def one_forward(job: Job) -> Job:
     alone = job.plan.in_one_stage(job.plan.dp * job.plan.pp)
     gone = -(-BLOCKS * job.plan.offload_weights // max(job.chunk_sizes))
     alone = replace(alone, offload_weights=gone) if gone else alone
-    return Job(job.model.steady(BLOCKS), alone, job.work.one_forward(job.sequences))
+    return Job(job.model.repeating_layers(BLOCKS), alone, job.work.one_forward(job.sequences))
 
 
 def _on_every_stage(job: Job) -> Job:
@@ -227,7 +227,7 @@ def _on_every_stage(job: Job) -> Job:
     plan = replace(job.plan, stage_layers=(), zero=0, recomputed=None, activation_store=None, offload_layers=0)
     options = {name: value for name, value in plan.options.items() if name != OFFLOAD_FROM}
     plan = replace(plan, offload_weights=0, options=options)
-    return Job(job.model.steady(BLOCKS * plan.pp), plan, job.work.one_forward(job.sequences))
+    return Job(job.model.repeating_layers(BLOCKS * plan.pp), plan, job.work.one_forward(job.sequences))
 
 
 def layer_period_s(submission: Submission) -> float:
@@ -384,7 +384,7 @@ def host_of_a_pass_s(job: Job) -> float:
     """The part of a pass that does not depend on its batch: small kernels and waits of the stage's layers, and the
     host's work between verifying drafts and making the next."""
     engine, routed = job.work.stack.engine, job.model.routed_layers
-    stages, ranks = job.plan.pp, max(job.whole_ranks, job.plan.ep)
+    stages, ranks = job.plan.pp, max(job.tensor_ranks, job.plan.ep)
     drafted = engine.drafted.value if job.drafts is not None and job.drafts.tokens else 0.0
     layers = -(-job.model.layers // stages), -(-routed // stages)
     return engine.between_s(*layers, ranks, job.model.experts) + drafted

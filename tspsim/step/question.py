@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 
 from ..base.errors import InputError, UnknownNameError
 from ..base.provenance import Provenance
-from ..base.strict import as_stated
 from ..hardware import Device, load_device, standing_for
 from ..model import Architecture, load_model
 from ..model.parts import BF16, Formats, WeightClass
@@ -24,8 +23,6 @@ from ..network import (
 )
 from ..operators import weight_bytes
 from ..parallel import (
-    Adapters,
-    ExpertRouting,
     Job,
     Optimizer,
     Plan,
@@ -121,10 +118,10 @@ FRESH = Lookups()
 
 def optimizer_of(workload: Workload, software: Stack) -> Optimizer:
     """Training bytes per parameter: the stated ones, otherwise the software's own."""
-    spec = workload.optimizer
-    if "optimizer" not in workload.model_fields_set and software.optimizer_state is not None:
-        spec = spec.model_copy(update={"name": f"{spec.name} of {software.name}", "state": software.optimizer_state})
-    return as_stated(spec, Optimizer)
+    stated = workload.optimizer
+    if "optimizer" in workload.model_fields_set or software.optimizer_state is None:
+        return stated
+    return replace(stated, name=f"{stated.name} of {software.name}", state=software.optimizer_state)
 
 
 def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
@@ -159,10 +156,10 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     stack.check(device.name, device.vendor, STEPS.get(workload.pass_))
     if STEPS.get(workload.pass_).serves:
         engine = stack.stack().engine
-        device = device.preferring(engine.kernels, engine.libraries)
+        device = device.with_engine(engine.kernels, engine.libraries)
     else:
         software = stack.stack()
-        device = device.preferring("", dict(software.libraries)).clocked(software.clocks)
+        device = device.with_engine("", dict(software.libraries)).with_clocks(software.clocks)
     precision, formats = types_of(workload, model, device)
     others = other_nodes(scenario, cluster, lookups)
     for other in others:
@@ -181,10 +178,10 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         optimizer=optimizer_of(workload, stack.stack()),
         runtime_reserve_bytes=workload.runtime_reserve,
         causal=workload.causal,
-        routing=as_stated(workload.routing, ExpertRouting),
+        routing=workload.routing,
         multi_token=workload.multi_token,
         document=None if workload.document == workload.sequence else workload.document,
-        adapters=as_stated(workload.adapters, Adapters) if workload.adapters else None,
+        adapters=workload.adapters,
         stack=stack.stack().on(device.name, model.attention_kind.name),
         load=workload.load(),
         formats=formats,
@@ -211,7 +208,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
             node_axes=entry.placement.node if entry.placement else (),
             rail_axes=entry.placement.rails if entry.placement else (),
             node_order=entry.placement.order if entry.placement else (),
-            routing=entry.routing.routing() if entry.routing else None,
+            routing=entry.routing,
             options=entry.options,
         )
         if not workload.lengths:
@@ -283,7 +280,7 @@ def limited(device: Device, scenario: Scenario) -> Device:
     if watts is None:
         return device
     try:
-        return device.limited_to(watts)
+        return device.power_limited(watts)
     except InputError as error:
         raise error.at(key="cluster.power_limit") from None
 
@@ -305,7 +302,7 @@ def cluster_of(scenario: Scenario, lookups: Lookups = FRESH) -> Cluster:
         if inline.measured is not None:
             cluster = measured_between(cluster, inline.measured)
         if inline.routing is not None:
-            cluster = cluster.with_routing(inline.routing.routing())
+            cluster = cluster.with_routing(inline.routing)
         return with_faults(cluster, scenario.faults)
     except UnknownNameError as error:  # loading has checked the other names
         raise error.at(key="cluster.library") from None

@@ -44,7 +44,7 @@ from .paths import LowerBound
 from .question import FRESH, Lookups, Question, look_up
 from .result import Memory, PlanResult, RankClass, Result
 from .run import StepRun
-from .statements import bottleneck, defaults_in_words, for_nothing, notes_of, of_experts_types, unexplained
+from .statements import bottleneck, defaults_in_words, keys_without_effect, notes_of, of_experts_types, unexplained
 from .tuning import kernels_s, short, tuned
 from .variation import DRAWS, drawn, pace
 
@@ -82,7 +82,7 @@ def simulate(
         if progress is not None:
             progress(plan.name, index / len(question.plans))
         result = run_plan(question, plan, every_rank=every_rank)
-        results.append(replace(result, notes=(*result.notes, *order_that_loses(question, plan, result))))
+        results.append(replace(result, notes=(*result.notes, *note_on_exchange_order(question, plan, result))))
     return Result(
         scenario=question.scenario.to_dict() | {"model": describe_model(question.model)},
         cluster=describe_cluster(question.cluster, question.device),
@@ -234,12 +234,12 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
         notes=(
             *notes_of(job),
             *of_experts_types(question, job),
-            *for_nothing(question, job),
+            *keys_without_effect(question, job),
             *(checkpoint_notes(written) if written else ()),
             *([AT_WORST] if submission.system.at_worst else []),
-            *([submission.system.told] if submission.system.told else []),
+            *([submission.system.note] if submission.system.note else []),
             *varied(question, job, every_rank=every_rank),
-            *overlap_that_loses(question, job),
+            *note_on_slices(question, job),
         ),
         checkpoint=written,
         inference=metrics.answer(job, makespan_s, room) if room is not None else {},
@@ -286,7 +286,7 @@ def run(
     variation, slowed, gpus = question.scenario.variation, 1.0, question.cluster.gpus
     interference = Interference(stack.slowdown(device), device.communication_slowdown)
     whole = every_rank or every_iteration or variation or question.others or question.scenario.faults.slow_gpus
-    if not whole and job.unequal and apart.pays(job):
+    if not whole and job.unequal and apart.too_long_to_run_whole(job):
         return apart.run_apart(question.cluster, stack.cost(costs, device, job.capture), mesh, job, interference)
     with no_collection():
         programs = tuple([write_program(scheme, job, role) for role in roles])
@@ -353,7 +353,7 @@ def varied(question: Question, job: Job, *, every_rank: bool) -> Iterator[str]:
     yield f"kernels take {slowed} longer: the expected pace of the slowest of {question.cluster.gpus:,} GPUs"
 
 
-def order_that_loses(question: Question, plan: Plan, result: PlanResult) -> Iterator[str]:
+def note_on_exchange_order(question: Question, plan: Plan, result: PlanResult) -> Iterator[str]:
     """A note if the step would be shorter with replicas' gathers and reductions before or after a layer's exchanges,
     with which they share links: a better link may then make the step longer. Both orders are simulated."""
     if not plan.zero:
@@ -381,7 +381,7 @@ def order_that_loses(question: Question, plan: Plan, result: PlanResult) -> Iter
         )
 
 
-def overlap_that_loses(question: Question, job: Job) -> Iterator[str]:
+def note_on_slices(question: Question, job: Job) -> Iterator[str]:
     """A note if layers would be faster without slices: the slices' slower products may cost more than they hide.
 
     Decided by the longest path through one layer, forward and backward.

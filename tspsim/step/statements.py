@@ -227,7 +227,7 @@ def notes_of(job: Job) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def for_nothing(question: Question, job: Job) -> Iterator[str]:
+def keys_without_effect(question: Question, job: Job) -> Iterator[str]:
     """A note on stated keys that have no effect in this step."""
     entry = next((spec for spec in question.scenario.plans if spec.name == job.plan.name), None)
     usual = {name: field.default for name, field in type(entry).model_fields.items()} if entry is not None else {}
@@ -257,7 +257,7 @@ def of_experts_types(question: Question, job: Job) -> Iterator[str]:
         return
     kept = fused.weight_dtype or fused.dtype
     types = kept if kept == fused.dtype else f"{kept}, multiplied in {fused.dtype}"
-    aside = device.set_aside("fused_moe", fused.dtype, kept)
+    aside = device.untuned_fit("fused_moe", fused.dtype, kept)
     if aside is not None and aside.untuned is not None:
         runs = device.kernel("fused_moe", fused.dtype, None, kept).library
         yield f"routed experts in {types} take the time of {runs}, not of {aside.library}: {aside.untuned}"

@@ -240,7 +240,7 @@ def sample(job: Job, cluster: Cluster) -> tuple[Job, Cluster]:
     """
     plan = job.plan
     work = replace(job.work, sequences=job.sequences)
-    model = job.model.steady(LAYERS)
+    model = job.model.repeating_layers(LAYERS)
     here = max(1, plan.node_ranks(plan.token_axis))
     nodes = min(cluster.nodes, plan.token_shards // here) if cluster.divisible else cluster.nodes
     if job.training and plan.zero == 3 and cluster.nodes % (2 * nodes) == 0:

@@ -13,7 +13,7 @@ class ForwardStep(Forwards):
     title = "forward pass"
 
     def model_of(self, model: Architecture) -> Architecture:
-        return model.whole_pass
+        return model.for_full_sequences
 
 
 FORWARD_STEP = STEPS.register(ForwardStep())

@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field, StrictBool
 
+from ..base.strict import refuse, section
 from ..base.units import PositiveCount, several
 from ..model import Architecture
 from ..model.attention import MOST_DECODED
@@ -37,14 +38,14 @@ class Row(NamedTuple):
         return self.context_tokens + (self.query_tokens / 2 if causal else self.query_tokens)
 
 
-def dealt(rows: Iterable[tuple[int, int, int]], parts: int, part: int = 0) -> tuple[Row, ...]:
+def round_robin(rows: Iterable[tuple[int, int, int]], parts: int, part: int = 0) -> tuple[Row, ...]:
     """The rows of one part when sequences ``(queries, context, sequences)`` are dealt round-robin, longest first.
 
     Part 0 has most.
 
-    >>> [tuple(row) for row in dealt(((1, 4096, 3), (1, 8192, 2)), 2)]
+    >>> [tuple(row) for row in round_robin(((1, 4096, 3), (1, 8192, 2)), 2)]
     [(1, 8192, 1), (1, 4096, 2)]
-    >>> [tuple(row) for row in dealt(((1, 4096, 3), (1, 8192, 2)), 2, 1)]
+    >>> [tuple(row) for row in round_robin(((1, 4096, 3), (1, 8192, 2)), 2, 1)]
     [(1, 8192, 1), (1, 4096, 1)]
     """
     mine, before = [], 0
@@ -187,6 +188,8 @@ class Streams:
         time(P) / time(1) = (W + k·read(P)) / (W + k·C),    read = P·C (ParScale), C (Hogwild!), C − b + P·b (branches)
     """
 
+    __pydantic_config__ = section("Streams that decode together for every sequence.")
+
     count: Annotated[PositiveCount, Field(le=1024, description="streams of a sequence")]
     shared_cache: Annotated[
         StrictBool,
@@ -202,6 +205,10 @@ class Streams:
             "each puts out a token"
         ),
     ] = None
+
+    def __post_init__(self) -> None:
+        if self.branch is not None and self.shared_cache:
+            raise refuse("branch and shared_cache are two forms of streams; leave one out")
 
     @property
     def caches(self) -> int:
@@ -340,7 +347,7 @@ class Load:
             kinds = Counter({context: whole * count for context, count in kinds.items()})
             kinds.update(contexts[:more])
         caches, queries = self.streams.caches, self.queries
-        return dealt([(queries, context, caches * count) for context, count in kinds.items()], parts)
+        return round_robin([(queries, context, caches * count) for context, count in kinds.items()], parts)
 
     def chunks(self) -> list[tuple[Row, bool]]:
         """Rows of the prompts' pieces in order, each with whether it ends its prompts."""

@@ -19,7 +19,7 @@ class TrainingStep(Step):
     recomputation = "full"
 
     def model_of(self, model: Architecture) -> Architecture:
-        return model.whole_pass
+        return model.for_full_sequences
 
     def micro_batch(self, sequences: int) -> int:
         return 1

@@ -29,7 +29,7 @@ from typing import Any, Protocol, TypeVar
 from ..base.errors import InputError, TspsimError, shorten
 from ..base.quick import collect_seldom
 from ..base.registry import by_program
-from .query import Library
+from .query import Asked, Library, Query
 from .worker import Answer, looking_up_in
 
 Given = TypeVar("Given")
@@ -314,19 +314,11 @@ def _each(work: Callable[[Given], Made], given: Sequence[Given]) -> list[Made]:
     return [work(one) for one in given]
 
 
-class Keyed(Protocol):
-    """A question with a key that stands for its content."""
-
-    @property
-    def key(self) -> str: ...
-
-
-Asked = TypeVar("Asked", bound=Keyed)
 #: A worker's answers to some questions.
-Work = Callable[[Sequence[Asked]], list[Answer]]
+Work = Callable[[Sequence[Query[Asked]]], list[Answer]]
 
 
-def answers(questions: Iterable[Asked], executor: Executor, work: Work[Asked]) -> Iterator[list[Answer]]:
+def answers(questions: Iterable[Query[Asked]], executor: Executor, work: Work[Asked]) -> Iterator[list[Answer]]:
     """Every question answered once, in the order the answers come.
 
     When a worker dies, its questions become suspects and are asked again one by one. A question whose worker dies
@@ -340,9 +332,9 @@ def answers(questions: Iterable[Asked], executor: Executor, work: Work[Asked]) -
         Workers see another catalog or version, or the scheduler went away.
     """
     waiting = iter(questions)
-    suspects: deque[Asked] = deque()
+    suspects: deque[Query[Asked]] = deque()
     deaths: Counter[str] = Counter()
-    flying: dict[Future[list[Answer]], list[Asked]] = {}
+    flying: dict[Future[list[Answer]], list[Query[Asked]]] = {}
     size = 1
     while True:
         alone = bool(suspects)

@@ -161,7 +161,7 @@ def exchange_s(cluster: Cluster, expert_gpus: int, size_bytes: float) -> tuple[f
     for kind in ("all_gather", "reduce_scatter"):
         moved = [collective(cluster, members, kind, size_bytes) for members in nodes.values() if len(members) > 1]
         inside.append(max((traffic.latency_s + traffic.fluid_s for traffic in moved), default=0.0))
-    return wires.way(messages).alone_s + inside[0], inside[1] + wires.way(sums).alone_s
+    return wires.bundle(messages).alone_s + inside[0], inside[1] + wires.bundle(sums).alone_s
 
 
 class _Seconds:

@@ -11,21 +11,12 @@ from ..fleet import FleetQuestion, load
 from ..step.cells import Cell
 from .axes import Axis
 from .best_plans import fleet_with_best
-from .executors import Keyed, Work
-from .fleet_worker import FleetQuery, answer, key_of
-from .query import Entry, Library
+from .executors import Work
+from .fleet_worker import answer, key_of
+from .query import Entry, Library, Query
 from .store import AnswerStore
 from .sweeping import Clock, Sweeping
 from .table import Table
-
-
-class FleetTable(Table):
-    """Rows of a sweep over a fleet."""
-
-    @property
-    def ran(self) -> int:
-        """Rows with an answer."""
-        return sum(error is None for error in self.columns["error"])
 
 
 class FleetSweep(Sweeping[FleetQuestion]):
@@ -69,7 +60,7 @@ class FleetSweep(Sweeping[FleetQuestion]):
     def expected(self) -> int:
         return len(self.points)
 
-    def questions(self, answered: set[str], entries: list[Entry], clock: Clock) -> Iterator[Keyed]:
+    def questions(self, answered: set[str], entries: list[Entry], clock: Clock) -> Iterator[Query[FleetQuestion]]:
         library, seen = Library(), set(answered)
         best: dict[str, dict[str, Any]] = {}
         for point in self.points:
@@ -86,9 +77,9 @@ class FleetSweep(Sweeping[FleetQuestion]):
                 clock.skipped()
             else:
                 seen.add(key)
-                yield FleetQuery(key, question)
+                yield Query(key, question)
 
-    def table(self, store: AnswerStore, entries: Sequence[Entry], bugs: dict[str, str]) -> FleetTable:
+    def table(self, store: AnswerStore, entries: Sequence[Entry], bugs: dict[str, str]) -> Table:
         rows: list[dict[str, Cell]] = []
         for entry in entries:
             kept = store.get(entry.key) if entry.key and entry.key not in bugs else None
@@ -103,7 +94,7 @@ class FleetSweep(Sweeping[FleetQuestion]):
         names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in last]
         columns = {name: [row.get(name) for row in rows] for name in (*names, *last)}
         units = {axis.path: axis.unit for axis in self.axes if axis.unit}
-        return FleetTable(tuple(axis.path for axis in self.axes), columns, (), units, self.zipped)
+        return Table(tuple(axis.path for axis in self.axes), columns, (), units, self.zipped)
 
 
 def _document(text: str, store: AnswerStore) -> dict[str, Any]:

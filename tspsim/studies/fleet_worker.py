@@ -11,7 +11,6 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +29,13 @@ from ..hardware import load_device
 from ..scenario import Scenario
 from ..step.cells import Cell
 from ..step.result import Result
-from .query import Library, cluster_content, content_of, device_content
+from .query import Library, Query, cluster_content, content_of, device_content
 from .worker import Answer, StrangerError
 
 #: Distinct steps in a process's cache.
 MOST_STEPS = 2_000
 #: Keys of a question that do not change its answer.
 WORDS = ("name", "description", "source", "needs", "offers")
-
-
-@dataclass(frozen=True)
-class FleetQuery:
-    """A fleet, and the key of its content."""
-
-    key: str
-    question: FleetQuestion
 
 
 def key_of(question: FleetQuestion, library: Library) -> str:
@@ -82,7 +73,7 @@ def _step(scenario: Scenario) -> Result:
     return _steps.once(key, lambda: simulate(scenario))
 
 
-def answer(questions: Sequence[FleetQuery]) -> list[Answer]:
+def answer(questions: Sequence[Query[FleetQuestion]]) -> list[Answer]:
     """Answer some fleets in their order; ``text`` is JSON: a fleet's numbers under flat names, or ``error``.
 
     Raises
@@ -94,11 +85,11 @@ def answer(questions: Sequence[FleetQuery]) -> list[Answer]:
         return [_answer(question) for question in questions]
 
 
-def _answer(query: FleetQuery) -> Answer:
+def _answer(query: Query[FleetQuestion]) -> Answer:
     begin_s = time.perf_counter()
     _familiar(query)
     try:
-        document = cells_of(answer_fleet(query.question, _step))
+        document = cells_of(answer_fleet(query.asked, _step))
     except (InputError, InfeasibleError) as error:
         document = {"error": str(error)}
     except Exception as error:  # one question's bug must not end a sweep
@@ -109,9 +100,9 @@ def _answer(query: FleetQuery) -> Answer:
     return Answer(query.key, text, time.perf_counter() - begin_s)
 
 
-def _familiar(query: FleetQuery) -> None:
+def _familiar(query: Query[FleetQuestion]) -> None:
     try:
-        same = key_of(query.question, _library) == query.key
+        same = key_of(query.asked, _library) == query.key
     except (InputError, OSError) as error:
         raise StrangerError(f"a worker cannot look up what this process can: {error}") from None
     if not same:

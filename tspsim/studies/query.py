@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._version import __version__
 from ..base.errors import InputError
@@ -28,12 +28,15 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 
+Asked = TypeVar("Asked")
+
+
 @dataclass(frozen=True)
-class Query:
-    """A scenario with a single plan, and the key of its content."""
+class Query(Generic[Asked]):
+    """What is asked, such as a scenario with a single plan, and the key that stands for its content."""
 
     key: str
-    scenario: Scenario
+    asked: Asked
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,9 @@ class Library:
         return entry[1]
 
 
-def ask(library: Library, point: int, scenario: Scenario) -> list[tuple[Entry, Query | None]]:
+def ask(library: Library, point: int, scenario: Scenario) -> list[tuple[Entry, Query[Scenario] | None]]:
     """One entry for every plan of a point's scenario; a plan with an error does not stop the others."""
-    pairs: list[tuple[Entry, Query | None]] = []
+    pairs: list[tuple[Entry, Query[Scenario] | None]] = []
     for plan in scenario.plans:
         single = scenario.model_copy(update={"plans": (plan,)})
         try:

@@ -12,8 +12,8 @@ from ..scenario import Scenario, load
 from ..step.cells import Cell
 from ..step.result import PlanResult, Result
 from .axes import Axis, Point, choose
-from .executors import Keyed, Work
-from .query import Entry, Library, ask
+from .executors import Work
+from .query import Entry, Library, Query, ask
 from .store import AnswerStore
 from .sweeping import Clock, Sweeping
 from .table import Table, make_columns, numbers_of, plan_result
@@ -63,7 +63,7 @@ class Sweep(Sweeping[Scenario]):
         """The scenario of one point; raises InputError."""
         return choose(load(self.source, [*self.overrides, *point.overrides]), point.plans)
 
-    def questions(self, answered: set[str], entries: list[Entry], clock: Clock) -> Iterator[Keyed]:
+    def questions(self, answered: set[str], entries: list[Entry], clock: Clock) -> Iterator[Query[Scenario]]:
         library, seen = Library(), set(answered)
         for point in self.points:
             try:

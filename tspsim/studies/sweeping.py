@@ -5,19 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from ..base.display import Progress
 from ..base.errors import InputError, Interrupted, TspsimError
 from ..base.units import duration
 from .axes import Axis, points, read_axis
-from .executors import Keyed, Work, answers, executor_of
-from .query import Entry
+from .executors import Work, answers, executor_of
+from .query import Asked, Entry, Query
 from .store import AnswerStore
 from .table import Table
-
-#: The question that is swept.
-Asked = TypeVar("Asked")
 
 
 class SweepInterruptedError(TspsimError):
@@ -83,7 +80,7 @@ class Sweeping(Generic[Asked]):
         """Number of rows to come, without points whose question is wrong."""
         raise NotImplementedError
 
-    def questions(self, answered: set[str], entries: list[Entry], clock: Clock) -> Iterator[Keyed]:
+    def questions(self, answered: set[str], entries: list[Entry], clock: Clock) -> Iterator[Query[Asked]]:
         """Questions without a stored answer, each once; ``entries`` grows with every row to come."""
         raise NotImplementedError
 

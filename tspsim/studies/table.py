@@ -73,8 +73,8 @@ class Table(Pictured):
 
     @property
     def ran(self) -> int:
-        """Rows with a rate."""
-        return sum(rate is not None for rate in self.columns["tokens_per_s"])
+        """Rows with an answer."""
+        return sum(error is None for error in self.columns["error"])
 
     def rows(self) -> Iterator[dict[str, Cell]]:
         for cells in zip(*self.columns.values(), strict=True):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..answer.kinds import run_plan
 from ..base.errors import InputError, shorten
 from ..base.quick import seldom_collecting
+from ..scenario import Scenario
 from ..step import simulation
 from .query import Library, Query
 
@@ -35,7 +36,7 @@ class StrangerError(InputError):
     """A worker's catalog or package differs from the sweep's."""
 
 
-def answer(questions: Sequence[Query]) -> list[Answer]:
+def answer(questions: Sequence[Query[Scenario]]) -> list[Answer]:
     """Answer some questions in their order.
 
     Raises
@@ -59,7 +60,7 @@ def looking_up_in(library: Library) -> Iterator[None]:
         _library = before
 
 
-def _answer(question: Query) -> Answer:
+def _answer(question: Query[Scenario]) -> Answer:
     begin_s = time.perf_counter()
     resolved = _familiar(question)
     try:
@@ -81,10 +82,10 @@ def _answer(question: Query) -> Answer:
     return Answer(question.key, text, time.perf_counter() - begin_s)
 
 
-def _familiar(question: Query) -> simulation.Question:
+def _familiar(question: Query[Scenario]) -> simulation.Question:
     """The question, resolved here, if its content is the same here."""
     try:
-        resolved = _library.look_up(question.scenario)
+        resolved = _library.look_up(question.asked)
         same = _library.key(resolved) == question.key
     except InputError as error:
         raise StrangerError(

@@ -37,7 +37,7 @@ class QuestionTurns(StudioPart):
     def join(self, app: Dash) -> None:
         """Bind the events to their effects."""
         app.clientside_callback(
-            ClientsideFunction("studio", "happen"),
+            ClientsideFunction("studio", "sendEvents"),
             Output("happen", "data"),
             Input("link", "hash"),
             Input("start", "value"),
@@ -54,22 +54,22 @@ class QuestionTurns(StudioPart):
             State("question", "data"),
         )
         app.clientside_callback(
-            ClientsideFunction("studio", "turned"),
+            ClientsideFunction("studio", "eventHandled"),
             Output("turned-seen", "data"),
             Input("turned", "data"),
             State("question", "data"),
         )
         app.clientside_callback(
-            ClientsideFunction("studio", "fresh"),
+            ClientsideFunction("studio", "markStale"),
             Output("answer", "className"),
             Input("question", "data"),
             Input("answered", "data"),
         )
         app.clientside_callback(
-            ClientsideFunction("studio", "rested"), Output("about-seen", "data"), Input("about-of", "data")
+            ClientsideFunction("studio", "basisShown"), Output("about-seen", "data"), Input("about-of", "data")
         )
         app.clientside_callback(
-            ClientsideFunction("studio", "drawn"), Output("form-seen", "data"), Input("form-drawn", "data")
+            ClientsideFunction("studio", "formDrawn"), Output("form-seen", "data"), Input("form-drawn", "data")
         )
         app.callback(
             Output("form", "children"),

@@ -32,12 +32,13 @@ class Follows:
 
 
 def kernels_found(laid: Laid) -> dict[int, list[int]]:
-    """Rows of the trace by their operation, without kernels that only wait."""
+    """Rows of the trace by their operation, without kernels that only wait. Casts of a product are the product's, whose
+    price has them."""
     rows: dict[int, list[int]] = defaultdict(list)
     names = laid.trace.word("name")
     for row, index in enumerate(laid.operation.tolist()):
         if index >= 0 and not waits(names[row]):
-            rows[index].append(row)
+            rows[index + laid.lane.operations[index].prepares].append(row)
     return rows
 
 
@@ -51,7 +52,8 @@ def factors_of(laid: Laid) -> dict[str, float]:
         if item.operator is not None and index in rows and item.seconds > 0.0:
             entry = sums[item.operator.kind]
             entry[0] += busy_s(starts[rows[index]], ends[rows[index]])
-            entry[1] += item.seconds
+            before = laid.lane.operations[index - 1] if index else item
+            entry[1] += item.seconds + (before.seconds if before.prepares else 0.0)
     return {family: there / here for family, (there, here) in sorted(sums.items()) if here > 0.0 and there > 0.0}
 
 

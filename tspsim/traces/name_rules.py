@@ -52,6 +52,8 @@ KERNEL_NAMES.register(
                 r"GammaBeta",
                 r"RowwiseMoments|ComputeFusedParams",
                 r"\bl2norm",
+                # The schedules of nvFuser: a persistent one reads its rows once, as norms and softmax want it.
+                r"nvfuser_(inner_outer|inner|outer)_persistent",
             ),
             "quantize": (r"triton_\w+_fused.*(_scaled_mm|float8|clamp.*reciprocal|reciprocal.*clamp)",),
             "activation": (
@@ -96,8 +98,10 @@ KERNEL_NAMES.register(
                 r"block_sort",
                 r"transform_kernel",
                 r"block_reduce",
+                r"nvfuser_reduction",
             ),
             "elementwise": (
+                r"nvfuser_pointwise",
                 r"elementwise_kernel",
                 r"triton_poi_fused",
                 r"multi_tensor_apply",
@@ -305,7 +309,7 @@ KERNEL_NAMES.register(
             "cache": (r"set_mla_kv|concat_and_cast_mha|fused_store_\w*cache",),
             "router": (
                 r"topk(_gating|GatingSoftmax|_softmax|_sum|_forward|_idx|_transform|_sigmoid)|grouped_topk|moe_fused_gate",
-                r"moeTopK|fused_topk_with|v\d_topk_kernel|fused_router",
+                r"[a-z]T(op|OP)k(Sigmoid|Softmax|Gating)|moeTopK|fused_topk_with|v\d_topk_kernel|fused_router",
                 r"get_dispatch_layout|_topk_forward|_combined_routing|_sum_bitmatrix|biased_grouped|select_experts|RoutingKernel|routing",
             ),
             "permute": (
@@ -321,11 +325,11 @@ KERNEL_NAMES.register(
                 r"per_token_(group_)?quant|dynamic_(per_token_)?(scaled_)?quant|scaled_fp8_quant|static_scaled_quant",
                 r"cast_transpose|cast_fp8|quantize_mxfp|mxfp4_quant|mxfp8_quant|fp4_quant|amax_kernel",
                 r"^(?!.*[Gg]emm).*(group_quant|_quant_kernel)|float8_cast|cvt_fp",
-                r"grouped_gemm::cuda::utils::(transpose|fill)|batched_transpose",
+                r"grouped_gemm::cuda::utils::(transpose|fill)|batched_transpose|swizzle_(row|col)\w*scaling",
             ),
             "copy": (
                 r"create_flashinfer_kv_indices|get_last_loc|write_req_to_token|compute_slot_mapping|pack_seq",
-                r"^_prepare_\w+_kernel|^_post_update_kernel",
+                r"^_prepare_\w+_kernel|^_post_update_kernel|multi_(un)?padding",
             ),
             "elementwise": (r"\bmhc_(post|pre_big)",),
         },
@@ -339,11 +343,11 @@ KERNEL_NAMES.register(
         kinds={
             "dispatch": (
                 r"notify_dispatch",
-                r"(internode|intranode|ep)\w*::dispatch|EpDispatch|moe_?a2a_dispatch|[Dd]ispatchKernel|AllToAllDispatch",
+                r"(internode|intranode|elastic|ep)\w*::dispatch|EpDispatch|moe_?a2a_dispatch|[Dd]ispatchKernel|AllToAllDispatch",
             ),
             "combine": (
                 r"cached_notify",
-                r"(internode|intranode|ep)\w*::combine|EpCombine|moe_?a2a_combine|A2ACombine|AllToAllCombine|(?<!Fwd)[Cc]ombineKernel",
+                r"(internode|intranode|elastic|ep)\w*::combine|EpCombine|moe_?a2a_combine|A2ACombine|AllToAllCombine|(?<!Fwd)[Cc]ombineKernel",
             ),
             "all_reduce": (
                 r"nccl\w*Kernel_AllReduce",
@@ -353,7 +357,7 @@ KERNEL_NAMES.register(
                 r"userbuffers_\w*sum_inplace_gpu(?!\w*(allgather|_ag|_rs))",
             ),
             "all_gather": (
-                r"nccl\w*Kernel_AllGather|all_?gather_kernel|multimem_all_gather|AllGather",
+                r"nccl\w*Kernel_AllGather|all_?gather_kernel|multimem_all_gather|AllGather|mscclpp::\w*.*allgather",
                 r"userbuffers_\w*(allgather|_ag)",
             ),
             "reduce_scatter": (

@@ -82,6 +82,8 @@ class Operation:
     axis: str = ""
     #: The instruction of a collective.
     collective: Collective | None = None
+    #: A cast that is part of the price of the product behind it.
+    prepares: bool = False
 
     @property
     def end_s(self) -> float:
@@ -309,7 +311,19 @@ class Simulated:
                         name, shape = f"cast for {operator.name}", operator.shape
                         operations.append(
                             Operation(
-                                number, "quantize", name, part, phase, layer, stream, clock, cast_s, False, None, shape
+                                number,
+                                "quantize",
+                                name,
+                                part,
+                                phase,
+                                layer,
+                                stream,
+                                clock,
+                                cast_s,
+                                False,
+                                None,
+                                shape,
+                                prepares=True,
                             )
                         )
                         clock, length = clock + cast_s, length - cast_s

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
 from ..base.errors import UnitError, did_you_mean, either
@@ -22,12 +30,6 @@ from ..base.units import WITH_UNITS, parse
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-class Key(NamedTuple):
-    """A key that a mapping may have."""
-
-    name: str
 
 
 class Kind(BaseModel):
@@ -50,10 +52,10 @@ class Kind(BaseModel):
         return {field.alias or name for name, field in cls.model_fields.items()}
 
     @classmethod
-    def further(cls) -> Iterator[Key]:
+    def further_keys(cls) -> Iterator[str]:
         """All keys of a family's registered classes, for messages that offer the nearest."""
         for kind in cls.registry.values():
-            yield from map(Key, kind.stated())
+            yield from kind.stated()
 
     def in_words(self) -> str:
         """What the kind does, as a clause of a sentence."""
@@ -150,23 +152,18 @@ def refuse(sentence: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})
 
 
-class _Rate:
-    """Requests a second: text with its unit, or a bare number, as benchmarks take it."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        def read(value: object) -> float:
-            try:
-                return parse(value, "requests/s", positive=True)
-            except UnitError as error:
-                raise PydanticCustomError("quantity", "{reason}", {"reason": error.message}) from None
-
-        return core_schema.no_info_plain_validator_function(read)
-
-    def __get_pydantic_json_schema__(
-        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        number = {"type": "number", "exclusiveMinimum": 0}
-        return {"anyOf": [number, {"type": "string", "examples": ["4 requests/s", "90 requests/min"]}]}
+def _read_rate(value: object) -> float:
+    try:
+        return parse(value, "requests/s", positive=True)
+    except UnitError as error:
+        raise PydanticCustomError("quantity", "{reason}", {"reason": error.message}) from None
 
 
-Rate = Annotated[float, _Rate()]
+_RATE_SCHEMA = {
+    "anyOf": [
+        {"type": "number", "exclusiveMinimum": 0},
+        {"type": "string", "examples": ["4 requests/s", "90 requests/min"]},
+    ]
+}
+#: Requests a second: text with its unit, or a bare number, as benchmarks take it.
+Rate = Annotated[float, PlainValidator(_read_rate), WithJsonSchema(_RATE_SCHEMA)]

@@ -77,7 +77,7 @@ def predict_models(row: Row, position: int, answers: RowAnswers) -> None:
     if row["phase"] not in JOBS:
         raise InputError("phase is none of prefill, decode, train")
     job = JOBS[row["phase"]](model, int(row["b"]), int(row["s"]), int(row["ctx"]))
-    total = add(device(MEASURED_ON).preferring(LIBRARY), kernels_of(job))
+    total = add(device(MEASURED_ON).with_engine(LIBRARY), kernels_of(job))
     memory = peak_memory(job, scheme_of(job.plan).residency)
     answers.predict(position, *(value * MICROSECONDS for value in total))
     answers.also(position, "peak_gb", sum(memory.values()) / 1e9)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tspsim.base import catalog
 from tspsim.base.errors import InputError
 from tspsim.model import Architecture, load_model
-from tspsim.parallel.recomputed import Partly
+from tspsim.parallel.recomputed import PartialRecompute
 
 from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
@@ -21,11 +21,11 @@ from .frameworks import (
     as_routed,
     further_tokens,
     layers_of_chunks,
-    overlapped_by_recipe,
     recomputed_by_recipe,
     stack_of,
     turns_of,
 )
+from .recipes import how_run
 from .runs import TOO_LARGE, Predicted, Run, memory_of, nearest_gating, simulate_run
 from .unstated import completed
 
@@ -96,6 +96,7 @@ def stated_run(row: Row) -> Run:
     shape = as_routed(architecture(row), notes)
     rank, targets, experts = adapters_of(model, str(row["source_url"]), latent=shape.latent is not None)
     tp, ep, gpus = count_of(row, "tp"), count_of(row, "ep", 1), count_of(row, "n_gpus")
+    how = how_run(source, notes, model, name, precision_of(str(row["precision"])))
     zero, precision = str(row.get("zero_stage", "")), precision_of(str(row["precision"]))
     vpp = count_of(row, "vpp") or chunks_of(source, model)
     if str(row.get("vpp", "")).strip() == "interleaved":
@@ -118,12 +119,12 @@ def stated_run(row: Row) -> Run:
         recomputation=recomputation_of(str(row.get("recompute", ""))) or recomputed_by_recipe(source, model, gpus),
         recomputed=recomputed_of(str(row.get("recompute", ""))),
         ep=ep,
-        expert_dispatch=DISPATCHERS.get(name, "ranks"),
-        expert_overlap=overlapped_by_recipe(source, notes, model, name, precision) if ep > 1 else "none",
+        expert_dispatch=how.dispatch,
+        expert_overlap=how.overlap if ep > 1 else "none",
         sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or ep > 1),
         multi_token=further_tokens(model, source),
         precision=precision,
-        stack=stack_of(str(row["source_url"])),
+        stack=how.stack if shape.experts is not None else stack_of(source),
         fabric=next((fabric for words, fabric in FABRICS.items() if words in notes), ""),
         adapter_rank=rank,
         adapter_targets=targets,
@@ -159,9 +160,6 @@ def micro_batch_of(row: Row) -> int:
     return max(1, stated // ranks) if "torchtitan" in str(row["source_url"]) and ranks > 1 else stated
 
 
-#: Dispatchers that Megatron-Bridge's guide (docs.nvidia.com, MoE Dispatcher Selection Guide) names first: HybridEP in
-#: NVL72 domains, DeepEP elsewhere.
-DISPATCHERS = {"gb200": "links", "gb300": "links"}
 #: Models with experts: a published name, without remarks in parentheses → the catalog name.
 EXPERT_MODELS = {
     "deepseek v3 671b": "deepseek-v3",
@@ -278,14 +276,14 @@ def recomputation_of(text: str) -> str | None:
     return None
 
 
-def recomputed_of(text: str) -> Partly | None:
+def recomputed_of(text: str) -> PartialRecompute | None:
     """The part of the layers that is recomputed, from a source's words; None if it is not a part.
 
     >>> recomputed_of("full block, 5 layers"), recomputed_of("full uniform 1")
-    (Partly(layers=5, method='block'), None)
+    (PartialRecompute(layers=5, method='block'), None)
     """
     match = re.search(r"full block, (\d+) layers", text.strip().lower())
-    return Partly(int(match.group(1))) if match else None
+    return PartialRecompute(int(match.group(1))) if match else None
 
 
 def metric_of(row: Row, run: Run, step: Predicted) -> Callable[[float], float]:

@@ -21,7 +21,8 @@ from tspsim.model import Architecture
 from tspsim.network.load import usual_node
 from tspsim.operators import element_bytes
 from tspsim.parallel import peak_bytes
-from tspsim.parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
+from tspsim.parallel.plan import recomputation_keys
+from tspsim.parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, PartialRecompute
 from tspsim.parallel.state.memory import stage_memory
 from tspsim.scenario import load
 from tspsim.step.description import range_of
@@ -67,7 +68,7 @@ class Run:
     expert_overlap: str = "none"
     zero: int = 0
     recomputation: str | None = None
-    recomputed: Partly | None = None
+    recomputed: PartialRecompute | None = None
     activation_store: str | None = None
     sequence_regions: bool = False
     exchange: str = "ring"
@@ -164,11 +165,11 @@ def _policies(run: Run) -> Iterator[Run]:
     job, visible = question.job(question.plans[0]), question.device.visible_memory_bytes
 
     def fits(layers: int) -> bool:
-        return peak_bytes(replace(job, plan=replace(job.plan, recomputed=Partly(layers)))) <= visible
+        return peak_bytes(replace(job, plan=replace(job.plan, recomputed=PartialRecompute(layers)))) <= visible
 
     fewest = 1 + bisect.bisect_left(range(1, max(job.chunk_sizes)), True, key=fits)
     if fewest < max(job.chunk_sizes):
-        yield replace(run, recomputation=FULL, recomputed=Partly(fewest))
+        yield replace(run, recomputation=FULL, recomputed=PartialRecompute(fewest))
     yield replace(run, recomputation=FULL)
 
 
@@ -282,20 +283,13 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
                 **({"accumulation": run.accumulation} if run.accumulation > 1 else {}),
                 **({"placement": {"node": ["tp", "sp", "dp"]}} if shares_nodes else {}),
                 "ep": run.ep, "expert_dispatch": run.expert_dispatch, "expert_overlap": run.expert_overlap,
-                "micro_batch": run.micro_batch, "recomputation": _recomputation(run),
+                "micro_batch": run.micro_batch,
+                "recomputation": run.recomputation and recomputation_keys(run.recomputation, run.recomputed),
                 **({} if run.activation_store is None else {"activation_store": run.activation_store}),
                 "sequence_regions": run.sequence_regions and run.tp > 1, "exchange": run.exchange,
             }
         ],
     }  # fmt: skip
-
-
-def _recomputation(run: Run) -> str | dict[str, Any] | None:
-    """The recomputation as a plan states it."""
-    partly = run.recomputed
-    if partly is None:
-        return run.recomputation
-    return {"what": run.recomputation, "layers": partly.layers, "method": partly.method}
 
 
 def fabric_of(device: str) -> str:

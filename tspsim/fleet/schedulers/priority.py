@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import Field, StrictBool
 
-from ..dispatcher import JobDispatcher, Running
+from ..dispatcher import JobDispatcher
 from ..jobs import FleetJob
+from ..running_job import RunningJob
 from .base import JobScheduler
 
 
@@ -67,7 +68,7 @@ class Priority(JobScheduler):
         return f"by priority{stops}"
 
 
-def chosen_whole(dispatcher: JobDispatcher, job: FleetJob, lower: list[Running]) -> list[Running]:
+def chosen_whole(dispatcher: JobDispatcher, job: FleetJob, lower: list[RunningJob]) -> list[RunningJob]:
     """Running jobs to stop, in order, so that a job's nodes are empty; none where they do not suffice."""
     free, chosen = dispatcher.free, []
     left = {node: dispatcher.nodes.gpus - gpus for node, gpus in dispatcher.nodes.parts.items()}
@@ -89,10 +90,10 @@ def chosen_whole(dispatcher: JobDispatcher, job: FleetJob, lower: list[Running])
     return []
 
 
-def chosen_part(dispatcher: JobDispatcher, job: FleetJob, lower: list[Running]) -> list[Running]:
+def chosen_part(dispatcher: JobDispatcher, job: FleetJob, lower: list[RunningJob]) -> list[RunningJob]:
     """Running jobs to stop so that one node has a small job's GPUs."""
     free = dict(dispatcher.nodes.parts)
-    beside: dict[int, list[Running]] = {}
+    beside: dict[int, list[RunningJob]] = {}
     for running in lower:
         if not running.job.gpus:
             return [running]

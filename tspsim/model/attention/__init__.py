@@ -1,11 +1,11 @@
-"""Kinds of attention, one file and one object each, registered under the names in a model's YAML; see :mod:`.base`.
+"""Attention kinds: one module and one registered object each, by the names in a model's YAML (:mod:`.base`).
 
 gqa   multi-head, grouped-query and multi-query attention, windows, output gates
-mla   latent attention
-dsa   latent attention to the tokens an indexer chooses
-gdn   gated delta rule in most layers, gqa in the others
-kda   the same with a gate a channel, mla in the others
-csa   one latent for several tokens, and a window
+mla   multi-head latent attention
+dsa   sparse latent attention: an indexer selects the tokens
+gdn   Gated DeltaNet in most layers, gqa in the others
+kda   Kimi Delta Attention (a gate per channel) in most layers, mla in the others
+csa   compressed attention: one latent for several tokens, and a window
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from .base import (
     decoded,
     prefilled,
 )
-from .chosen import CHOSEN
 from .compressed import COMPRESSED
 from .grouped import GROUPED
 from .latent import LATENT
 from .linear import GATED_DELTA, KIMI_DELTA
+from .sparse_latent import SPARSE_LATENT
 
 __all__ = [
     "ATTENTION_KINDS",
-    "CHOSEN",
     "COMPRESSED",
     "GATED_DELTA",
     "GROUPED",
@@ -36,6 +35,7 @@ __all__ = [
     "LATENT",
     "MOST_DECODED",
     "NO_CONTEXT",
+    "SPARSE_LATENT",
     "AttentionKind",
     "CacheUse",
     "cache_names",

@@ -1,9 +1,9 @@
-"""What a layer's attention is to a serving step: its operators on a rank's rows, and what it keeps of a token.
+"""Contract of an attention kind: its YAML section, parameters, serving operators and cache.
 
-A serving step hands a layer rows ``(query tokens, tokens in the cache before them, sequences)``. A row of few queries
-runs the decode kernels, which read the cache once for all of them, whether anything was cached before or not (vLLM's
+A serving step gives a layer rows ``(query tokens a sequence, cached tokens before them, sequences)``. Rows of at most
+:data:`MOST_DECODED` queries run the decode kernels, which read the cache once for all queries of a sequence (vLLM's
 latent backends: "process small prefills with decode pathway"); others run the prefill kernels. Tokens that pad a pass
-to a captured size are a row behind :data:`NO_CONTEXT`: products compute them, and no attention kernel takes them.
+to a captured size are a row with :data:`NO_CONTEXT` cached tokens: products compute them, attention kernels do not.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from .sections import AttentionSection
 
 Model = TypeVar("Model", bound=Dimensions)
-#: (query tokens a sequence, tokens in its cache before them, sequences).
+#: (query tokens a sequence, cached tokens before them, sequences).
 Rows = tuple[tuple[int, int, int], ...]
-#: Most queries a sequence that decode kernels take at once (drafts and one; engines reorder batches by such a number).
+#: Most queries a sequence that decode kernels take (drafts + 1); engines reorder batches by such a threshold.
 MOST_DECODED = 16
-#: Tokens before those that pad a pass: with their own one, they see none.
+#: Cached tokens of a padding row: with its own token, it attends 0.
 NO_CONTEXT = -1
 
 
@@ -43,55 +43,58 @@ def prefilled(rows: Rows) -> Rows:
 
 
 def attended(rows: Rows) -> Rows:
-    """Rows that attention kernels take: all but padding."""
+    """All rows but padding."""
     return tuple([row for row in rows if row[1] >= 0])
 
 
 def tokens_of(rows: Rows) -> int:
-    """Query tokens."""
+    """Query tokens of all rows."""
     return sum([queries * sequences for queries, _, sequences in rows])
 
 
 def product(layer: ServingShard, tokens: int, n: int, k: int, name: str, role: Role) -> Gemm:
-    """A projection of attention, in the type that its weights are multiplied in."""
+    """A projection of attention, in the types of the attention weights."""
     formats, part = layer.formats, WeightClass.ATTENTION
     return Gemm(tokens, n, k, formats.multiplied(part), name=name, role=role, weight_dtype=formats.read(part))
 
 
 @dataclass(frozen=True)
 class CacheUse:
-    """What one layer keeps for a sequence, before any sharding."""
+    """Bytes that one layer keeps for one sequence, before any sharding."""
 
-    #: Of every token in the context, or in the window.
+    #: Bytes of each token in the context, or in the window.
     token_bytes: float
-    #: Tokens that are kept at most; 0: all.
+    #: Tokens kept at most; 0: all.
     window: int = 0
-    #: Whatever the length: a state.
+    #: Bytes of the state, which do not depend on the length.
     sequence_bytes: float = 0.0
-    #: Heads that tensor parallelism can divide it by: 1 where all heads share it.
+    #: Heads over which tensor parallelism can divide ``token_bytes``; 1: all heads share them.
     heads: int = 1
-    #: The same of the state.
+    #: Heads over which tensor parallelism can divide the state.
     state_heads: int = 1
-    #: Of every token besides, and on every tensor-parallel rank: keys of an indexer.
+    #: Further bytes of every token on every tensor-parallel rank: an indexer's key.
     shared_token_bytes: float = 0.0
-    #: Latest tokens that are kept besides on every tensor-parallel rank, and bytes of one.
+    #: Latest tokens kept uncompressed on every tensor-parallel rank, and bytes of one.
     latest: int = 0
     latest_token_bytes: float = 0.0
 
     @property
     def grows(self) -> bool:
-        """Whether tokens are kept, not states alone."""
+        """Whether the layer keeps bytes for every token."""
         return self.token_bytes + self.shared_token_bytes + self.latest_token_bytes > 0.0
 
     def bytes_of(self, context: int) -> float:
-        """Of one sequence with so many tokens."""
+        """Bytes of one sequence of ``context`` tokens."""
         kept = min(context, self.window) if self.window else context
         growing = kept * self.token_bytes + context * self.shared_token_bytes
         return growing + self.sequence_bytes + min(context, self.latest) * self.latest_token_bytes
 
     def rank_bytes(self, context: int, tensor: int = 1, token_shards: int = 1) -> float:
-        """On one of ``tensor`` ranks that divide heads, with tokens divided over ``token_shards``: what no head divides
-        is on every rank, and what a token adds is with the token."""
+        """Bytes of one sequence of ``context`` tokens on one rank.
+
+        ``tensor`` ranks divide heads and ``token_shards`` ranks divide tokens. Bytes that all heads share are on every
+        tensor-parallel rank. The state is on every token shard.
+        """
         kept = min(context, self.window) if self.window else context
         tokens = kept * self.token_bytes / min(tensor, self.heads) + context * self.shared_token_bytes
         tokens += min(context, self.latest) * self.latest_token_bytes
@@ -99,25 +102,25 @@ class CacheUse:
 
 
 class AttentionKind(ABC):
-    """One kind of attention: what it says in a model's YAML, its parameters, FLOPs and cache, and its serving steps.
+    """One kind of attention: its section in a model's YAML, parameters, FLOPs, cache and serving operators.
 
-    The four methods :meth:`enter` to :meth:`leave` give the operators of a layer in order; ``layer`` says which shard
-    of which model. Between :meth:`attend` and :meth:`leave` a scheme may merge what ranks with other parts of the
-    context found.
+    A serving layer runs :meth:`enter`, :meth:`project`, :meth:`attend` and :meth:`leave` in this order on the shard
+    ``layer``. Between :meth:`attend` and :meth:`leave` a scheme may merge partial attention over ranks that divide the
+    context.
     """
 
     #: ``kind`` of the section ``attention`` in a model's YAML, and of its layers (:attr:`Block.attention`).
     name: ClassVar[str]
-    #: Layouts of its own, and types besides those that all kinds keep (:func:`~tspsim.operators.dtypes.caches`): bytes
-    #: of a cached element, scales included.
+    #: Bytes of a cached element, scales included, by further types and layouts than those of all kinds
+    #: (:func:`~tspsim.operators.dtypes.caches`).
     cache_layouts: ClassVar[Mapping[str, float]] = {}
-    #: Training and forward steps, where whole sequences pass, run models of this kind.
-    whole: ClassVar[bool] = True
-    #: Ranks that hold parts of a context can each attend theirs: what they found is merged by log-sum-exp.
+    #: Training and forward steps, which pass whole sequences, run models of this kind.
+    full_sequences: ClassVar[bool] = True
+    #: Ranks that divide a context can each attend their part: partial results merge by log-sum-exp.
     divides_context: ClassVar[bool] = False
-    #: Ranks can hold parts of a prompt's tokens while they are read.
+    #: Ranks can divide a prompt's tokens in prefill.
     divides_prompts: ClassVar[bool] = False
-    #: A query attends the best of its context, which ranks that hold parts of it have to agree on.
+    #: An indexer selects the tokens that a query attends: ranks that divide the context agree on the selection.
     chooses: ClassVar[bool] = False
 
     # --- the model's description ----------------------------------------------------------------------------
@@ -125,34 +128,34 @@ class AttentionKind(ABC):
     @property
     @abstractmethod
     def section(self) -> type[AttentionSection]:
-        """The type of ``attention`` in a model's YAML."""
+        """Type of the section ``attention`` in a model's YAML."""
 
     @abstractmethod
     def describe(self, model: Dimensions) -> dict[str, Any]:
-        """The section that reads back to ``model``."""
+        """The section, as a mapping that reads back to ``model``."""
 
     def block(self, model: Dimensions, layer: int) -> Block:
-        """Attention of layer number ``layer`` of a model of this kind; whether it has experts is not asked here."""
+        """Attention of layer number ``layer`` (from 0); its ``experts`` is not set here."""
         return Block(attention=self.name)
 
     def further_block(self, model: Dimensions) -> Block:
-        """Attention of a module for further tokens: that of the last layer."""
+        """Attention of a multi-token-prediction module: that of the last layer."""
         return self.block(model, model.layers - 1)
 
     def period(self, model: Dimensions) -> int:
         """Layers after which the pattern repeats."""
         return 1
 
-    def whole_pass(self, model: Model) -> Model:
-        """The model as training and forward steps run it, where whole sequences pass.
+    def for_full_sequences(self, model: Model) -> Model:
+        """The model as training and forward steps run it, which pass whole sequences.
 
         Raises
         ------
         InputError
             Only serving steps run this kind.
         """
-        if not self.whole:
-            whole = ", ".join(sorted(kind.name for kind in ATTENTION_KINDS.values() if kind.whole))
+        if not self.full_sequences:
+            whole = ", ".join(sorted(kind.name for kind in ATTENTION_KINDS.values() if kind.full_sequences))
             raise InputError(
                 f"attention of kind '{self.name}' runs in serving steps alone (prefill, decode, mixed, verify); "
                 f"training and forward steps run models of the kinds {whole}"
@@ -166,31 +169,31 @@ class AttentionKind(ABC):
         """Matrix elements of a layer's attention that a token is multiplied with."""
 
     def undivided_parameters(self, model: Dimensions, block: Block) -> int:
-        """Those of them that stand whole on every tensor-parallel rank."""
+        """Matrix elements of a layer's attention that every tensor-parallel rank holds whole."""
         return 0
 
     def shard_parameters(self, layer: Shard) -> int:
-        """Those that heads divide, on one shard."""
+        """Matrix elements of one shard among those that heads divide."""
         whole = self.undivided_parameters(layer.model, layer.kind)
         return (self.matrix_parameters(layer.model, layer.kind) - whole) // layer.shards
 
     def other_parameters(self, model: Dimensions, block: Block) -> int:
-        """Biases, and what else belongs to the projections and is no matrix."""
+        """Biases and other parameters of attention that are neither matrices nor norms."""
         return 0
 
     def norm_parameters(self, model: Dimensions, block: Block) -> int:
-        """Of norms inside attention."""
+        """Parameters of the norms inside attention."""
         return 0
 
     # --- serving steps --------------------------------------------------------------------------------------
 
     def enter(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        """What no tensor-parallel rank divides, behind the norm: latents, keys of an indexer."""
+        """Operators that every tensor-parallel rank repeats: latents, an indexer's keys."""
         return ()
 
     @abstractmethod
     def project(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        """What heads divide, up to the write to the cache."""
+        """Head-parallel operators up to the cache write."""
 
     @abstractmethod
     def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
@@ -202,65 +205,71 @@ class AttentionKind(ABC):
         return operator.reads
 
     def choose(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        """Of :meth:`attend`, what says which tokens are attended: nothing where all are."""
+        """The part of :meth:`attend` that selects tokens; empty where all are attended."""
         return ()
 
     def attend_chosen(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        """The rest of :meth:`attend`."""
+        """The part of :meth:`attend` after the selection."""
         return self.attend(layer, rows)
 
-    def choices(self, model: Dimensions, block: Block) -> int:
-        """Entries that an indexer of the layer chooses a query; 0 where it owns none."""
+    def index_topk(self, model: Dimensions, block: Block) -> int:
+        """Entries that the layer's indexer selects for a query; 0 in a layer without an indexer."""
         return 0
 
-    def scored_elements(self, model: Dimensions, block: Block) -> float:
-        """Elements of a token that its indexer scores, as they are made; 0 where a layer owns none."""
+    def index_key_elements(self, model: Dimensions, block: Block) -> float:
+        """Elements of an indexer's key a token; 0 in a layer without an indexer."""
         return 0.0
 
-    def border_elements(self, model: Dimensions, block: Block) -> float:
-        """Elements that whoever goes on with a prompt needs of the tokens before, besides what is cached of all."""
+    def boundary_elements(self, model: Dimensions, block: Block) -> float:
+        """Elements that the next shard of a prompt needs from this one besides the cache: the latest window, and
+        inputs of an entry that spans the boundary."""
         return 0.0
 
     @abstractmethod
     def leave(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        """What follows it, up to the output projection."""
+        """Operators after attention, the output projection included."""
 
     def expand(self, layer: ServingShard, tokens: int) -> tuple[Operator, ...]:
-        """What makes keys and values of cached tokens for the kernels of prompts: nothing where those are cached."""
+        """KV up-projection of ``tokens`` cached latents for prefill kernels; empty where K and V are cached."""
         return ()
 
-    def unpacked_width(self, layer: ServingShard) -> int:
-        """Elements of a cached token that the kernels of prompts need made, of a shard's heads: what :meth:`expand`
-        leaves."""
+    def kv_up_proj_width(self, layer: ServingShard) -> int:
+        """Elements a token that :meth:`expand` writes for a shard's heads."""
         return 0
 
     def merged(self, model: Dimensions) -> tuple[int, int]:
-        """Widths of a head's query and output as the decode kernels take them and give them back."""
+        """Widths of a head's query and output in the decode kernels: (query, output)."""
         return model.head_dim, model.head_dim
 
     # --- work and cache -------------------------------------------------------------------------------------
 
-    def bends(self, model: Dimensions, block: Block) -> tuple[int, ...]:
-        """Lengths of a context beyond which a query reads less of what is added, or chooses."""
+    def breakpoints(self, model: Dimensions, block: Block) -> tuple[int, ...]:
+        """Context lengths in tokens at which a query's cost changes slope: windows, chunks, the ``topk`` of an
+        indexer."""
         most = block.window or block.chunk
         return (most,) if most else ()
 
     @abstractmethod
     def cache(self, model: Dimensions, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
-        """What a layer keeps, ``state_type`` being that of a state; raises InputError for a type that this kind has no
-        cache in."""
+        """Cache use of a layer for one sequence.
+
+        Raises
+        ------
+        InputError
+            This kind keeps no cache in ``cache_type``, or no state in ``state_type``.
+        """
 
     @property
     def cache_types(self) -> Mapping[str, float]:
-        """Types that a cache can be kept in, and bytes of an element, scales included."""
+        """Bytes of a cached element, scales included, by type of cache."""
         return {**caches(), **self.cache_layouts}
 
     def cache_elements(self, model: Dimensions, block: Block) -> float:
-        """Elements of K and V, or of latents, that a token adds to a layer's cache."""
+        """Elements that a token adds to a layer's cache: of K and V, or of a latent."""
         return 2 * model.kv_width
 
     def element_bytes(self, cache_type: str) -> float:
-        """Bytes of a cached element; raises InputError for a type that this kind has no cache in."""
+        """Bytes of a cached element; raises InputError for a type in which this kind keeps no cache."""
         types = self.cache_types
         if cache_type not in types:
             allowed = ", ".join(sorted(types))
@@ -268,8 +277,10 @@ class AttentionKind(ABC):
         return types[cache_type]
 
     def pair_flops(self, model: Dimensions, block: Block, pairs: float) -> float:
-        """Model FLOPs of a token that meets ``pairs`` others, besides the layer's matrices: 4·a a pair, no more of them
-        than the window, and of a chunk half, as the mean over its tokens is."""
+        """Model FLOPs of attention for a query with ``pairs`` query-key pairs a head, without the projections.
+
+        4·a a pair. Pairs are at most the window, or half a chunk: the mean over a chunk's tokens.
+        """
         if block.window:
             pairs = min(pairs, block.window)
         if block.chunk:
@@ -277,7 +288,7 @@ class AttentionKind(ABC):
         return 4.0 * model.attention_width * pairs
 
     def flops(self, model: Dimensions, block: Block, rows: Rows) -> float:
-        """The same of all rows, each query at the mean number of pairs of its row."""
+        """Model FLOPs of attention for all rows; every query counts the mean pairs of its row."""
         return sum(
             sequences * queries * self.pair_flops(model, block, context + queries / 2.0)
             for queries, context, sequences in rows
@@ -288,6 +299,6 @@ ATTENTION_KINDS: Registry[AttentionKind] = Registry("kind of attention", "tspsim
 
 
 def cache_names() -> tuple[str, ...]:
-    """Types that an engine can be asked to keep its cache in: of elements, and of layouts with names of their own."""
+    """Names of the types and layouts in which an engine can keep its cache."""
     own = {name for kind in ATTENTION_KINDS.values() for name in kind.cache_layouts if name not in DTYPES}
     return tuple(sorted({*caches(), *own}))

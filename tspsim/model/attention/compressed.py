@@ -1,8 +1,8 @@
-"""Caches that keep one latent for several tokens, and a window of the latest (DeepSeek-V4).
+"""Compressed attention: one cache entry for several tokens, and a window of the latest tokens (DeepSeek-V4).
 
-A layer's key and value of a token is one latent of a head's width that all heads share. It keeps those of a window,
-and of everything one entry for every four tokens (an indexer chooses among them, and neighbouring entries overlap) or
-for every 128 (all are attended), or the window alone (Hugging Face transformers, deepseek_v4; vLLM's cache entry).
+A token's key and value are one latent, as wide as a head, that all heads share. Every layer keeps the latents of its
+window. A layer also keeps one entry every 4 tokens (neighbouring entries overlap; an indexer selects among them), one
+entry every 128 tokens (all are attended), or nothing more (Hugging Face transformers, deepseek_v4; vLLM's cache entry).
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from ...operators import Gemm, Indexer, MemoryBound, Operator, Role, SparseAtten
 from ..parts import Block, CompressedAttention, Dimensions, WeightClass
 from ..shard import ServingShard
 from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, attended, product, tokens_of
-from .chosen import index_entry, indexing_of, key_bytes
+from .sparse_latent import index_entry, indexer_of, key_bytes
 
 if TYPE_CHECKING:
     from .sections import AttentionSection
 
-#: Bytes of a cached entry of 448 elements in fp8, 64 rotary ones in bf16 and eight bytes of scales (vLLM), an element.
+#: Bytes of a cached element: an entry has 448 elements in fp8, 64 rotary ones in bf16 and 8 bytes of scales (vLLM).
 FP8_ENTRY = 584.0 / 512.0
 
 
 class Compressed(AttentionKind):
-    """One latent for several tokens, and a window."""
+    """Caches one latent for several tokens, and a window."""
 
     name = "csa"
-    whole = False
+    full_sequences = False
     divides_context = True
     divides_prompts = True
     chooses = True
@@ -41,7 +41,7 @@ class Compressed(AttentionKind):
         return CompressedSection
 
     def describe(self, model: Dimensions) -> dict[str, Any]:
-        facts, indexing = facts_of(model), indexing_of(model)
+        facts, indexing = facts_of(model), indexer_of(model)
         return {
             "kind": self.name, "heads": model.heads, "head_dim": model.head_dim, "rope_dim": facts.rope_dim,
             "q_rank": facts.q_rank, "output_groups": facts.output_groups, "output_rank": facts.output_rank,
@@ -51,7 +51,7 @@ class Compressed(AttentionKind):
 
     @property
     def cache_types(self) -> Mapping[str, float]:
-        """Its own layouts alone: an entry has rotary elements and scales beside those of the type."""
+        """Only layouts of this kind: an entry has rotary elements in bf16, and scales."""
         return self.cache_layouts
 
     def block(self, model: Dimensions, layer: int) -> Block:
@@ -60,7 +60,7 @@ class Compressed(AttentionKind):
         return Block(attention=self.name, indexer=ratio == facts.indexed, compression=ratio)
 
     def further_block(self, model: Dimensions) -> Block:
-        """It keeps its window alone (the last of the published ratios is 0)."""
+        """A multi-token-prediction module keeps only its window (the last published ratio is 0)."""
         return Block(attention=self.name, compression=0)
 
     def period(self, model: Dimensions) -> int:
@@ -69,8 +69,8 @@ class Compressed(AttentionKind):
     # --- parameters -----------------------------------------------------------------------------------------
 
     def matrix_parameters(self, model: Dimensions, block: Block) -> int:
-        """Latents, queries, the grouped output projection, the compressor and the indexer with its own."""
-        facts, indexing = facts_of(model), indexing_of(model)
+        """Latents, queries, the grouped output projection, the compressor, the indexer and its compressor."""
+        facts, indexing = facts_of(model), indexer_of(model)
         entering = facts.q_rank + model.head_dim + self.compressor_columns(model, block)
         ranks = facts.output_groups * facts.output_rank
         output = model.attention_width * facts.output_rank + ranks * model.hidden
@@ -81,23 +81,23 @@ class Compressed(AttentionKind):
         return total
 
     def undivided_parameters(self, model: Dimensions, block: Block) -> int:
-        """Latents, compressors and the indexer: all but queries and the output projection."""
+        """Latents, compressors and the indexer: everything but queries and the output projection."""
         facts = facts_of(model)
         queries = facts.q_rank * model.attention_width
         output = model.attention_width * facts.output_rank + facts.output_groups * facts.output_rank * model.hidden
         return self.matrix_parameters(model, block) - queries - output
 
     def other_parameters(self, model: Dimensions, block: Block) -> int:
-        """A sink a head, and the positions inside an entry that compressors add."""
+        """A sink per head, and the compressors' embeddings of positions inside an entry."""
         width = model.head_dim if block.compression else 0
-        width += indexing_of(model).head_dim if block.indexer else 0
+        width += indexer_of(model).head_dim if block.indexer else 0
         return model.heads + block.compression * self.overlap(block) * width
 
     def norm_parameters(self, model: Dimensions, block: Block) -> int:
-        """Of both latents and of compressed entries."""
+        """Norms of both latents and of compressed entries."""
         compressed = model.head_dim if block.compression else 0
         return (
-            facts_of(model).q_rank + model.head_dim + compressed + (indexing_of(model).head_dim if block.indexer else 0)
+            facts_of(model).q_rank + model.head_dim + compressed + (indexer_of(model).head_dim if block.indexer else 0)
         )
 
     @staticmethod
@@ -113,7 +113,7 @@ class Compressed(AttentionKind):
 
     def enter(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         model, block, tokens = layer.model, layer.kind, tokens_of(rows)
-        facts, indexing, entry = facts_of(model), indexing_of(model), self.entry_bytes(model, layer.formats.cache)
+        facts, indexing, entry = facts_of(model), indexer_of(model), self.entry_bytes(model, layer.formats.cache)
         width, columns = facts.q_rank + model.head_dim, self.compressor_columns(model, block)
         name = "norms of latents + cache write"
         size = tokens * (2.0 * width * layer.activation_bytes + entry)
@@ -144,17 +144,17 @@ class Compressed(AttentionKind):
         return *self.choose(layer, rows), *self.attend_chosen(layer, rows)
 
     def choose(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        """Scores of the entries that this rank has, and the best of those."""
+        """Scores of this rank's entries, and the selection among them."""
         if not layer.kind.indexer:
             return ()
-        indexing = indexing_of(layer.model)
+        indexing = indexer_of(layer.model)
         shape = indexing.heads, indexing.head_dim, indexing.topk
         stride = layer.kind.compression
         return (Indexer(attended(rows), *shape, stride, key_bytes(indexing), shards=layer.index_shards),)
 
     def attend_chosen(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         model, block = layer.model, layer.kind
-        facts, indexing = facts_of(model), indexing_of(model)
+        facts, indexing = facts_of(model), indexer_of(model)
         widths = layer.heads, model.head_dim, model.head_dim
         entry, kept = self.entry_bytes(model, layer.formats.cache), self.element(layer)
         of_window = SparseAttention(
@@ -162,7 +162,7 @@ class Compressed(AttentionKind):
             *widths,
             facts.window,
             entry_bytes=entry,
-            dtype=layer.wide,
+            dtype=layer.wide_dtype,
             kv_dtype=kept,
             shards=layer.context_shards,
         )
@@ -172,22 +172,22 @@ class Compressed(AttentionKind):
         stride = block.compression
         return (replace(of_window, topk=topk, compression=stride, window=facts.window, apart=apart),)
 
-    def choices(self, model: Dimensions, block: Block) -> int:
-        return indexing_of(model).topk if block.indexer else 0
+    def index_topk(self, model: Dimensions, block: Block) -> int:
+        return indexer_of(model).topk if block.indexer else 0
 
-    def scored_elements(self, model: Dimensions, block: Block) -> float:
-        return indexing_of(model).head_dim / block.compression if block.indexer else 0.0
+    def index_key_elements(self, model: Dimensions, block: Block) -> float:
+        return indexer_of(model).head_dim / block.compression if block.indexer else 0.0
 
-    def border_elements(self, model: Dimensions, block: Block) -> float:
-        """Latents of a window, and where entries overlap the columns of one more of them, its indexer's too."""
+    def boundary_elements(self, model: Dimensions, block: Block) -> float:
+        """Latents of a window; where entries overlap, also the compressors' columns of one entry."""
         latest = facts_of(model).window * model.head_dim
         if self.overlap(block) == 1:
             return latest
-        columns = self.compressor_columns(model, block) + 2 * self.overlap(block) * indexing_of(model).head_dim
+        columns = self.compressor_columns(model, block) + 2 * self.overlap(block) * indexer_of(model).head_dim
         return latest + block.compression * columns
 
     def leave(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        """Every group's heads to its rank, and all of them to h."""
+        """Output projection: every group of heads to its rank, then all groups to h."""
         facts, tokens = facts_of(layer.model), tokens_of(rows)
         groups = max(1, facts.output_groups // layer.shards)
         dtype = layer.formats.multiplied(WeightClass.ATTENTION)
@@ -206,26 +206,25 @@ class Compressed(AttentionKind):
 
     @staticmethod
     def element(layer: ServingShard) -> str:
-        """The cache's type as kernels name it."""
+        """Type of the cache by the kernels' name."""
         return "fp8" if layer.formats.cache == "fp8_ds_mla" else layer.formats.cache
 
     # --- work and cache -------------------------------------------------------------------------------------
 
     def entry_bytes(self, model: Dimensions, cache_type: str) -> float:
-        """Bytes of a cached entry, of one token or of several."""
+        """Bytes of a cache entry, whether of one token or of several."""
         return model.head_dim * self.element_bytes(cache_type)
 
-    def bends(self, model: Dimensions, block: Block) -> tuple[int, ...]:
-        chosen = (indexing_of(model).topk * block.compression,) if block.indexer else ()
+    def breakpoints(self, model: Dimensions, block: Block) -> tuple[int, ...]:
+        chosen = (indexer_of(model).topk * block.compression,) if block.indexer else ()
         return facts_of(model).window, *chosen
 
     def cache(self, model: Dimensions, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
-        """An entry every few tokens with its indexer's key, and the window; what a compressor has begun is not
-        counted."""
+        """Compressed entries with their index keys, and the window; inputs of an unfinished entry are not counted."""
         facts, entry = facts_of(model), self.entry_bytes(model, cache_type)
         if not block.compression:
             return CacheUse(entry, window=facts.window)
-        shared = key_bytes(indexing_of(model)) / block.compression if block.indexer else 0.0
+        shared = key_bytes(indexer_of(model)) / block.compression if block.indexer else 0.0
         return CacheUse(
             entry / block.compression, shared_token_bytes=shared, latest=facts.window, latest_token_bytes=entry
         )
@@ -234,8 +233,9 @@ class Compressed(AttentionKind):
         return model.head_dim / block.compression if block.compression else 0.0
 
     def pair_flops(self, model: Dimensions, block: Block, pairs: float) -> float:
-        """4·a a latent of the window and a chosen entry, and the indexer's of all entries."""
-        facts, indexing = facts_of(model), indexing_of(model)
+        """4·a for a latent of the window and for an attended entry; the indexer's 2·head_dim a head over all
+        entries."""
+        facts, indexing = facts_of(model), indexer_of(model)
         attended, scored = min(pairs, facts.window), 0.0
         if block.compression:
             entries = pairs / block.compression

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Grouped(AttentionKind):
-    """K and V a head, cached; with an output gate, as many columns as queries whose sigmoid multiplies the output."""
+    """Caches K and V per head; the sigmoid of an optional gate, as wide as the queries, multiplies the output."""
 
     name = "gqa"
     divides_context = True
@@ -42,22 +42,20 @@ class Grouped(AttentionKind):
         return model.full_every if model.window or model.chunk else 1
 
     def matrix_parameters(self, model: Dimensions, block: Block) -> int:
-        """Wq, Wk, Wv, Wo: h·(2a + 2c), and h·a of a gate."""
+        """h·(2a + 2c) for Wq, Wk, Wv, Wo, and h·a for a gate."""
         gate = model.attention_width if model.output_gate else 0
         return model.hidden * (2 * (model.attention_width + model.kv_width) + gate)
 
     def shard_parameters(self, layer: Shard) -> int:
-        """Of the packed [Wq, Wk, Wv, Wo], at least one head of keys and values on every shard."""
+        """Elements of the packed [Wq, Wk, Wv, Wo] shard; every shard has at least one KV head."""
         gate = layer.query_width if layer.model.output_gate else 0
         return layer.model.hidden * (2 * layer.query_width + 2 * layer.kv_width + gate)
 
     def other_parameters(self, model: Dimensions, block: Block) -> int:
-        biased = model.attention_bias or model.linear_bias
-        bias = model.attention_width + 2 * model.kv_width if biased else 0
-        return bias + (model.hidden if model.linear_bias else 0)
+        return model.projection_biases
 
     def norm_parameters(self, model: Dimensions, block: Block) -> int:
-        """Of Q and K over d, or over all their heads."""
+        """Norms of Q and K over d, or over all heads."""
         if model.qk_norm_wide:
             return model.attention_width + model.kv_width
         return 2 * model.head_dim if model.qk_norm else 0
@@ -67,7 +65,7 @@ class Grouped(AttentionKind):
         return layer.qkv(tokens), layer.rope(tokens), self.write(layer, tokens)
 
     def write(self, layer: ServingShard, tokens: int) -> MemoryBound:
-        """K and V read where they were made and written to the cache, a kernel of its own in every engine."""
+        """Cache write of K and V, a kernel of its own in every engine: both read and written."""
         moved = 2.0 * layer.kv_width * (layer.activation_bytes + self.element_bytes(layer.formats.cache))
         return MemoryBound("cache_write", tokens * moved, tokens, name="cache write", role=Role.ROPE)
 
@@ -79,13 +77,13 @@ class Grouped(AttentionKind):
             pieces = tuple(piece for q, c, n in prompts for piece in self._pieces(layer, q, c) * n)
             segments, causal = layer.windowed(pieces, True)
             heads = layer.heads, layer.kv_heads, layer.model.head_dim
-            kept = None if cache == layer.wide else cache
-            operators.append(Attention(segments, *heads, causal, layer.wide, kv_dtype=kept))
+            kept = None if cache == layer.wide_dtype else cache
+            operators.append(Attention(segments, *heads, causal, layer.wide_dtype, kv_dtype=kept))
         for queries in sorted({q for q, _, _ in decodes}):
             seen = tuple((self._seen(layer, c + q), n) for q, c, n in decodes if q == queries)
             operators.append(
                 DecodeAttention(
-                    seen, layer.heads, layer.kv_heads, layer.model.head_dim, layer.wide, cache, queries=queries
+                    seen, layer.heads, layer.kv_heads, layer.model.head_dim, layer.wide_dtype, cache, queries=queries
                 )
             )
         return tuple(operators)
@@ -101,8 +99,11 @@ class Grouped(AttentionKind):
 
     @staticmethod
     def _pieces(layer: ServingShard, queries: int, cached: int) -> tuple[tuple[int, int], ...]:
-        """Queries and what they see, at most, wherever chunks begin: whole chunks, and the rest at the end of one; a
-        decoding query likewise sees a full chunk. So more context is never less work."""
+        """Causal pieces (queries, context) of a prompt: whole chunks, and the rest at the end of a chunk.
+
+        Wherever chunks begin, this is the most work; a decode query likewise sees a full chunk. So more context is
+        never less work.
+        """
         chunk = layer.kind.chunk
         if not chunk:
             return ((queries, cached + queries),)
@@ -117,8 +118,8 @@ class Grouped(AttentionKind):
         return MemoryBound("swiglu", size, tokens, name="output gate", role=Role.OTHER), layer.output(tokens)
 
     def cache(self, model: Dimensions, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
-        """2·c elements a token. Of chunks all tokens are kept, as vLLM does by default: it leaves
-        ``VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE`` off for latency."""
+        """2·c elements a token. Chunked layers keep all tokens, as vLLM does by default
+        (``VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE`` is off)."""
         return CacheUse(2.0 * model.kv_width * self.element_bytes(cache_type), block.window, heads=model.kv_heads)
 
 

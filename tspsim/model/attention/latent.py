@@ -1,8 +1,8 @@
-"""Multi-head latent attention: expanded to keys and values a head in prefill, absorbed in decoding.
+"""Multi-head latent attention: keys and values per head in prefill, absorbed queries in decode.
 
 DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, §2.1. The cache keeps a latent and a rotary key a token, the same for
-all heads and so on every tensor-parallel rank. A prompt's chunk makes keys and values of its whole context from the
-latents again.
+all heads, so every tensor-parallel rank holds them. Every chunk of a prompt projects the latents of its whole context
+to keys and values again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefi
 if TYPE_CHECKING:
     from .sections import AttentionSection
 
-#: Bytes of a cached token with a latent of 512 and a rotary key of 64: ``fp8_ds_mla`` keeps the latter in bf16 and a
-#: scale every 128 elements (vLLM, FlashMLA).
+#: Bytes of a cached element in ``fp8_ds_mla``, for a latent of 512 and a rotary key of 64: the latent in fp8 with an
+#: fp32 scale every 128 elements, the rotary key in bf16 (vLLM, FlashMLA).
 FP8_DS_MLA = 656.0 / 576.0
 
 
 class Latent(AttentionKind):
-    """One latent a token, cached."""
+    """Caches one latent a token."""
 
     name = "mla"
     divides_context = True
@@ -42,7 +42,7 @@ class Latent(AttentionKind):
         return {"kind": self.name, "heads": model.heads, **asdict(self.facts(model))}
 
     def matrix_parameters(self, model: Dimensions, block: Block) -> int:
-        """Projections down to the latents, up to the heads, and back."""
+        """Projections to the latents, from the latents to the heads, and the output projection."""
         latent = self.facts(model)
         queries = (latent.q_rank or model.hidden) * model.heads * latent.query_dim
         keys_and_values = latent.kv_rank * model.heads * (latent.nope_dim + latent.value_dim)
@@ -50,16 +50,14 @@ class Latent(AttentionKind):
         return model.hidden * latent.down_width + queries + keys_and_values + output
 
     def undivided_parameters(self, model: Dimensions, block: Block) -> int:
-        """Projections down to the latents."""
+        """Projections to the latents."""
         return model.hidden * self.facts(model).down_width
 
     def other_parameters(self, model: Dimensions, block: Block) -> int:
-        biased = model.attention_bias or model.linear_bias
-        bias = model.attention_width + 2 * model.kv_width if biased else 0
-        return bias + (model.hidden if model.linear_bias else 0)
+        return model.projection_biases
 
     def norm_parameters(self, model: Dimensions, block: Block) -> int:
-        """Of the latents; Q and K over d where the model has those."""
+        """Norms of the latents, and of Q and K over d where the model has them."""
         latent = self.facts(model)
         return (2 * model.head_dim if model.qk_norm else 0) + latent.q_rank + latent.kv_rank
 
@@ -92,14 +90,13 @@ class Latent(AttentionKind):
         prompts, decodes = prefilled(rows), decoded(rows)
         if prompts:
             pieces = tuple([(q, c + q) for q, c, n in prompts for _ in range(n)])
-            operators.append(
-                LatentPrefill(pieces, layer.heads, latent.query_dim, latent.value_dim, layer.wide, self.element(layer))
-            )
+            widths = layer.heads, latent.query_dim, latent.value_dim
+            operators.append(LatentPrefill(pieces, *widths, layer.wide_dtype, self.element(layer)))
         for queries in sorted({q for q, _, _ in decodes}):
             seen = tuple([(layer.held(c + q), n) for q, c, n in decodes if q == queries])
             kept = self.element(layer)
             operators.append(
-                LatentDecode(seen, layer.heads, latent.kv_rank, latent.rope_dim, layer.wide, kept, queries)
+                LatentDecode(seen, layer.heads, latent.kv_rank, latent.rope_dim, layer.wide_dtype, kept, queries)
             )
         return tuple(operators)
 
@@ -117,22 +114,22 @@ class Latent(AttentionKind):
         return self._absorb(layer, decodes, latent.value_dim, latent.kv_rank, "values from latent"), output
 
     def expand(self, layer: ServingShard, tokens: int) -> tuple[Operator, ...]:
-        """A shard's heads of some latents."""
+        """Keys and values of the shard's heads from ``tokens`` latents."""
         _, keys_and_values = layer.projections(tokens)
         return (keys_and_values,) if tokens else ()
 
-    def unpacked_width(self, layer: ServingShard) -> int:
-        """A key, its rotary part with it, and a value a head."""
+    def kv_up_proj_width(self, layer: ServingShard) -> int:
+        """A key with its rotary part, and a value, per head."""
         latent = self.facts(layer.model)
         return layer.heads * (latent.query_dim + latent.value_dim)
 
     def merged(self, model: Dimensions) -> tuple[int, int]:
-        """Absorbed queries with their rotary part, and outputs still in the latent's space."""
+        """Absorbed queries with their rotary part; outputs in the latent's space."""
         latent = self.facts(model)
         return latent.cache_width, latent.kv_rank
 
     def cache(self, model: Dimensions, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
-        """A latent and a rotary key a token, whatever the heads."""
+        """A latent and a rotary key a token."""
         return CacheUse(self.facts(model).cache_width * self.element_bytes(cache_type))
 
     def cache_elements(self, model: Dimensions, block: Block) -> float:
@@ -140,7 +137,7 @@ class Latent(AttentionKind):
 
     @staticmethod
     def element(layer: ServingShard) -> str:
-        """The cache's type as kernels name it."""
+        """Type of the cache by the kernels' name."""
         return "fp8" if layer.formats.cache == "fp8_ds_mla" else layer.formats.cache
 
     @staticmethod
@@ -150,7 +147,7 @@ class Latent(AttentionKind):
 
     @staticmethod
     def _absorb(layer: ServingShard, tokens: int, n: int, k: int, name: str) -> AbsorbProduct:
-        return AbsorbProduct(tokens, layer.heads, n, k, layer.wide, name=name)
+        return AbsorbProduct(tokens, layer.heads, n, k, layer.wide_dtype, name=name)
 
 
 LATENT = ATTENTION_KINDS.register(Latent())

@@ -1,8 +1,9 @@
 """Linear attention by a delta rule in most layers of a model, full attention in the others.
 
-``gdn``: Gated DeltaNet (Yang et al. 2024, arXiv:2412.06464) with a gate a head, as in Qwen3-Next and Qwen3.5, beside
-grouped-query attention. ``kda``: Kimi Delta Attention (Kimi Team 2025, arXiv:2510.26692) with a gate a channel, beside
-latent attention. A layer keeps a state and the last inputs of its convolution a sequence, whatever its length.
+``gdn``: Gated DeltaNet (Yang et al. 2024, arXiv:2412.06464) with a gate per head, as in Qwen3-Next and Qwen3.5; other
+layers have grouped-query attention. ``kda``: Kimi Delta Attention (Kimi Team 2025, arXiv:2510.26692) with a gate per
+channel; other layers have latent attention. A linear layer keeps a state and the convolution's last inputs for every
+sequence, whatever its length.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
 
 
 class Linear(AttentionKind):
-    """What both have in common; ``full`` is the kind of the other layers."""
+    """Base of both kinds."""
 
+    #: Attention kind of the layers with full attention.
     full: ClassVar[AttentionKind]
-    whole = False
+    full_sequences = False
     divides_prompts = True
 
     @property
     def cache_types(self) -> Mapping[str, float]:
-        """Those of the layers that have a cache."""
+        """Types of the cache in layers with full attention."""
         return self.full.cache_types
 
     def describe(self, model: Dimensions) -> dict[str, Any]:
@@ -48,12 +50,12 @@ class Linear(AttentionKind):
         return linear_of(model).full_every
 
     def other_parameters(self, model: Dimensions, block: Block) -> int:
-        """Taps of the convolution, and a decay and its bias a head."""
+        """Taps of the convolution, and a decay with its bias per head."""
         linear = linear_of(model)
         return linear.channels * linear.convolution + 2 * linear.v_heads
 
     def norm_parameters(self, model: Dimensions, block: Block) -> int:
-        """Over a head's output."""
+        """The norm over a head's output."""
         return linear_of(model).v_dim
 
     def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
@@ -67,7 +69,7 @@ class Linear(AttentionKind):
                 self.share(layer, linear.v_heads),
                 linear.v_dim,
                 layer.formats.state,
-                layer.wide,
+                layer.wide_dtype,
                 verifies=part[0][0] == layer.verified > 1,
             )
             for part in _kernels(rows)
@@ -92,11 +94,11 @@ class Linear(AttentionKind):
         keys = self.share(layer, linear.k_heads) * linear.k_dim
         channels = 2 * keys + self.share(layer, linear.v_heads) * linear.v_dim
         return tuple(
-            ShortConvolution(part, self.name, channels, linear.convolution, layer.wide) for part in _kernels(rows)
+            ShortConvolution(part, self.name, channels, linear.convolution, layer.wide_dtype) for part in _kernels(rows)
         )
 
     def cache(self, model: Dimensions, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
-        """The state of a sequence, and in bf16 the inputs that its convolution reaches back to."""
+        """The state of a sequence in ``state_type``, and its convolution's last inputs in bf16."""
         linear = linear_of(model)
         if state_type not in DTYPES:
             raise InputError(f"a state is not kept in '{state_type}'; it can: {', '.join(DTYPES)}")
@@ -108,17 +110,17 @@ class Linear(AttentionKind):
         return 0.0
 
     def pair_flops(self, model: Dimensions, block: Block, pairs: float) -> float:
-        """A token updates and reads the state, however many came before it: 6 an element."""
+        """6 FLOPs an element of the state, to update and read it, whatever the context."""
         return 6.0 * linear_of(model).state_elements
 
     @staticmethod
     def share(layer: ServingShard, heads: int) -> int:
-        """Of so many heads those of a shard."""
+        """Heads of a shard: ``heads`` / shards, at least 1."""
         return max(1, heads // layer.shards)
 
 
 class GatedDelta(Linear):
-    """A gate a head; q, k, v and an output gate in one product, decay and step size in another."""
+    """Gated DeltaNet: a gate per head; q, k, v and output gate in one product, decay and step size in another."""
 
     name, full = "gdn", GROUPED
 
@@ -129,7 +131,7 @@ class GatedDelta(Linear):
         return GatedDeltaSection
 
     def matrix_parameters(self, model: Dimensions, block: Block) -> int:
-        """h·(2·K + 2·V) of q, k, v and the gate, 2·h a head, V·h back."""
+        """h·(2·K + 2·V) for q, k, v and the gate, 2·h a head for decay and step size, V·h for the output."""
         linear = linear_of(model)
         entering = 2 * linear.key_width + 2 * linear.value_width + 2 * linear.v_heads
         return model.hidden * (entering + linear.value_width)
@@ -146,7 +148,7 @@ class GatedDelta(Linear):
 
 
 class KimiDelta(Linear):
-    """A gate a channel: decay and output gate are of low rank, through a head's width."""
+    """Kimi Delta Attention: a gate per channel; decay and output gate are of low rank, a head's width."""
 
     name, full = "kda", LATENT
 
@@ -157,19 +159,19 @@ class KimiDelta(Linear):
         return KimiDeltaSection
 
     def matrix_parameters(self, model: Dimensions, block: Block) -> int:
-        """h·(2·K + V) of q, k and v, h a head, both gates through their ranks, V·h back."""
+        """h·(2·K + V) for q, k and v, h a head for the step size, both low-rank gates, V·h for the output."""
         linear, hidden = linear_of(model), model.hidden
         gates = hidden * (linear.k_dim + linear.v_dim) + linear.k_dim * linear.key_width
         gates += linear.v_dim * linear.value_width
         return hidden * (linear.channels + linear.v_heads + linear.value_width) + gates
 
     def undivided_parameters(self, model: Dimensions, block: Block) -> int:
-        """Both gates down to their ranks."""
+        """The down-projections of both low-rank gates."""
         linear = linear_of(model)
         return model.hidden * (linear.k_dim + linear.v_dim)
 
     def other_parameters(self, model: Dimensions, block: Block) -> int:
-        """Taps of the convolution, a decay a head and its bias a channel."""
+        """Taps of the convolution, a decay per head and its bias per channel."""
         linear = linear_of(model)
         return linear.channels * linear.convolution + linear.v_heads + linear.key_width
 
@@ -196,7 +198,7 @@ def linear_of(model: Dimensions) -> LinearAttention:
 
 
 def _kernels(rows: Rows) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Rows without their contexts: those that chunked kernels run, and those that recurrent ones do."""
+    """(queries, sequences) rows of the chunked kernels, and those of the recurrent kernels; empty ones left out."""
     parts = (tuple((queries, sequences) for queries, _, sequences in part) for part in (prefilled(rows), decoded(rows)))
     return tuple(part for part in parts if part)
 

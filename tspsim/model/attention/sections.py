@@ -1,29 +1,31 @@
-"""Types of the section ``attention`` in a model's YAML, one a kind of attention."""
+"""Types of the section ``attention`` in a model's YAML, one for each attention kind."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, StrictBool, model_validator
 from pydantic_core import PydanticCustomError
 
 from ...base.strict import Strict, as_stated
 from ...base.units import Count, PositiveCount
-from ..parts import CompressedAttention, Indexing, LatentAttention, LinearAttention
+from ..parts import CompressedAttention, IndexerSpec, LatentAttention, LinearAttention
 
 
 class AttentionSection(Strict):
-    """What all kinds have: their name, and query heads."""
+    """Fields of every attention kind: its name and query heads."""
 
     kind: str
     heads: PositiveCount = Field(description="query heads")
 
     def check_layers(self, layers: int) -> None:
-        """Raises PydanticCustomError where the section does not say what all layers have."""
+        """Raise PydanticCustomError if the section does not describe exactly ``layers`` layers."""
 
     def facts(self) -> dict[str, Any]:
-        """What the section says, as keywords of :class:`~tspsim.model.Architecture`. Facts that have no keyword there
-        are one frozen value, ``own``, which the kind reads from the model."""
+        """The section as keywords of :class:`~tspsim.model.Architecture`.
+
+        Facts without a keyword there are one frozen value under ``own``, which only the kind reads.
+        """
         return {"attention": self.kind, "heads": self.heads}
 
 
@@ -58,9 +60,7 @@ class GroupedSection(_HeadsSection):
     chunk: Count = Field(
         0, description="tokens of the chunks that attend themselves alone in these layers, instead of a window; 0: none"
     )
-    full_every: PositiveCount = Field(
-        1, description="with a window or chunks: every how many-th layer sees the whole context"
-    )
+    full_every: PositiveCount = Field(1, description="with a window or chunks: every n-th layer has full attention")
 
     @model_validator(mode="after")
     def _window_or_chunks(self) -> GroupedSection:
@@ -87,40 +87,40 @@ class _LatentsSection(LatentAttention, AttentionSection):
 
 
 class LatentSection(_LatentsSection):
-    """Multi-head latent attention: every head's keys and values are made from one latent a token."""
+    """Multi-head latent attention: every head projects its keys and values from one latent a token."""
 
     kind: Literal["mla"]
 
 
 class SparseSection(_LatentsSection):
-    """Latent attention to the tokens that an indexer chooses."""
+    """Sparse latent attention: an indexer selects the tokens that a query attends."""
 
     kind: Literal["dsa"]
     index_heads: PositiveCount = Field(description="heads of the indexer")
-    index_dim: PositiveCount = Field(description="width of one, and of the key it keeps of a token")
+    index_dim: PositiveCount = Field(description="width of a head, and of the key of a token")
     index_topk: PositiveCount = Field(description="tokens that a query attends")
-    index_every: PositiveCount = Field(1, description="every how many-th layer owns an indexer; others take its choice")
+    index_every: PositiveCount = Field(1, description="every n-th layer owns an indexer; the others use its selection")
     index_shared_from: Count = Field(0, description="layers before this one own an indexer each")
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"indexing": indexing(self)}
 
 
-def indexing(section: Any) -> Indexing:
-    """The indexer that a section describes."""
+def indexing(section: Any) -> IndexerSpec:
+    """The indexer of a section."""
     every, shared_from = getattr(section, "index_every", 1), getattr(section, "index_shared_from", 0)
-    return Indexing(section.index_heads, section.index_dim, section.index_topk, every, shared_from)
+    return IndexerSpec(section.index_heads, section.index_dim, section.index_topk, every, shared_from)
 
 
 class _DeltaSection(LinearAttention, AttentionSection):
-    """Layers of a delta rule, and others among them."""
+    """Delta-rule layers, and layers with full attention."""
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"linear": as_stated(self, LinearAttention)}
 
 
 class GatedDeltaSection(_DeltaSection, _HeadsSection):
-    """Gated delta rule, and grouped-query attention in every ``full_every``-th layer."""
+    """Gated DeltaNet, with grouped-query attention in every ``full_every``-th layer."""
 
     kind: Literal["gdn"]
 
@@ -133,7 +133,7 @@ class GatedDeltaSection(_DeltaSection, _HeadsSection):
 
 
 class KimiDeltaSection(_DeltaSection, _LatentsSection):
-    """Delta rule with a gate a channel (Kimi Delta Attention), and latent attention every ``full_every``-th layer."""
+    """Kimi Delta Attention (a gate per channel), with latent attention in every ``full_every``-th layer."""
 
     kind: Literal["kda"]
 
@@ -141,26 +141,17 @@ class KimiDeltaSection(_DeltaSection, _LatentsSection):
     def _as_many_heads(self) -> KimiDeltaSection:
         if self.v_heads != self.k_heads:
             context = {"k_heads": self.k_heads, "v_heads": self.v_heads}
-            raise PydanticCustomError("heads", "{v_heads} v_heads beside {k_heads} k_heads; they are as many", context)
+            raise PydanticCustomError("heads", "{v_heads} v_heads and {k_heads} k_heads; they must be equal", context)
         return self
 
 
-class CompressedSection(AttentionSection):
-    """One latent for several tokens as key and value of all heads, and a window of the latest tokens."""
+class CompressedSection(CompressedAttention, AttentionSection):
+    """Compressed attention: one latent for several tokens is key and value of all heads; a window keeps the latest."""
 
     kind: Literal["csa"]
     head_dim: PositiveCount = Field(description="width of a head, and of the latent that is its key and value")
-    rope_dim: PositiveCount = Field(description="rotary part of it")
-    q_rank: PositiveCount = Field(description="width of the queries' latent")
-    output_groups: PositiveCount = Field(description="groups of heads whose outputs are projected apart")
-    output_rank: PositiveCount = Field(description="width of a group's projection")
-    window: PositiveCount = Field(128, description="latest tokens that are kept and attended besides")
-    compression: Annotated[list[Count], Field(min_length=1, max_length=10_000)] = Field(
-        description="tokens an entry of the cache stands for, a layer each; 0: the window alone"
-    )
-    indexed: PositiveCount = Field(4, description="layers with this compression own an indexer")
     index_heads: PositiveCount = Field(description="heads of the indexer")
-    index_dim: PositiveCount = Field(description="width of one, and of the key it keeps of an entry")
+    index_dim: PositiveCount = Field(description="width of a head, and of the key of an entry")
     index_topk: PositiveCount = Field(description="entries that a query attends")
 
     @model_validator(mode="after")
@@ -171,25 +162,16 @@ class CompressedSection(AttentionSection):
         return self
 
     def check_layers(self, layers: int) -> None:
-        if len(self.compression) != layers:
-            context = {"stated": len(self.compression), "layers": layers}
+        if len(self.ratios) != layers:
+            context = {"stated": len(self.ratios), "layers": layers}
             raise PydanticCustomError(
                 "layers", "attention.compression has {stated} entries for {layers} layers", context
             )
 
     def facts(self) -> dict[str, Any]:
-        compressed = CompressedAttention(
-            self.q_rank,
-            self.rope_dim,
-            self.output_groups,
-            self.output_rank,
-            tuple(self.compression),
-            self.window,
-            self.indexed,
-        )
         return super().facts() | {
             "kv_heads": 1,
             "head_dim": self.head_dim,
-            "compressed": compressed,
+            "compressed": as_stated(self, CompressedAttention),
             "indexing": indexing(self),
         }

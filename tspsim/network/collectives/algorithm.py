@@ -1,25 +1,20 @@
-"""What a collective algorithm is, and what its schedules take: measured curves where there are any, else links.
+"""Contract of a collective algorithm, and the time of its schedules: a measured curve, or latency and bandwidth.
 
-Collectives inside a node, as measured: one curve a family of algorithms, three regimes of a library's protocols.
+Measured collectives inside a node have one curve a family of algorithms, with three regimes for a library's protocols:
 
     t_p = L·(base_p + s·hop_p) + (V/(B·e_p) + S/(n·own))/W      p = LL, LL128, Simple
-    t_1 additionally + L·growth·log2(1 + S/4 KiB); LL has no own chunk to pass over, and its W is one
+    t_1 additionally + L·growth·log2(1 + S/4 KiB); LL has no term of its own chunk, and W = 1
     t   = (t_1^−12 + t_2^−12 + t_3^−12)^(−1/12)
 
-n ranks, S bytes as nccl-tests counts them, V = S·(n−1)/n (an all-reduce twice that) passed on by a GPU whose links
-carry B bytes/s together, s = n − 1 steps (an all-reduce twice that); L and W are the library's factors. A tuner takes
-the cheapest protocol; the power 12 rounds the corners as measured. Where it was seen to change to Simple at a size of
-its own, that protocol alone counts from there on, and the others win below it by no more than they can. The bandwidth
-term of the last regime is what contention stretches; the rest is latency. docs/collective-models.md has the study.
+n ranks; S bytes as nccl-tests counts; V = S·(n−1)/n bytes that a GPU passes on (an all-reduce: twice that) over links
+of B bytes/s together; s = n − 1 steps (an all-reduce: twice that); own: the rate at which a rank handles its own chunk;
+L and W: the library's factors. A tuner takes the cheapest protocol; the power 12 fits the measured round corners. If
+the library changes to Simple at a measured size, only Simple counts from there on, and below it Simple takes as long
+as at that size. Contention stretches the bandwidth term of the last regime; the rest is latency.
+docs/collective-models.md has the study.
 
-What a library's tuner may choose: an algorithm's schedule, and how long it takes by size.
-
-The time is a measured form where the node or fabric has one (below, :mod:`.between`,
-:mod:`.custom_all_reduce`, :mod:`.experts`), otherwise a line for each protocol of the library.
-
-What a collective algorithm is to everybody else: an object that registers itself.
-
-::
+Other measured forms are in :mod:`.between`, :mod:`.custom_all_reduce` and :mod:`.experts`. Without one, each protocol
+of the library is a line in the size. A new algorithm registers itself::
 
     def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
         after = group.ranks[1:] + group.ranks[:1]
@@ -38,10 +33,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from ...base.registry import Registry
+from ...program import ExpertExchange
 from ..calibration import UNMEASURED, Factors
 from ..kinds import CollectiveKind
 from .between import across
-from .exchange import ExpertExchange
 from .schedule import Group, Schedule, busiest_s, power_sum
 from .traffic import Traffic
 
@@ -49,15 +44,16 @@ if TYPE_CHECKING:
     from ..calibration import Curve, TransferSpread
     from ..cluster import Cluster
 
+#: Power of the smooth minimum of the three regimes.
 SHARPNESS = 12.0
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCurve:
-    """A curve for one kind and number of ranks.
+    """A measured curve for one kind and number of ranks.
 
-    ``latency`` and ``bandwidth`` are the library's factors, ``floor_s`` the seconds a byte of S takes on the slowest
-    link at its full bandwidth, and ``stretch`` (≥ 1) how much slower that is than as specified.
+    ``latency`` and ``bandwidth`` are the library's factors. ``floor_s`` is the seconds a byte of S on the slowest link
+    at its full bandwidth, and ``stretch`` (≥ 1) its ratio to the seconds with every link at its specified bandwidth.
     """
 
     curve: Curve
@@ -74,12 +70,12 @@ class MeasuredCurve:
         return self.curve.spread if self.ranks <= self.curve.ranks[1] else self.curve.spread.wider()
 
     def alone(self, size_bytes: float) -> tuple[float, float]:
-        """(latency, fluid part) in seconds of a collective of ``size_bytes``."""
+        """Uncontended (latency, fluid part) in seconds of a collective of ``size_bytes``."""
         curve = self.curve
         last = self._moving(2, size_bytes)
         if curve.switch is not None:
-            # Beyond the groups that were measured it stays where it was last seen: carried on, a larger group would
-            # leave the costly protocol that a smaller one is held to, and be faster.
+            # Beyond the measured groups the size of the change stays constant. Extrapolated, it would let a larger
+            # group leave the slow protocol before a smaller one, and be faster than it.
             ranks = min(self.ranks, curve.ranks[1])
             switch = curve.switch * (ranks / 2.0) ** curve.switch_exponent
             simple = self._starting(2) + self._moving(2, max(size_bytes, switch))
@@ -109,38 +105,40 @@ class MeasuredCurve:
         return (moving + own) / self.bandwidth
 
 
-# --- what a library's tuner may choose ------------------------------------------------------------------------
+# --- candidates of a library's tuner --------------------------------------------------------------------------
 
-#: A group's schedules for one byte of a kind of collective; none: it cannot run there.
+#: Builds a group's schedules for one byte of a kind of collective; empty: the algorithm cannot run there.
 Builder = Callable[[Group, CollectiveKind], list[Schedule]]
+#: A group's seconds for a schedule of a kind.
+Costing = Callable[[Group, CollectiveKind, Schedule], "CollectiveCost"]
 
 
 class CollectiveCost(Protocol):
-    """Seconds by size, and how far off they may be."""
+    """Time of a collective by size, and its range."""
 
     @property
     def spread(self) -> TransferSpread: ...
 
     def alone(self, size_bytes: float) -> tuple[float, float]:
-        """Seconds of latency, and seconds that contention stretches."""
+        """Uncontended (latency, fluid part) in seconds; contention stretches the fluid part."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProtocolLine:
-    """One protocol: ``latency_s + size_bytes · fluid_s``."""
+    """Time under one protocol: ``latency_s + size_bytes · fluid_s``."""
 
     latency_s: float
     fluid_s: float
     spread: TransferSpread = UNMEASURED
 
     def alone(self, size_bytes: float) -> tuple[float, float]:
-        """Seconds of latency, and seconds that contention stretches."""
+        """Uncontended (latency, fluid part) in seconds."""
         return self.latency_s, size_bytes * self.fluid_s
 
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmCandidate:
-    """One way to do it; ``schedule`` is for one byte; ``apart``: without compute units."""
+    """A schedule for one byte and its cost, among which a tuner takes the cheapest; ``apart``: copy engines run it."""
 
     algorithm: str
     schedule: Schedule
@@ -148,11 +146,11 @@ class AlgorithmCandidate:
     apart: bool = False
 
 
-def cheapest(choices: Sequence[AlgorithmCandidate], size_bytes: float) -> Traffic:
-    """The choice that takes least for a size."""
-    times = [choice.cost.alone(size_bytes) for choice in choices]
-    index = min(range(len(choices)), key=lambda i: times[i][0] + times[i][1])
-    best, (latency_s, fluid_s) = choices[index], times[index]
+def cheapest(candidates: Sequence[AlgorithmCandidate], size_bytes: float) -> Traffic:
+    """Traffic of the candidate that is fastest for a size."""
+    times = [candidate.cost.alone(size_bytes) for candidate in candidates]
+    index = min(range(len(candidates)), key=lambda i: times[i][0] + times[i][1])
+    best, (latency_s, fluid_s) = candidates[index], times[index]
     return Traffic(
         best.algorithm,
         latency_s,
@@ -164,10 +162,10 @@ def cheapest(choices: Sequence[AlgorithmCandidate], size_bytes: float) -> Traffi
     )
 
 
-def timed(
+def priced_candidates(
     group: Group, kind: CollectiveKind, name: str, schedule: Schedule, build: Builder, library: str | None
 ) -> list[AlgorithmCandidate]:
-    """A schedule that ``build`` made with its measured time, or under every protocol."""
+    """Candidates of a schedule from ``build``: one with its measured time, else one for each protocol."""
     collectives = group.cluster.node.collectives
     if schedule.net_steps and collectives.across is not None:
         fabric = group.cluster.joining(group.ranks)
@@ -176,39 +174,39 @@ def timed(
     curve = _curve(group, kind, name, library) if len(group.members) == 1 else None
     if curve is not None:
         factors = curve.libraries.get(library or "", Factors())
-        floor, stretch = slowest(group, schedule, lambda sound: build(sound, kind)[0])
+        floor, stretch = floor_and_stretch(group, schedule, lambda sound: build(sound, kind)[0])
         bandwidth = inside_bytes_per_s(group)
         measured = MeasuredCurve(curve, kind, group.size, bandwidth, factors.latency, factors.bandwidth, floor, stretch)
         return [AlgorithmCandidate(name, schedule, measured)]
-    return lines(group.cluster, name, schedule, kind.passed_on(group.size))
+    return protocol_candidates(group.cluster, name, schedule, kind.passed_on(group.size))
 
 
-def lines(cluster: Cluster, name: str, schedule: Schedule, passed: float) -> list[AlgorithmCandidate]:
-    """A schedule under every protocol; ``passed`` is what a GPU sends on of each byte.
+def protocol_candidates(cluster: Cluster, name: str, schedule: Schedule, passed: float) -> list[AlgorithmCandidate]:
+    """Candidates of a schedule, one for each protocol; ``passed`` is the bytes that a GPU passes on for one byte.
 
-    Reduction in the switch has a latency of its own and moves whole messages: only the last protocol.
+    A reduction in the switch has its own latency, and moves whole messages: one candidate, by the last protocol.
     """
     library = cluster.node.collectives
     if schedule.family == "in_switch":
         assert library.in_switch_latency is not None
         latency = library.in_switch_latency.value + schedule.net_steps * library.protocols[-1].ring.net_hop
         return [AlgorithmCandidate(name, schedule, ProtocolLine(latency, schedule.fluid_s))]
-    choices = []
+    candidates = []
     for protocol in library.protocols:
         steps = protocol.tree if schedule.family == "tree" else protocol.ring
         latency = steps.base + schedule.node_steps * steps.hop + schedule.net_steps * steps.net_hop
         fluid = schedule.fluid_s / protocol.bandwidth_ratio
         cap = protocol.fabric_cap if schedule.net_steps else protocol.node_cap
-        choices.append(
+        candidates.append(
             AlgorithmCandidate(
                 name, schedule, ProtocolLine(latency, fluid if cap is None else max(fluid, passed / cap))
             )
         )
-    return choices
+    return candidates
 
 
 def _curve(group: Group, kind: CollectiveKind, name: str, library: str | None) -> Curve | None:
-    """The measured curve of an algorithm for this kind and number of ranks: the library's own, or the first."""
+    """Measured curve of an algorithm for this kind and number of ranks: the library's, else the first; None: none."""
     fitting = [
         curve
         for curve in group.cluster.node.collectives.curves
@@ -218,9 +216,9 @@ def _curve(group: Group, kind: CollectiveKind, name: str, library: str | None) -
     return next(iter(own or fitting), None)
 
 
-def slowest(group: Group, schedule: Schedule, build: Callable[[Group], Schedule]) -> tuple[float, float]:
-    """Seconds a byte on the slowest link, and how much longer that is than with every link as specified, as what was
-    measured had them."""
+def floor_and_stretch(group: Group, schedule: Schedule, build: Callable[[Group], Schedule]) -> tuple[float, float]:
+    """Seconds a byte on the slowest link, and its ratio (≥ 1) to that with every link at its specified bandwidth, at
+    which collectives were measured."""
     floor = busiest_s(group.cluster, schedule)
     if not group.cluster.factors:
         return floor, 1.0
@@ -229,7 +227,7 @@ def slowest(group: Group, schedule: Schedule, build: Callable[[Group], Schedule]
 
 
 def inside_bytes_per_s(group: Group) -> float:
-    """Bytes/s of all links of a GPU to its peers in the group's nodes, one way: on a mesh those to them alone."""
+    """Bytes/s of a GPU's links inside its node, in one direction; on a mesh only of links to peers in the group."""
     link = group.cluster.node.link
     every = float(link.bandwidth.value * link.per_gpu)
     if not group.mesh:
@@ -237,52 +235,66 @@ def inside_bytes_per_s(group: Group) -> float:
     return every * max(1, len(group.members[0]) - 1) / (group.cluster.gpus_per_node - 1)
 
 
-# --- what a collective algorithm is to everybody else ---------------------------------------------------------
+# --- contract of an algorithm ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class CollectiveAlgorithm:
-    """One algorithm.
+    """A collective algorithm.
 
     Attributes
     ----------
     name
-        As plans, node files and reports write it.
+        Name in plans, node files and reports.
     kinds
-        Names of the kinds it can run.
+        Names of the kinds of collectives that it can run.
     summary
-        What it is, in a line.
+        One line for the catalogue.
     build
-        A group's schedules for one byte of a kind, of which the cheapest is taken; none: it cannot run there.
+        Builds a group's schedules for one byte of a kind, of which the cheapest is taken; empty: it cannot run there.
+    cost
+        Its own time of a schedule; None: that of a measured curve, or of the library's protocols.
+    apart
+        It runs without compute units.
+    needs
+        The key of a node's file that it cannot run without; empty: none.
     """
 
     name: str
     kinds: tuple[str, ...]
     summary: str
     build: Builder
+    cost: Costing | None = None
+    apart: bool = False
+    needs: str = ""
 
     def schedules(self, group: Group, kind: CollectiveKind) -> list[Schedule]:
-        """Those of a kind; none of one that is not among its kinds."""
+        """Schedules for one byte of a kind; empty if the kind is not among :attr:`kinds`."""
         return self.build(group, kind) if kind.name in self.kinds else []
 
-    def choices(
+    def candidates(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
     ) -> list[AlgorithmCandidate]:
-        """Its schedules, each with its measured time or under every protocol."""
+        """Candidates of its schedules, with its own or measured times, or one for each protocol."""
+        if self.cost is not None:
+            return [
+                AlgorithmCandidate(self.name, schedule, self.cost(group, kind, schedule), self.apart)
+                for schedule in self.schedules(group, kind)
+            ]
         return [
-            choice
+            candidate
             for schedule in self.schedules(group, kind)
-            for choice in timed(group, kind, self.name, schedule, self.build, library)
+            for candidate in priced_candidates(group, kind, self.name, schedule, self.build, library)
         ]
 
     def missing(self, group: Group, library: str | None) -> bool:
-        """Whether the node has no such thing at all, so that its library's own choice takes its place."""
+        """Whether the node does not have this algorithm, so that its library's tuner selects another one."""
         return False
 
     def size_bytes(self, group: Group, stated: float, library: str | None, exchange: ExpertExchange) -> float:
-        """What ``size_bytes`` is when ``exchange`` is what is moved."""
+        """``size_bytes`` of a collective that moves ``exchange``; ``stated`` if the algorithm does not depend on it."""
         return stated
 
 
-#: Every algorithm that a caller may name.
+#: Algorithms by name.
 ALGORITHMS: Registry[CollectiveAlgorithm] = Registry("algorithm", "tspsim.collective_algorithms", CollectiveAlgorithm)

@@ -1,15 +1,15 @@
-"""Collectives between nodes, as measured: an algorithm's steps under three protocols, and the thickness of its links.
+"""Measured collectives between nodes: latencies of an algorithm's steps under three protocols, and bandwidth.
 
     t_p = L·base_p + s·hop_p + c·net_hop_p + F/(W·share_p)      p = LL, LL128, Simple; on AMD LL and Simple
     t_1 additionally + L·growth·log2(1 + S/4 KiB); the last additionally + sqrt(ramp·F/W)
     t   = (t_1^−6 + t_2^−6 + t_3^−6)^(−1/6)
     F   = (inside^4 + outside^4)^(1/4), of a ring max(inside, outside)
 
-s steps inside nodes and c between them, hops as the library's tuner states them; F from the seconds that the busiest
-link inside nodes and the busiest outside need, at the efficiency of the algorithm and the fabric: a ring keeps both
-busy at once, trees and two levels take turns chunk by chunk. L and W are the fabric's factors. Two nodes that reduce
-in their switches know only the last regime, with a base of their own. The ramp is that of a pipeline: F cut into j
-chunks, of which s are under way at once, takes F + j·a + s·F/j, at the best j 2·sqrt(a·s·F) longer.
+There are s steps inside nodes and c between them, with hop latencies of the library's tuner. F combines the seconds of
+the busiest link inside nodes and of the busiest outside, at the efficiency of the algorithm and the fabric: a ring uses
+both at once, trees and two-level algorithms alternate chunk by chunk. L and W are the fabric's factors. Two nodes that
+reduce in their switches have only the last regime, with a base latency of their own. The ramp is that of a pipeline: F
+in j chunks, s of them under way at once, takes F + j·a + s·F/j, which is 2·sqrt(a·s·F) more than F at the best j.
 docs/collective-models.md has the study.
 """
 
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
     from ..calibration import BetweenNodes, FabricFactors, TransferSpread
     from ..cluster import Cluster
 
+#: Power of the smooth minimum of the regimes, and of the smooth maximum of the times inside and outside nodes.
 SHARPNESS = 6.0
 ROUNDING = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Across:
-    """One algorithm on one group.
+    """Time of one algorithm on one group.
 
-    ``latency_s`` by regime, ``growth_s`` of the first, ``ramp_s`` of the last, ``fluid_s`` and ``floor_s`` a byte: at
-    the efficiency reached, and on links at their full bandwidth.
+    ``latency_s`` and ``share`` are by regime; ``growth_s`` is of the first, ``ramp_s`` of the last. ``fluid_s`` is the
+    seconds a byte at the efficiency reached, ``floor_s`` those on links at their full bandwidth.
     """
 
     latency_s: tuple[float, ...]
@@ -46,7 +47,7 @@ class Across:
     spread: TransferSpread
 
     def alone(self, size_bytes: float) -> tuple[float, float]:
-        """(latency, fluid part) in seconds of a collective of ``size_bytes``."""
+        """Uncontended (latency, fluid part) in seconds of a collective of ``size_bytes``."""
         floor = size_bytes * self.floor_s
         fluid = max(size_bytes * self.fluid_s, floor)
         times = [latency + fluid / share for latency, share in zip(self.latency_s, self.share, strict=True)]
@@ -59,7 +60,7 @@ class Across:
 
 
 def across(cluster: Cluster, regimes: BetweenNodes, factors: FabricFactors | None, schedule: Schedule) -> Across:
-    """The measured time of a schedule between nodes; ``factors`` are the fabric's, None: of one."""
+    """Measured time of a schedule between nodes; ``factors`` are the fabric's (None: 1)."""
     protocols = cluster.node.collectives.protocols
     latency, bandwidth = (factors.latency, factors.bandwidth) if factors else (1.0, 1.0)
     within = schedule.links < cluster.layout.host_start

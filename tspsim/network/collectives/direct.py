@@ -1,6 +1,6 @@
-"""Direct exchange: every rank sends to every other without a detour.
+"""Direct exchange: every rank sends to every other.
 
-On a full mesh it uses all links of a group, also where the group does not decompose into rings (four GPUs).
+On a full mesh it uses all links of a group, also of groups that do not decompose into rings (four GPUs).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from ..kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTE
 from .algorithm import ALGORITHMS, CollectiveAlgorithm
 from .schedule import Group, Schedule, scheduled
 
-#: Ranks on several nodes beyond which nobody sends to everyone: libraries forward along rails instead.
+#: Most ranks on several nodes that send to every other; in larger groups libraries forward along rails.
 MOST_RANKS = 1024
 
 
 def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
     """One step for an exchange, two for an all-reduce (scatter, then gather) or a broadcast.
 
-    A broadcast sends each peer its 1/(n − 1), which that peer hands to the others: on a mesh every link that
-    does not lead to the root then carries the same. Only an all-to-all goes between nodes this way.
+    In a broadcast the root sends each peer 1/(n − 1) of the bytes, which that peer sends to the others: on a mesh all
+    links that do not lead to the root carry equally much. Between nodes only an all-to-all runs directly.
     """
     n = group.size
     across = len(group.members) > 1
@@ -37,5 +37,5 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
 
 KINDS = tuple([kind.name for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, ALL_TO_ALL)])
 ALGORITHM = ALGORITHMS.register(
-    CollectiveAlgorithm("direct", KINDS, "everybody sends to everybody; two steps for an all-reduce", build)
+    CollectiveAlgorithm("direct", KINDS, "every rank sends to every other; two steps for an all-reduce", build)
 )

@@ -1,57 +1,28 @@
-"""What the ranks of an expert-parallel group give each other, and how many of them a token reaches."""
+"""The number of ranks or nodes of an expert-parallel group that a token reaches."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...base.memo import remembered
+from ...program import ExpertExchange
 
-#: Multiprocessors whose copies ``per_copy`` of a curve counts, and that a library takes unless told.
-MULTIPROCESSORS = 24
-#: Tokens whose choices among groups are drawn: a place more or less in a thousand.
+#: Tokens drawn for choices among groups; the expectation is exact to about 1 in 1,000.
 DRAWN = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertExchange:
-    """What the ranks of an expert-parallel group give each other.
-
-    Parameters
-    ----------
-    tokens
-        Tokens a rank holds.
-    token_bytes
-        Bytes of one on the way, with its scales.
-    experts, topk
-        Experts of the layer, and how many a token goes to.
-    multiprocessors
-        Given to the kernels.
-    groups, kept_groups
-        A token's experts are in ``kept_groups`` of as many groups of neighbouring experts (DeepSeek-V3, §2.1.2).
-    """
-
-    tokens: float
-    token_bytes: float
-    experts: int = 256
-    topk: int = 8
-    multiprocessors: int = MULTIPROCESSORS
-    groups: int = 1
-    kept_groups: int = 1
-
-    def reached(self, places: int) -> float:
-        """Places among ``places``, neighbouring experts in each, that a token's experts lie in."""
-        return places_reached(places, self.topk, self.groups, self.kept_groups, self.experts)
+def reached(exchange: ExpertExchange, places: int) -> float:
+    """Expected number of ``places`` (ranks or nodes, with consecutive experts) that a token's experts lie on."""
+    return places_reached(places, exchange.topk, exchange.groups, exchange.kept_groups, exchange.experts)
 
 
 def places_reached(places: int, topk: int, groups: int = 1, kept_groups: int = 1, experts: int = 256) -> float:
-    """Places among ``places``, neighbours of ``experts`` in each, that a token's ``topk`` lie in, all experts equally
-    likely; of experts in ``groups`` of neighbours those of ``kept_groups`` alone may be chosen.
+    """Expected number of ``places`` (ranks or nodes, with consecutive experts) that a token's ``topk`` experts lie on.
 
-    Groups are kept for their best experts. So nearly every kept one has experts of the token (3.96 of 4 where 8
-    experts drawn at random from them lie in 3.60), and fewer tokens than drawn ones find two experts in one place.
+    All ``experts`` are equally likely. They are in ``groups`` groups of consecutive ones; a token's experts are all in
+    ``kept_groups`` groups, which are selected by their best experts. So nearly every kept group has experts of the
+    token (3.96 of 4, where 8 experts drawn at random from the kept groups lie in 3.60).
 
     >>> places_reached(8, 1), round(places_reached(8, 8), 2), round(places_reached(8, 8, 8, 4), 2)
     (1.0, 5.25, 3.96)
@@ -69,10 +40,10 @@ def _reached_of_groups(places: int, topk: int, groups: int, kept_groups: int, ex
 
 @remembered(32)
 def chosen_of_groups(topk: int, groups: int, kept_groups: int, experts: int) -> NDArray[np.int64]:
-    """Experts of tokens whose scores are drawn evenly: shape (tokens, topk).
+    """Experts of tokens with uniformly drawn scores: shape (tokens, topk).
 
-    A group counts by the sum of its best ``topk / kept_groups`` scores (DeepSeek-V3, arXiv:2412.19437, §2.1.2; its
-    ``inference/model.py``, ``Gate``); the best of the kept groups are chosen.
+    Groups are ranked by the sum of their best ``topk / kept_groups`` scores (DeepSeek-V3, arXiv:2412.19437, §2.1.2; its
+    ``inference/model.py``, ``Gate``). A token's experts are the best of the kept groups.
     """
     scores = np.random.Generator(np.random.PCG64(0)).random((DRAWN, groups, experts // groups))
     best = max(1, min(topk // kept_groups, experts // groups))

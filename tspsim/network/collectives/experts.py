@@ -1,17 +1,17 @@
-"""Tokens to their experts and back: the dispatch and combine of expert-parallel libraries (DeepEP, mori).
+"""Dispatch and combine of expert-parallel libraries (DeepEP, mori): tokens to their experts, and back.
 
     t    = base + doubling·log2(1 + experts/8) + node·sqrt(m−1) + move + tokens·topk·per_copy·24/SM
     move = (inside³ + outside³)^(1/3)
 
-m nodes of g ranks, n = m·g. A library sends each token once to every rank that holds one of its experts, forwarding
-inside the node from the rank of the sender's rail; or once to every expert. With D(N, k) = N·(1 − (1 − 1/N)^k) of N
-places that k experts touch, and r bytes a token, a rank moves
+There are m nodes of g ranks, n = m·g. A library sends each token once to every rank that holds one of its experts (and
+forwards it inside the node from the rank on the sender's rail), or once to every expert. k random experts lie on D(N,
+k) = N·(1 − (1 − 1/N)^k) of N ranks or nodes. With r bytes a token, a rank moves
 
     inside   tokens·r·D(n, k)·(g−1)/g      or tokens·r·k·(g−1)/n      over ((SM·q)^−3 + (B·e)^−3)^(−1/3) bytes/s
     outside  tokens·r·D(m, k)·(m−1)/m      or tokens·r·k·(m−1)/m      over its share of the NICs at theirs
 
-with q a multiprocessor's rate, and outside longer by 1 + loss·(min(max(m, 4), 8) − 4)/4: nothing up to four nodes,
-and no more beyond eight, the most that anybody measured, than there. docs/collective-models.md has the study.
+where q is a multiprocessor's rate. The time outside is multiplied by 1 + loss·(min(max(m, 4), 8) − 4)/4: it grows from
+4 nodes to 8, the most that were measured. docs/collective-models.md has the study.
 """
 
 from __future__ import annotations
@@ -22,50 +22,51 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ...program import MULTIPROCESSORS, ExpertExchange
 from ..kinds import ALL_TO_ALL, CollectiveKind
 from . import direct
-from .algorithm import ALGORITHMS, AlgorithmCandidate, CollectiveAlgorithm, inside_bytes_per_s, slowest
-from .exchange import MULTIPROCESSORS, ExpertExchange
+from .algorithm import ALGORITHMS, AlgorithmCandidate, CollectiveAlgorithm, floor_and_stretch, inside_bytes_per_s
+from .exchange import reached
 from .schedule import Group, Schedule, beside, pipelined, power_sum, scaled
 
 if TYPE_CHECKING:
     from ..calibration import ExpertCurve, TransferSpread
 
-#: What an all-to-all that states bytes alone is taken for: 7,168 values a token, dispatched in fp8 with a scale for
-#: each 128, combined in bf16; eight of 256 experts (DeepSeek-V3).
+#: Exchange of an all-to-all that only states its bytes: 7,168 elements a token, dispatched in fp8 with a scale a 128,
+#: combined in bf16; 8 of 256 experts (DeepSeek-V3).
 TYPICAL: Mapping[str, ExpertExchange] = MappingProxyType(
     {"dispatch": ExpertExchange(1.0, 7168 * (1.0 + 4.0 / 128.0)), "combine": ExpertExchange(1.0, 7168 * 2.0)}
 )
 
 
-#: Nodes from which a fabric's loss grows, and those of the largest group that was measured.
+#: Nodes above which a fabric's loss grows, and nodes of the largest measured group.
 FREE_NODES, MEASURED_NODES = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """Bytes that a rank sends, a byte of ``size_bytes``: to peers of its node, and over the NICs."""
+    """Bytes that a rank sends for one byte of ``size_bytes``: to peers in its node, and over the NICs."""
 
     inside: float
     outside: float
 
 
 def copies(curve: ExpertCurve, exchange: ExpertExchange, ranks: int) -> float:
-    """Copies of a token that its rank hands out, to itself included: ``size_bytes`` = tokens · bytes · copies."""
-    return exchange.reached(ranks) if curve.copies == "rank" else float(exchange.topk)
+    """Copies of a token that its rank sends, one to itself included: ``size_bytes`` = tokens · bytes · copies."""
+    return reached(exchange, ranks) if curve.copies == "rank" else float(exchange.topk)
 
 
 def volume(curve: ExpertCurve, exchange: ExpertExchange, nodes: int, per_node: int) -> Volume:
-    """What of them leaves the rank, and the node."""
+    """Shares of ``size_bytes`` that leave the rank inside its node, and that leave the node."""
     ranks = nodes * per_node
     if curve.copies == "expert":
         return Volume((per_node - 1) / ranks, (nodes - 1) / nodes)
-    crossing = exchange.reached(nodes) / exchange.reached(ranks)
+    crossing = reached(exchange, nodes) / reached(exchange, ranks)
     return Volume((per_node - 1) / per_node, crossing * (nodes - 1) / nodes)
 
 
 def moved(group: Group, sent: Volume) -> Schedule:
-    """The loads of an exchange in which every rank sends these bytes, evenly to its peers."""
+    """Schedule of an exchange in which every rank sends these bytes, evenly over its peers."""
     nodes, per_node = len(group.members), len(group.members[0])
     parts = []
     if per_node > 1:
@@ -82,10 +83,10 @@ def moved(group: Group, sent: Volume) -> Schedule:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCost:
-    """The time of one phase for one group; ``size_bytes`` follow the tokens.
+    """Time of one phase for one group; ``size_bytes`` counts all copies of a rank's tokens.
 
-    ``inside_bytes_per_s`` are a rank's links to its peers, ``nic_bytes_per_s`` its share of the NICs, ``floor_s`` the
-    seconds a byte takes on the slowest link, ``stretch`` (≥ 1) how much slower that is than as specified.
+    ``inside_bytes_per_s`` is the rate of a rank's links to its peers, and ``nic_bytes_per_s`` its share of the NICs.
+    ``floor_s`` is the seconds a byte on the slowest link, ``stretch`` (≥ 1) its ratio to that at specified bandwidths.
     """
 
     curve: ExpertCurve
@@ -102,7 +103,7 @@ class ExchangeCost:
         return self.curve.spread
 
     def alone(self, size_bytes: float) -> tuple[float, float]:
-        """(latency, fluid part) in seconds where all copies of a rank's tokens have ``size_bytes``."""
+        """Uncontended (latency, fluid part) in seconds for ``size_bytes`` of all copies of a rank's tokens."""
         curve, exchange = self.curve, self.exchange
         sent = volume(curve, exchange, self.nodes, self.per_node)
         tokens = size_bytes / (exchange.token_bytes * copies(curve, exchange, self.nodes * self.per_node))
@@ -121,7 +122,7 @@ class ExchangeCost:
 
 
 def expert_curve(group: Group, phase: str, mode: str, library: str | None) -> ExpertCurve | None:
-    """The node's parameters for a phase of an expert exchange; None where it has none."""
+    """The node's curve of a phase of an expert exchange: the library's, else the first; None: none was measured."""
     nodes = "one" if len(group.members) == 1 else "several"
     fitting = [
         curve
@@ -132,12 +133,12 @@ def expert_curve(group: Group, phase: str, mode: str, library: str | None) -> Ex
     return next(iter(own or fitting), None)
 
 
-def exchange_choice(group: Group, curve: ExpertCurve, exchange: ExpertExchange, name: str) -> AlgorithmCandidate:
-    """One phase of an expert exchange on a group of as many ranks a node."""
+def exchange_candidate(group: Group, curve: ExpertCurve, exchange: ExpertExchange, name: str) -> AlgorithmCandidate:
+    """Candidate of one phase of an expert exchange, on a group with equally many ranks in every node."""
     cluster, nodes, per_node = group.cluster, len(group.members), len(group.members[0])
     sent = volume(curve, exchange, nodes, per_node)
     schedule = moved(group, sent)
-    floor, stretch = slowest(group, schedule, lambda sound: moved(sound, sent))
+    floor, stretch = floor_and_stretch(group, schedule, lambda sound: moved(sound, sent))
     inside = inside_bytes_per_s(group)
     fabric = cluster.joining(group.ranks)
     nic = fabric.nic.bandwidth.value * cluster.node.nics / cluster.gpus_per_node if fabric is not None else inside
@@ -148,19 +149,22 @@ def exchange_choice(group: Group, curve: ExpertCurve, exchange: ExpertExchange, 
 
 @dataclass(frozen=True)
 class ExpertPhase(CollectiveAlgorithm):
-    """One phase of an expert-parallel library as an algorithm of an all-to-all: its loads depend on what is exchanged,
-    and only a measured curve tells its time. A node without such a library takes its own all-to-all."""
+    """One phase of an expert-parallel library, as an algorithm of an all-to-all.
 
-    phase: str
-    mode: str
+    Its loads depend on the exchange, and its time is a measured curve. A node without such a curve runs its collective
+    library's all-to-all.
+    """
 
-    def choices(
+    phase: str = "dispatch"
+    mode: str = "normal"
+
+    def candidates(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
     ) -> list[AlgorithmCandidate]:
         curve = expert_curve(group, self.phase, self.mode, library)
         if curve is None or kind.name not in self.kinds or not group.regular:
             return []
-        return [exchange_choice(group, curve, exchange or TYPICAL[self.phase], self.name)]
+        return [exchange_candidate(group, curve, exchange or TYPICAL[self.phase], self.name)]
 
     def missing(self, group: Group, library: str | None) -> bool:
         return expert_curve(group, self.phase, self.mode, library) is None
@@ -175,5 +179,5 @@ class ExpertPhase(CollectiveAlgorithm):
 for _mode, _suffix in (("normal", ""), ("low_latency", "_low_latency")):
     for _phase, _what in (("dispatch", "tokens to the ranks of their experts"), ("combine", "and back, summed")):
         ALGORITHMS.register(
-            ExpertPhase(_phase + _suffix, (ALL_TO_ALL.name,), _what, lambda group, kind: [], _phase, _mode)
+            ExpertPhase(_phase + _suffix, (ALL_TO_ALL.name,), _what, lambda group, kind: [], phase=_phase, mode=_mode)
         )

@@ -1,8 +1,7 @@
-"""Memory in the middle that adds what is written to it: every rank writes, then reads (FengHuang, Li et al. 2025,
-arXiv:2511.10753).
+"""Collectives over a memory pool that adds what is written to it (FengHuang, Li et al. 2025, arXiv:2511.10753).
 
-GPUs of a node reach a pool of memory over a link each, of b bytes/s either way. A collective is a write of all ranks, a
-barrier, and a read: of n bytes among N ranks, with the pool's latency l for a write as for a read,
+Every GPU of a node has a link to the pool, of b bytes/s in each direction. In a collective all ranks write, meet at a
+barrier, and read. With n bytes, N ranks, and latency l of a write or a read:
 
     all-reduce       write n, read n                    2n/b + 2l          the same for 8 ranks and for 72
     all-gather       write n/N, read others' n(N - 1)/N  n/b + 2l
@@ -10,8 +9,8 @@ barrier, and a read: of n bytes among N ranks, with the pool's latency l for a w
     all-to-all       write and read n(N - 1)/N          2n(N - 1)/(N·b) + 2l
     broadcast, and a message between two ranks          2n/b + 2l
 
-A ring of N ranks over links as fast moves 2n(N - 1)/N a rank in both directions at once: the pool moves no fewer bytes
-in less time, it takes two steps instead of 2(N - 1).
+A ring of N ranks over equally fast links moves 2n(N - 1)/N bytes a rank in both directions at once. The pool moves as
+many bytes in as much time, but takes 2 steps instead of 2(N - 1).
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ import numpy as np
 
 from ..kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, RING_SHIFT, CollectiveKind
 from .algorithm import ALGORITHMS, AlgorithmCandidate, CollectiveAlgorithm, ProtocolLine
-from .exchange import ExpertExchange
 from .schedule import Group, Schedule, on_links
 
 
 def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
-    """In one node with a pool: bytes that every rank writes and reads for one byte of payload, one after the other."""
+    """One schedule in a node with a pool: every rank's write, then its read, for one byte of payload."""
     if group.cluster.node.memory_pool is None or len(group.members) > 1:
         return []
     own = 1.0 / group.size
@@ -46,9 +44,9 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
 
 
 def message(group: Group) -> AlgorithmCandidate:
-    """From the group's first rank to its other one."""
+    """Candidate of a message from the group's first rank to its second."""
     (schedule,) = _written_and_read(group, np.array([1.0, 0.0]), np.array([0.0, 1.0]))
-    return _candidate(group, schedule, "point_to_point")
+    return AlgorithmCandidate("point_to_point", schedule, cost(group, BROADCAST, schedule))
 
 
 def _written_and_read(group: Group, writes: np.ndarray, reads: np.ndarray) -> list[Schedule]:
@@ -61,27 +59,19 @@ def _written_and_read(group: Group, writes: np.ndarray, reads: np.ndarray) -> li
     if np.isin(links, layout.dead).any():
         return []
     schedule = on_links(group, "in_memory", links, load, node_steps=2)
-    # Reads begin when all is written: the shorter of the two comes on top of the busiest link's time.
+    # Reads begin after all writes, so the shorter of the two is added to the busiest link's time.
     rate = 1.0 / float((schedule.busy_s / schedule.load).max())
     return [replace(schedule, own_s=min(float(writes.max()), float(reads.max())) / rate)]
 
 
-def _candidate(group: Group, schedule: Schedule, name: str) -> AlgorithmCandidate:
+def cost(group: Group, kind: CollectiveKind, schedule: Schedule) -> ProtocolLine:
+    """The pool's own latency takes the place of a library's."""
     pool = group.cluster.node.memory_pool
     assert pool is not None
-    return AlgorithmCandidate(name, schedule, ProtocolLine(2.0 * pool.latency.value, schedule.fluid_s))
-
-
-class InMemory(CollectiveAlgorithm):
-    """The pool's own latency takes the place of a library's."""
-
-    def choices(
-        self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
-    ) -> list[AlgorithmCandidate]:
-        return [_candidate(group, schedule, self.name) for schedule in self.schedules(group, kind)]
+    return ProtocolLine(2.0 * pool.latency.value, schedule.fluid_s)
 
 
 KINDS = tuple([kind.name for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, ALL_TO_ALL, RING_SHIFT)])
 ALGORITHM = ALGORITHMS.register(
-    InMemory("in_memory", KINDS, "every rank writes to a pool that adds, and reads from it", build)
+    CollectiveAlgorithm("in_memory", KINDS, "every rank writes to a pool that adds, and reads from it", build, cost)
 )

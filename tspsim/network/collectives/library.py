@@ -1,17 +1,16 @@
-"""The collectives of a library: the cheapest of the algorithms it knows, for a size.
+"""Collectives of a library: for each size, the cheapest of its algorithms.
 
-A library's tuner weighs a latency and a bandwidth for each algorithm and protocol and takes the smallest sum
-(NCCL, src/graph/tuning.cc). So does :func:`collective`, with the links of this cluster in the place of the
-tuner's bandwidths.
+A library's tuner adds a latency and a transfer time for each algorithm and protocol, and takes the smallest sum (NCCL,
+src/graph/tuning.cc). So does :func:`collective`, with this cluster's links instead of the tuner's bandwidths.
 
-A serving engine may have all-reduce kernels of its own inside a node:
+A serving engine may have all-reduce kernels inside a node:
 
     one-shot   base + hop·(n−1) + (n−1)·S/(B·e)     every rank reads every vector
     two-shot   base + hop·(n−1) + V/(B·e)           reduce-scatter and all-gather, V = 2·S·(n−1)/n
     fallback   the same with its own parameters     large messages go to the collective library
     t = (Σ t^−12)^(−1/12)
 
-The form is the kernels' own (vllm csrc/custom_all_reduce.cuh, TensorRT-LLM customAllReduceKernels.cu).
+The formulas follow the kernels (vllm csrc/custom_all_reduce.cuh, TensorRT-LLM customAllReduceKernels.cu).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import InputError, UnknownNameError, shorten
-from ...base.quick import replace
+from ...program import ExpertExchange
 from ..cluster import Cluster
 from ..kinds import ALL_REDUCE, ALL_TO_ALL, KINDS, CollectiveKind
 from . import (
@@ -37,12 +36,18 @@ from . import (
     tree,  # noqa: F401
     two_level,  # noqa: F401
 )
-from .algorithm import ALGORITHMS, AlgorithmCandidate, cheapest, inside_bytes_per_s, lines, slowest
-from .copies import Copies
-from .exchange import ExpertExchange
-from .experts import copies, exchange_choice, expert_curve
+from .algorithm import (
+    ALGORITHMS,
+    AlgorithmCandidate,
+    cheapest,
+    floor_and_stretch,
+    inside_bytes_per_s,
+    protocol_candidates,
+)
+from .copy_engines import COPY_ENGINES  # noqa: F401  (registers)
+from .experts import copies, exchange_candidate, expert_curve
 from .schedule import Group, on_links, power_sum, summed
-from .traffic import NOTHING, Standing, Traffic, onto, standing
+from .traffic import NOTHING, GroupPosition, Traffic, position_of, renumbered_links
 
 if TYPE_CHECKING:
     from ..calibration import CustomAllReduce, TransferSpread
@@ -59,34 +64,33 @@ def collective(
     library: str | None = None,
     exchange: ExpertExchange | None = None,
 ) -> Traffic:
-    """One collective of a group.
+    """Time and link loads of one collective of a group.
 
     Parameters
     ----------
     cluster
-        Where the ranks are.
+        Cluster of the ranks.
     ranks
-        GPU numbers, distinct.
+        Distinct GPU numbers.
     kind
         A name in :data:`KINDS`: ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``broadcast``, ``all_to_all``, or
-        ``ring_shift``, a hop of what travels round the ranks of every node.
+        ``ring_shift``, a hop around the ring of every node's ranks.
     size_bytes
-        As nccl-tests counts: the gathered result of an all-gather, the whole input of a reduce-scatter, the
-        vector of an all-reduce or broadcast, what one rank holds before an all-to-all, what one sends in a ring shift.
+        Bytes as nccl-tests counts: the result of an all-gather, the whole input of a reduce-scatter, the vector of an
+        all-reduce or broadcast, a rank's input of an all-to-all, a rank's message of a ring shift.
     root
         Position in ``ranks`` of a broadcast's source.
     algorithm
-        Name in :data:`ALGORITHMS`; None takes the cheapest of those the node's library considers. ``dispatch``,
-        ``combine`` and their ``_low_latency`` forms make an all-to-all the exchange of an expert-parallel library
+        Name in :data:`ALGORITHMS`; None: the cheapest of those that the node's library considers. ``dispatch``,
+        ``combine`` and their ``_low_latency`` forms run an all-to-all as the exchange of an expert-parallel library
         (docs/network.md).
     library
         Version or launch mode of the node's library, or the all-reduce kernels of a serving engine: a name in
-        ``cluster.node.collectives.libraries``. None: the node's ``default_library``; where it states none, the middle
-        of those measured.
+        ``cluster.node.collectives.libraries``. None: the node's ``default_library``, else the middle of the measured
+        ones.
     exchange
-        With ``dispatch`` or ``combine``: what is exchanged; a library that sends a copy an expert, or makes its own
-        bytes otherwise, then does so, and ``size_bytes`` only serves where the node has no such library. None: what is
-        typical, in ``size_bytes``.
+        Contents of a ``dispatch`` or ``combine``. The library then determines the bytes (such as one copy an expert),
+        and ``size_bytes`` only applies if the node has no such library. None: a typical exchange of ``size_bytes``.
 
     Returns
     -------
@@ -96,6 +100,8 @@ def collective(
     ------
     InputError
         An argument is wrong, or the named algorithm cannot run on these ranks.
+    UnreachableError
+        Dead links leave no route.
 
     Examples
     --------
@@ -121,7 +127,7 @@ def collective(
         if exchange is not None and named is not None:
             size_bytes = named.size_bytes(group, size_bytes, library, exchange)
         traffic = _traffic(group, registered, float(size_bytes), algorithm, library, exchange)
-    return _kept(cluster, key, traffic)
+    return _memoised(cluster, key, traffic)
 
 
 def exchange_experts(
@@ -133,27 +139,27 @@ def exchange_experts(
     mode: str = "normal",
     library: str | None = None,
 ) -> Traffic:
-    """One phase of an expert exchange: every rank's tokens to their experts, or back.
+    """Time and link loads of one phase of an expert exchange: tokens to their experts, or back.
 
     Parameters
     ----------
     cluster
-        Where the ranks are.
+        Cluster of the ranks.
     ranks
-        GPU numbers, distinct; as many on every node, in the same places.
+        Distinct GPU numbers, at the same positions in every node.
     phase
         ``dispatch`` or ``combine``.
     exchange
-        What is exchanged.
+        Contents of the exchange.
     mode
         ``normal``, ``low_latency`` or ``asynchronous``.
     library
-        Where the node knows several; None: its first.
+        Expert-parallel library; None: the node's first.
 
     Raises
     ------
     InputError
-        An argument is wrong, or the node has no library for it.
+        An argument is wrong, or the node has no measured library for this phase, mode and group.
 
     Examples
     --------
@@ -175,23 +181,23 @@ def exchange_experts(
     if group.size == 1 or exchange.tokens <= 0.0:
         return NOTHING
     size_bytes = exchange.tokens * exchange.token_bytes * copies(curve, exchange, group.size)
-    return cheapest([exchange_choice(group, curve, exchange, phase)], size_bytes)
+    return cheapest([exchange_candidate(group, curve, exchange, phase)], size_bytes)
 
 
 def check_library(cluster: Cluster, library: str | None) -> None:
-    """Raise UnknownNameError unless the node knows this library."""
+    """Raise UnknownNameError if the node does not have this library."""
     versions = cluster.node.collectives.libraries
     if library is not None and library not in versions:
         raise UnknownNameError("library", library, versions)
 
 
 def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: float) -> Traffic:
-    """One message by the collective library.
+    """Time and link loads of one message by the collective library.
 
     Parameters
     ----------
     cluster
-        Where both are.
+        Cluster of both GPUs.
     source, destination
         GPU numbers; equal ones move nothing.
     size_bytes
@@ -216,24 +222,24 @@ def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: 
     ends = cluster.check_gpu(source), cluster.check_gpu(destination)
     traffic = NOTHING
     if ends[0] != ends[1] and size_bytes > 0:
-        choices = cluster.memo.get(("choices", "point_to_point", ends))
-        if choices is None:
-            consider_messages(cluster, [ends])
-            choices = cluster.memo["choices", "point_to_point", ends]
-        traffic = cheapest(choices, float(size_bytes))
-    return _kept(cluster, key, traffic)
+        candidates = cluster.memo.get(("candidates", "point_to_point", ends))
+        if candidates is None:
+            route_messages(cluster, [ends])
+            candidates = cluster.memo["candidates", "point_to_point", ends]
+        traffic = cheapest(candidates, float(size_bytes))
+    return _memoised(cluster, key, traffic)
 
 
-def consider_messages(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> None:
-    """Find the ways of messages between distinct GPUs of the cluster, all at once: many are as fast as one.
+def route_messages(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> None:
+    """Compute the routes of messages between distinct GPUs of the cluster in one batch, and keep them in its memo.
 
     Raises
     ------
     UnreachableError
-        Dead links leave no way.
+        Dead links leave no route.
     """
-    memo, layout = cluster.memo, cluster.layout.of_messages
-    new = [ends for ends in dict.fromkeys(pairs) if ("choices", "point_to_point", ends) not in memo]
+    memo, layout = cluster.memo, cluster.layout.for_messages
+    new = [ends for ends in dict.fromkeys(pairs) if ("candidates", "point_to_point", ends) not in memo]
     if not new:
         return
     sources, destinations = np.array(new, dtype=np.int64).T
@@ -244,7 +250,7 @@ def consider_messages(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> Non
     pool = cluster.node.memory_pool is not None
     for ends, route, far, stops in zip(new, routes, across.tolist(), relayed.tolist(), strict=True):
         if pool and not far:
-            memo["choices", "point_to_point", ends] = (in_memory.message(Group(cluster, ends)),)
+            memo["candidates", "point_to_point", ends] = (in_memory.message(Group(cluster, ends)),)
             continue
         links, load = summed(route[route >= 0], np.ones(int((route >= 0).sum())))
         schedule = on_links(
@@ -255,24 +261,24 @@ def consider_messages(cluster: Cluster, pairs: Sequence[tuple[int, int]]) -> Non
             node_steps=int(not far or stops) + layout.relays(*([end] for end in ends)),
             net_steps=int(far),
         )
-        memo["choices", "point_to_point", ends] = lines(cluster, "point_to_point", schedule, 1.0)
+        memo["candidates", "point_to_point", ends] = protocol_candidates(cluster, "point_to_point", schedule, 1.0)
 
 
-def considered(
+def candidates_of(
     group: Group,
     kind: CollectiveKind,
     algorithm: str | None,
     library: str | None,
     exchange: ExpertExchange | None = None,
 ) -> tuple[AlgorithmCandidate, ...]:
-    """All ways of the named algorithm, or of all that the library's tuner knows; ``exchange`` instead of the typical.
+    """Candidates of the named algorithm, or of all algorithms that the library's tuner considers.
 
     Raises
     ------
     InputError
-        The algorithm or library cannot do this on these ranks.
+        The algorithm or library cannot run this kind on these ranks.
     """
-    if algorithm is None and (engine := engine_choices(group, kind, library)):
+    if algorithm is None and (engine := engine_candidates(group, kind, library)):
         return engine
     node = group.cluster.node
     named = ALGORITHMS.get(algorithm) if algorithm is not None else None
@@ -280,15 +286,15 @@ def considered(
         named = None
     here = node.collectives.inside_node if len(group.members) == 1 else node.collectives.between_nodes
     listed = here.get(kind.name, kind.considered) or ALGORITHMS.names()
-    wanted = [ALGORITHMS.get(name) for name in listed] if named is None else [named]
-    choices = [choice for candidate in wanted for choice in candidate.choices(group, kind, library, exchange)]
-    if not choices:
+    algorithms = [ALGORITHMS.get(name) for name in listed] if named is None else [named]
+    candidates = [candidate for able in algorithms for candidate in able.candidates(group, kind, library, exchange)]
+    if not candidates:
         able = [other.name for other in ALGORITHMS.values() if other.schedules(group, kind)]
         refused = f"algorithm '{named.name}'" if named else f"no algorithm of {node.name}"
-        if isinstance(named, Copies) and node.copy_engine is None:
-            refused = f"{node.name} states no copy_engine: algorithm '{named.name}'"
+        if named is not None and named.needs and getattr(node, named.needs) is None:
+            refused = f"{node.name} states no {named.needs}: algorithm '{named.name}'"
         raise InputError(f"{refused} cannot run {kind.name} on these {group.size} ranks; here: {', '.join(able)}")
-    return tuple(choices)
+    return tuple(candidates)
 
 
 def _checked(cluster: Cluster, ranks: tuple[int, ...], kind: CollectiveKind, size_bytes: float, root: int) -> Group:
@@ -314,36 +320,36 @@ def _traffic(
     library: str | None,
     exchange: ExpertExchange | None = None,
 ) -> Traffic:
-    """The cheapest choice: of groups that stand alike found for the first, and moved."""
+    """Traffic of the cheapest candidate, computed once for all groups at equivalent positions."""
     cluster = group.cluster
-    # Choices are for a byte: the number of tokens does not matter to them.
-    exchange = replace(exchange, tokens=1.0) if exchange else None
-    place = ("stands", group.ranks)
-    stands: Standing | None = cluster.memo.get(place)
-    if stands is None:
-        stands = cluster.memo[place] = standing(cluster, group.ranks)
+    # Candidates are for one byte, whatever the number of tokens.
+    exchange = exchange._replace(tokens=1.0) if exchange else None
+    position_key = ("position", group.ranks)
+    position: GroupPosition | None = cluster.memo.get(position_key)
+    if position is None:
+        position = cluster.memo[position_key] = position_of(cluster, group.ranks)
     source = -1
-    if kind.rooted:  # among those that stand alike it has a number, else it is itself
-        source = group.source if stands is None else sorted(group.ranks).index(group.source)
-    who = frozenset(group.ranks) if stands is None else stands.alike
-    key = ("choices", kind.name, algorithm, library, who, source, exchange)
-    candidates: tuple[tuple[AlgorithmCandidate, ...], Standing | None] | None = cluster.memo.get(key)
-    if candidates is None:
-        candidates = considered(group, kind, algorithm, library, exchange), stands
-        cluster.memo[key] = candidates
-    choices, first = candidates
-    if first is None or stands is None:
-        return cheapest(choices, size_bytes)
-    # All that stand alike share the bytes on their links, so that who asks what these are of a link need ask once.
+    if kind.rooted:  # equivalent groups share a root by its number in the group
+        source = group.source if position is None else sorted(group.ranks).index(group.source)
+    members = frozenset(group.ranks) if position is None else position.key
+    key = ("candidates", kind.name, algorithm, library, members, source, exchange)
+    entry: tuple[tuple[AlgorithmCandidate, ...], GroupPosition | None] | None = cluster.memo.get(key)
+    if entry is None:
+        entry = candidates_of(group, kind, algorithm, library, exchange), position
+        cluster.memo[key] = entry
+    candidates, first = entry
+    if first is None or position is None:
+        return cheapest(candidates, size_bytes)
+    # Equivalent groups share one tuple of link bytes, so that per-link sums are computed once for all of them.
     traffic: tuple[Traffic, NDArray[np.int64]] | None = cluster.memo.get((key, size_bytes))
     if traffic is None:
-        like = cheapest(choices, size_bytes)
+        like = cheapest(candidates, size_bytes)
         traffic = cluster.memo[key, size_bytes] = like, np.array(like.links, dtype=np.int64)
     like, links = traffic
-    return like if first is stands else like.on(tuple(onto(cluster, links, first, stands).tolist()))
+    return like if first is position else like.on(tuple(renumbered_links(cluster, links, first, position).tolist()))
 
 
-def _kept(cluster: Cluster, key: object, traffic: Traffic) -> Traffic:
+def _memoised(cluster: Cluster, key: object, traffic: Traffic) -> Traffic:
     cluster.memo[key] = traffic
     return traffic
 
@@ -357,10 +363,9 @@ MOST_RANKS = 8
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """The kernels of one engine on ``ranks`` GPUs whose links carry ``bandwidth_bytes_per_s`` each way.
+    """All-reduce kernels of one engine on ``ranks`` GPUs with links of ``bandwidth_bytes_per_s`` in each direction.
 
-    ``floor_s`` are the seconds a byte takes on the slowest link, ``stretch`` (≥ 1) how much slower that is than as
-    specified.
+    ``floor_s`` is the seconds a byte on the slowest link, ``stretch`` (≥ 1) its ratio to that at specified bandwidths.
     """
 
     kernels: CustomAllReduce
@@ -374,33 +379,39 @@ class Custom:
         return self.kernels.spread
 
     def alone(self, size_bytes: float) -> tuple[float, float]:
-        """(latency, fluid part) in seconds of an all-reduce of ``size_bytes``."""
+        """Uncontended (latency, fluid part) in seconds of an all-reduce of ``size_bytes``."""
         peers = self.ranks - 1
         passed = 2.0 * size_bytes * peers / self.ranks
-        ways = [(self.kernels.one_shot, peers * size_bytes), (self.kernels.fallback, passed)]
+        shots = [(self.kernels.one_shot, peers * size_bytes), (self.kernels.fallback, passed)]
         if self.kernels.two_shot is not None:
-            ways.append((self.kernels.two_shot, passed))
-        moving = [moved / (self.bandwidth_bytes_per_s * shot.efficiency) for shot, moved in ways]
-        times = [shot.base + peers * shot.hop + seconds for (shot, _), seconds in zip(ways, moving, strict=True)]
+            shots.append((self.kernels.two_shot, passed))
+        moving = [moved / (self.bandwidth_bytes_per_s * shot.efficiency) for shot, moved in shots]
+        times = [shot.base + peers * shot.hop + seconds for (shot, _), seconds in zip(shots, moving, strict=True)]
         total = power_sum(times, -SHARPNESS)
         fluid = min(moving[times.index(min(times))], total)
-        # What the engines' corners round off is latency too, so that no part falls where another way takes over.
+        # The rest of the smooth minimum is latency, so that neither part falls where another kernel becomes fastest.
         return max(0.0, total - fluid), max(fluid * self.stretch, size_bytes * self.floor_s)
 
 
 def engine_takes(group: Group, kind: CollectiveKind) -> bool:
-    """Whether engines have kernels of their own for a group: an all-reduce of few GPUs inside one node."""
+    """Whether serving engines have kernels for a group: an all-reduce of at most MOST_RANKS GPUs in one node."""
     return kind is ALL_REDUCE and len(group.members) == 1 and group.size <= MOST_RANKS
 
 
-def engine_choices(group: Group, kind: CollectiveKind, library: str | None) -> tuple[AlgorithmCandidate, ...]:
-    """The all-reduce of the serving engine that ``library`` names, if it names one."""
+def engine_candidates(group: Group, kind: CollectiveKind, library: str | None) -> tuple[AlgorithmCandidate, ...]:
+    """Candidate of the serving engine that ``library`` names; empty if it names none.
+
+    Raises
+    ------
+    InputError
+        The engine has no kernel for this kind or group.
+    """
     curves = [curve for curve in group.cluster.node.collectives.custom_all_reduce if curve.library == library]
     if not curves:
         return ()
     if kind is not ALL_REDUCE or len(group.members) > 1:
-        raise InputError(f"library '{library}' knows nothing but all_reduce inside one node")
+        raise InputError(f"library '{library}' only has all_reduce inside one node")
     schedule = direct.build(group, kind)[0]
-    floor, stretch = slowest(group, schedule, lambda sound: direct.build(sound, kind)[0])
+    floor, stretch = floor_and_stretch(group, schedule, lambda sound: direct.build(sound, kind)[0])
     cost = Custom(curves[0], group.size, inside_bytes_per_s(group), floor, stretch)
     return (AlgorithmCandidate(curves[0].library.replace(" ", "_"), schedule, cost),)

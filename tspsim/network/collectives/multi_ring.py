@@ -1,4 +1,4 @@
-"""Several rings at once over links that no two of them share: what lets a ring use a whole mesh."""
+"""Several rings at once over disjoint links, which together use a whole mesh."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Cycle = tuple[int, ...]
 
 
 def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
-    """Rings over edge-disjoint Hamiltonian cycles of each node's ranks; only on a mesh, of equal nodes.
+    """Rings over edge-disjoint Hamiltonian cycles of each node's ranks; only on a mesh, in regular groups.
 
-    A hop of a ring (``ring_shift``) may go along several behind a switch as well: a port sends as much as along one.
+    A hop of a ring (``ring_shift``) may use several rings behind a switch too, where a port sends as much as with one.
     """
     hop = kind is RING_SHIFT
     if not (group.mesh or hop) or not group.regular or len(group.members[0]) < (2 if hop else 3):
@@ -29,15 +29,15 @@ def hamiltonian_cycles(n: int) -> tuple[Cycle, ...]:
     Returns
     -------
     tuple of cycles
-        Each a tuple of ``n`` vertices; the arc from last to first closes it. ``n − 1`` of them, all arcs, for
-        odd ``n`` and for 2 and 8; ``n − 2`` for other even ``n``.
+        Each is a tuple of ``n`` vertices; the arc from last to first closes it. There are ``n − 1`` cycles, which cover
+        all arcs, for odd ``n`` and for 2 and 8; ``n − 2`` for other even ``n``.
 
     Notes
     -----
-    Odd ``n``: Walecki's cycles in both directions. Even ``n``: the same with one vertex set into an arc of
-    each, which leaves a perfect matching unused. For 4 and 6 nothing better exists (Bermond and Faber,
-    Journal of Combinatorial Theory B 21, 1976); for 8 a search finds the full decomposition, which exists for
-    all even ``n ≥ 8`` (Tillson, Journal of Combinatorial Theory B 29, 1980).
+    Odd ``n``: Walecki's cycles in both directions. Even ``n``: the same cycles with one more vertex inserted into an
+    arc of each, which leaves a perfect matching unused. For 4 and 6 no larger set exists (Bermond and Faber, Journal of
+    Combinatorial Theory B 21, 1976). For 8 a search finds the full decomposition, which exists for all even ``n ≥ 8``
+    (Tillson, Journal of Combinatorial Theory B 29, 1980).
 
     Examples
     --------
@@ -56,16 +56,16 @@ def hamiltonian_cycles(n: int) -> tuple[Cycle, ...]:
         zigzag = [(turn + (i + 1) // 2 * (-1) ** (i + 1)) % (2 * half) for i in range(2 * half)]
         cycle = [2 * half, *zigzag]
         if n % 2 == 0:
-            # The arc between places half and half + 1 joins opposite vertices: a different pair in each turn.
+            # The arc between positions half and half + 1 joins opposite vertices, a different pair in each turn.
             cycle.insert(half + 1, n - 1)
         cycles += [tuple(cycle), tuple(reversed(cycle))]
     return tuple(cycles)
 
 
 def decomposition(n: int) -> tuple[Cycle, ...] | None:
-    """All arcs of the complete digraph as ``n − 1`` Hamiltonian cycles, by exhaustive search, or None.
+    """All arcs of the complete digraph as ``n − 1`` Hamiltonian cycles, by exhaustive search; None if there are none.
 
-    Cycle k begins with the arc 0 → k; each vertex keeps a bit mask of the arcs that are taken. Quick up to 8.
+    Cycle k begins with the arc 0 → k; each vertex has a bit mask of its used arcs. Fast up to n = 8.
 
     Examples
     --------

@@ -1,21 +1,18 @@
-"""Messages between two pools of GPUs: every GPU of the first to one of each node of the second, and sums back.
+"""Messages between two pools of GPUs: rows to one GPU of each node of the second pool, and sums back.
 
-A group's first ``root`` ranks are the first pool (0: half of them), the others the second. There, each of m GPUs sends
-its rows to every node of the second once, to a GPU of it in turn; back, each of a node's GPUs sends every GPU of the
-first its part of the sums. Messages are one-sided writes (RDMA): a route's latency once, the rate that messages reach
-on its links, no compute units. ``size_bytes`` counts what a rank of the group receives on the mean (Janus, arXiv
-2512.13525, as second-hand notes have it: few large messages, one relay a node).
+A group's first ``root`` ranks (0: half of them) are the first pool, the others the second. ``to_pool``: every GPU of
+the first pool sends its rows once to every node of the second, to its GPUs in turn. ``from_pool``: every GPU of the
+second pool sends every GPU of the first its part of the sums. Messages are one-sided RDMA writes: a route's latency
+counts once, and no compute units are used. ``size_bytes`` is what a rank of the group receives in the mean (Janus,
+arXiv 2512.13525, from second-hand notes: few large messages, one relay a node).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ..kinds import KINDS, CollectiveKind
-from .algorithm import ALGORITHMS, AlgorithmCandidate, CollectiveAlgorithm, ProtocolLine
-from .exchange import ExpertExchange
+from .algorithm import ALGORITHMS, CollectiveAlgorithm, ProtocolLine
 from .schedule import Group, Schedule, scheduled
 
 TO_POOL, FROM_POOL = (
@@ -25,7 +22,7 @@ TO_POOL, FROM_POOL = (
 
 
 def messages(group: Group, kind: CollectiveKind) -> tuple[list[int], list[int]]:
-    """Sources and destinations, all with as many bytes."""
+    """Sources and destinations of messages of equal size."""
     first = group.root or group.size // 2
     senders, nodes = group.ranks[:first], dict[int, list[int]]()
     for gpu in group.ranks[first:]:
@@ -41,7 +38,7 @@ def messages(group: Group, kind: CollectiveKind) -> tuple[list[int], list[int]]:
 
 
 def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
-    """All messages at once."""
+    """One schedule, with all messages at once."""
     if group.size < 2:
         return []
     source, destination = messages(group, kind)
@@ -49,25 +46,20 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
     return [scheduled(group, "point_to_point", source, destination, load, node_steps=1)]
 
 
-@dataclass(frozen=True)
-class Messages(CollectiveAlgorithm):
-    """The latency of the longest route takes the place of a library's."""
-
-    def choices(
-        self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
-    ) -> list[AlgorithmCandidate]:
-        costs = []
-        for schedule in self.schedules(group, kind):
-            routes = group.cluster.layout_of(group.ranks).routes(*messages(group, kind))
-            alone = np.where(routes >= 0, np.asarray(group.cluster.latency_s)[routes], 0.0)
-            costs.append(
-                AlgorithmCandidate(
-                    self.name, schedule, ProtocolLine(float(alone.sum(axis=1).max()), schedule.fluid_s), apart=True
-                )
-            )
-        return costs
+def cost(group: Group, kind: CollectiveKind, schedule: Schedule) -> ProtocolLine:
+    """The latency is that of the longest route, not a library's."""
+    routes = group.cluster.layout_of(group.ranks).routes(*messages(group, kind))
+    alone = np.where(routes >= 0, np.asarray(group.cluster.latency_s)[routes], 0.0)
+    return ProtocolLine(float(alone.sum(axis=1).max()), schedule.fluid_s)
 
 
 ALGORITHM = ALGORITHMS.register(
-    Messages("pool_messages", (TO_POOL.name, FROM_POOL.name), "one-sided messages between two pools of GPUs", build)
+    CollectiveAlgorithm(
+        "pool_messages",
+        (TO_POOL.name, FROM_POOL.name),
+        "one-sided messages between two pools of GPUs",
+        build,
+        cost,
+        apart=True,
+    )
 )

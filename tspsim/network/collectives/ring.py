@@ -1,8 +1,7 @@
-"""Rings: every rank passes chunks on to the next.
+"""Rings: every rank sends chunks to the next.
 
-All-gather and reduce-scatter send (n − 1)/n of the bytes over each hop, an all-reduce twice that
-(Patarasuk and Yuan, Journal of Parallel and Distributed Computing 69, 2009); a broadcast is the ring without
-its last hop.
+All-gather and reduce-scatter send (n − 1)/n of the bytes over each hop, an all-reduce twice that (Patarasuk and Yuan,
+Journal of Parallel and Distributed Computing 69, 2009). A broadcast is the ring without its last hop.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from ..kinds import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, RING_SHIF
 from .algorithm import ALGORITHMS, CollectiveAlgorithm
 from .schedule import Group, Integers, Schedule, scheduled
 
-#: Kinds that chunks passed on round a ring can run.
+#: Names of the kinds that a ring can run.
 KINDS = tuple([kind.name for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, RING_SHIFT)])
 
 
 def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
-    """One ring through the ranks in order, and between nodes one a rail.
+    """One ring through the ranks in order; between nodes, one on each rail.
 
-    On a mesh it uses one link of a GPU, however many there are.
+    On a mesh it uses only one link of each GPU.
     """
     return rings(group, kind, [None])
 
 
 def rings(group: Group, kind: CollectiveKind, cycles: Sequence[Sequence[int] | None]) -> list[Schedule]:
-    """Rings that share the bytes evenly.
+    """Schedules of rings that share the bytes evenly.
 
     Parameters
     ----------
@@ -38,11 +37,11 @@ def rings(group: Group, kind: CollectiveKind, cycles: Sequence[Sequence[int] | N
 
     Notes
     -----
-    Between nodes each cycle becomes as many rings as a node has ranks (:attr:`Group.channels`): ring c enters every
-    node at its c-th rank and leaves over that rank's rail again, so that all NICs work. Where dead links interrupt
-    some of the rings, a second schedule leaves those out.
+    Between nodes each cycle becomes :attr:`Group.channels` rings: ring c enters every node at its c-th rank and leaves
+    over that rank's rail, so that all NICs are used. If dead links interrupt some rings, a second schedule leaves them
+    out.
     """
-    if kind is RING_SHIFT:  # nobody has a neighbour where every node has one rank
+    if kind is RING_SHIFT:  # with one rank a node there are no neighbours
         return [shift(group, cycles)] if len(group.members) < group.size else []
     nodes, n = group.members, group.size
     channels = 1 if len(nodes) == 1 else group.channels
@@ -71,7 +70,7 @@ def rings(group: Group, kind: CollectiveKind, cycles: Sequence[Sequence[int] | N
 
 
 def shift(group: Group, cycles: Sequence[Sequence[int] | None]) -> Schedule:
-    """One hop along rings inside every node, each with an even share of the bytes: a message to every successor."""
+    """One hop along rings inside every node: each rank sends its successor in each ring an even share of the bytes."""
     paths = [[*order, order[0]] for gpus in group.members for order in (_ordered(gpus, cycle) for cycle in cycles)]
     hops = [hop for path in paths for hop in pairwise(path)]
     source, destination = zip(*hops, strict=True)
@@ -79,14 +78,14 @@ def shift(group: Group, cycles: Sequence[Sequence[int] | None]) -> Schedule:
 
 
 def _ordered(gpus: Sequence[int], cycle: Sequence[int] | None) -> list[int]:
-    """A node's ranks as a ring visits them."""
+    """A node's ranks in the order in which a ring visits them."""
     return [gpus[i] for i in cycle] if cycle else list(gpus)
 
 
 def _path(group: Group, kind: CollectiveKind, cycle: Sequence[int] | None, channel: int) -> Integers:
-    """Ranks in the order one ring visits them, shape (ranks,); a broadcast's begins at the root."""
+    """Ranks in the order in which one ring visits them, shape (ranks,); a broadcast begins at its root."""
     nodes = list(group.members)
-    if group.regular and not kind.rooted:  # every node alike
+    if group.regular and not kind.rooted:
         order = _ordered(range(len(nodes[0])), cycle)
         first = order.index(channel % len(order))
         return np.array(nodes)[:, order[first:] + order[:first]].reshape(-1)

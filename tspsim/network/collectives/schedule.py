@@ -1,5 +1,4 @@
-"""What an algorithm does with each byte of a collective: which links carry how much of it, in how many
-steps."""
+"""Schedules of collectives: the load of each link for one byte, and the steps before the first byte."""
 
 from __future__ import annotations
 
@@ -23,14 +22,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks of a collective, seen node by node.
+    """The ranks of a collective, by node.
 
     Parameters
     ----------
     cluster
-        Where they are.
+        Cluster of the ranks.
     ranks
-        GPU numbers, distinct, in the caller's order.
+        Distinct GPU numbers, in the caller's order.
     root
         Position in ``ranks`` of a broadcast's source.
     """
@@ -41,7 +40,7 @@ class Group:
 
     @property
     def size(self) -> int:
-        """How many ranks."""
+        """Number of ranks."""
         return len(self.ranks)
 
     @property
@@ -51,7 +50,7 @@ class Group:
 
     @once
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """GPUs of each node that takes part, sorted."""
+        """GPUs in each node of the group, sorted."""
         by_node: dict[int, list[int]] = {}
         for rank in sorted(self.ranks):
             by_node.setdefault(rank // self.cluster.gpus_per_node, []).append(rank)
@@ -59,7 +58,7 @@ class Group:
 
     @once
     def regular(self) -> bool:
-        """Whether the same positions take part in every node."""
+        """Whether the group has the same positions in every node."""
         per_node = self.cluster.gpus_per_node
         return len({tuple(gpu % per_node for gpu in gpus) for gpus in self.members}) == 1
 
@@ -70,35 +69,35 @@ class Group:
 
     @property
     def channels(self) -> int:
-        """Rings or trees between nodes: one a rank of a node, as far as the library goes."""
+        """Number of rings or trees between nodes: one for each rank of a node, at most the library's."""
         across = self.cluster.node.collectives.across
         widest = max(len(gpus) for gpus in self.members)
         return min(widest, across.most_rails) if across and across.most_rails else widest
 
     @property
     def mesh(self) -> bool:
-        """Whether GPUs of a node have links of their own, not a switch."""
+        """Whether the GPUs of a node are a full mesh."""
         return self.cluster.layout.mesh
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Loads for one byte of ``size_bytes``, and the steps before the first byte.
+    """Link loads of a collective for one byte of ``size_bytes``, and the steps before the first byte.
 
     Attributes
     ----------
     links
         Ids of the links used, ascending.
     load
-        Bytes that cross each.
+        Bytes that cross each link.
     busy_s
-        Seconds each is busy with them at the efficiency of its algorithm and fabric.
+        Seconds that each link is busy, at the efficiency of the algorithm's family and the fabric.
     node_steps, net_steps
-        Hops one after another, inside nodes and between them.
+        Consecutive hops inside nodes, and between them.
     family
-        Which latencies apply.
+        Family of algorithms whose latencies and efficiency apply.
     own_s
-        Seconds in which a rank passes over its own chunk and sends nothing.
+        Seconds in which a rank handles its own chunk and sends nothing.
     """
 
     links: Integers
@@ -111,7 +110,7 @@ class Schedule:
 
     @property
     def fluid_s(self) -> float:
-        """Seconds a byte, alone on the cluster."""
+        """Seconds a byte without contention."""
         return float(self.busy_s.max()) + self.own_s
 
 
@@ -126,28 +125,28 @@ def scheduled(
     net_steps: int = 0,
     own_chunk: float = 0.0,
 ) -> Schedule:
-    """A schedule of messages along their routes.
+    """Schedule of messages along their routes.
 
     Parameters
     ----------
     group
-        Whose collective it is.
+        Group of the collective.
     family
-        Of the algorithm: whose efficiency and latencies in the node's file apply (``ring``, ``tree``, ``direct``, …);
-        those of ``default`` where it states none of that name.
+        Family of the algorithm (``ring``, ``tree``, ``direct``, …), whose efficiency and latencies in the node's file
+        apply; those of ``default`` if the file has none of that name.
     source, destination
-        GPU numbers at both ends of every message: two arrays (messages,).
+        GPU numbers of every message's ends, arrays of shape (messages,).
     load
-        Bytes that each carries, for one byte of the collective: an array (messages,), or one number for all.
+        Bytes of every message for one byte of the collective: an array (messages,), or one number for all.
     node_steps, net_steps
-        Messages that follow each other on the longest way, inside nodes and between them; each takes a hop's latency.
+        Consecutive messages on the critical path, inside nodes and between them; each takes a hop's latency.
     own_chunk
-        Bytes a rank passes over without sending (rings).
+        Bytes that a rank handles without sending (rings), for one byte of the collective.
 
     Raises
     ------
     UnreachableError
-        Dead links leave no way for a message.
+        Dead links leave no route for a message.
     """
     cluster = group.cluster
     layout = cluster.layout_of(group.ranks)
@@ -171,7 +170,7 @@ def on_links(
     net_steps: int = 0,
     own_s: float = 0.0,
 ) -> Schedule:
-    """A schedule from the loads of distinct links."""
+    """Schedule with these loads on distinct links."""
     cluster = group.cluster
     efficiencies = cluster.node.collectives.efficiency
     inside = efficiencies.get(family, efficiencies["default"]).value
@@ -182,7 +181,7 @@ def on_links(
 
 
 def pipelined(schedules: Sequence[Schedule], family: Family) -> Schedule:
-    """Phases that follow each other chunk by chunk, so that in a long message all links are busy at once."""
+    """Phases that follow each other chunk by chunk: in a long message the links of all phases are busy together."""
     links = np.concatenate([s.links for s in schedules])
     distinct, load = summed(links, np.concatenate([s.load for s in schedules]))
     _, busy = summed(links, np.concatenate([s.busy_s for s in schedules]))
@@ -191,7 +190,7 @@ def pipelined(schedules: Sequence[Schedule], family: Family) -> Schedule:
 
 
 def beside(schedules: Iterable[Schedule]) -> Schedule:
-    """Equal schedules of disjoint groups at the same time: loads add up, steps do not."""
+    """Equal schedules of disjoint groups at the same time: loads add, steps do not."""
     every = list(schedules)
     first = every[0]
     joined = pipelined(every, first.family)
@@ -201,7 +200,7 @@ def beside(schedules: Iterable[Schedule]) -> Schedule:
 
 
 def scaled(schedule: Schedule, factor: float) -> Schedule:
-    """The same for ``factor`` times the bytes."""
+    """The schedule for ``factor`` times the bytes."""
     return Schedule(
         schedule.links,
         schedule.load * factor,
@@ -214,13 +213,13 @@ def scaled(schedule: Schedule, factor: float) -> Schedule:
 
 
 def shifted(schedule: Schedule, links: int) -> Schedule:
-    """The same ``links`` ids further on: another node that is like the first."""
+    """The schedule in an equal node whose link ids are ``links`` higher."""
     return replace(schedule, links=schedule.links + np.int64(links))
 
 
 def summed(links: Integers, values: Floats) -> tuple[Integers, Floats]:
-    """Distinct links, ascending, and the sum of each one's values."""
-    if len(links) > MANY:  # counting beats sorting
+    """Distinct links, ascending, and the sum of each link's values."""
+    if len(links) > MANY:  # counting is faster than sorting
         every: Floats = np.bincount(links, weights=values).astype(np.float64, copy=False)
         present: Integers = np.flatnonzero(np.bincount(links)).astype(np.int64, copy=False)
         return present, every[present]
@@ -229,17 +228,17 @@ def summed(links: Integers, values: Floats) -> tuple[Integers, Floats]:
     return distinct, total
 
 
-#: Links of messages beyond which an entry for every link of the cluster is quickly made.
+#: Entries above which a count over all links of the cluster is faster than a sort.
 MANY = 4096
 
 
 def busiest_s(cluster: Cluster, schedule: Schedule) -> float:
-    """Seconds that one byte's loads take on the slowest link at its full bandwidth."""
+    """Seconds a byte on the slowest link at its full bandwidth."""
     return float((schedule.load / cluster.bandwidth_bytes_per_s[schedule.links]).max(initial=0.0))
 
 
 def power_sum(values: Sequence[float], power: float) -> float:
-    """``(Σ v^power)^(1/power)``: a maximum (power > 0) or minimum (power < 0) with round corners."""
+    """``(Σ v^power)^(1/power)``: a smooth maximum (power > 0) or minimum (power < 0)."""
     scale = max(values) if power > 0.0 else min(values)
     if scale <= 0.0:
         return 0.0

@@ -1,10 +1,9 @@
-"""What a transfer asks of the network: time and bytes on links, of a collective or of a copy to a host.
+"""Traffic of a transfer (a collective, or a copy to a host): time and link loads; equivalent groups.
 
-Groups that stand alike do the same to the links of their own nodes and leaves. Nodes are alike, and where flows choose
-among equal paths by the number of the NIC they go to, so are leaf switches: a schedule depends on which ranks of each
-node take part, on which nodes share a leaf, and on which spine each NIC's number picks. Groups that agree in these are
-one group under other numbers of nodes and leaves, and their links the same under other numbers. Numbers are given in
-ascending order, so that links stay in theirs, and every sum is that of the same numbers in the same order.
+All nodes are equal. Where a flow's path depends only on the NIC that it goes to, leaf switches are equal too. Then a
+schedule depends on the positions of the ranks in each node, on which nodes share a leaf, and on the spine of each NIC.
+Groups that agree in these are equivalent: renumbered nodes and leaves turn one's links into the other's. Numbers are
+assigned in ascending order, so that links keep their order and sums are equal to the bit.
 """
 
 from __future__ import annotations
@@ -24,25 +23,24 @@ from ..specs import NodeSpec
 @quick
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A transfer's time alone, and the links it loads.
+    """Uncontended time of a transfer, and its link loads.
 
-    Alone it takes ``latency_s + fluid_s``; contention stretches the second part.
+    Alone it takes ``latency_s + fluid_s``; contention stretches ``fluid_s``.
 
     Attributes
     ----------
     algorithm
-        Name in :data:`~tspsim.network.ALGORITHMS`, ``point_to_point``, a library's name, or ``none`` where nothing
-        moves.
+        Name in :data:`~tspsim.network.ALGORITHMS`, ``point_to_point``, a library's name, or ``none`` if nothing moves.
     latency_s
-        Seconds that no bandwidth shortens.
+        Seconds that do not depend on bandwidth.
     fluid_s
-        Seconds the slowest link needs, at the efficiency libraries reach.
+        Seconds of the slowest link, at the efficiency that libraries reach.
     links, link_bytes
-        Ids of the links used, and the bytes that cross each in all.
+        Ids of the links used, and bytes that cross each.
     low, high
-        Factors of the time alone between which nine of ten measured ones lie.
+        Factors of the uncontended time between which 90 % of measured times lie.
     apart
-        Copy engines move it: neither do kernels beside it slow down, nor it beside them.
+        Copy engines move the data: kernels and this transfer do not slow each other down.
     """
 
     algorithm: str
@@ -60,13 +58,13 @@ class Traffic:
         return self.latency_s + self.fluid_s
 
     def on(self, links: tuple[int, ...]) -> Traffic:
-        """The same over as many other links."""
+        """The traffic on other links, as many as its own."""
         return Traffic(
             self.algorithm, self.latency_s, self.fluid_s, links, self.link_bytes, self.low, self.high, self.apart
         )
 
     def slice_of(self, slices: int) -> Traffic:
-        """One of so many equal slices, which begin and end as one transfer."""
+        """One of ``slices`` equal slices, whose times add up to the whole transfer's."""
         sliced = tuple(size / slices for size in self.link_bytes)
         return replace(self, latency_s=self.latency_s / slices, fluid_s=self.fluid_s / slices, link_bytes=sliced)
 
@@ -74,24 +72,24 @@ class Traffic:
 NOTHING = Traffic("none", 0.0, 0.0, (), ())
 
 
-# --- groups that stand alike ----------------------------------------------------------------------------------
+# --- groups at equivalent positions ---------------------------------------------------------------------------
 
 Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where a group stands: what it has in common with groups that stand alike, and what is its own."""
+class GroupPosition:
+    """Position of a group in the cluster."""
 
-    #: Equal for groups that stand alike.
-    alike: Hashable
-    #: Its nodes, and the leaf switches of their NICs (over all planes), ascending; no leaves of a single node.
+    #: Equal for equivalent groups.
+    key: Hashable
+    #: Its nodes, and the leaf switches of their NICs over all planes, ascending; no leaves for a single node.
     nodes: Integers
     leaves: Integers
 
 
-def standing(cluster: Cluster, ranks: Sequence[int]) -> Standing | None:
-    """Where a group stands; None where links differ, or flows choose paths by more than where they go to."""
+def position_of(cluster: Cluster, ranks: Sequence[int]) -> GroupPosition | None:
+    """Position of a group; None: links differ, or the paths of flows depend on more than their destination."""
     if cluster.factors:
         return None
     per_node = cluster.gpus_per_node
@@ -100,21 +98,21 @@ def standing(cluster: Cluster, ranks: Sequence[int]) -> Standing | None:
     nodes = node[begins]
     inside = local.tobytes(), begins.tobytes()
     if len(nodes) == 1:
-        return Standing((inside,), nodes, nodes[:0])
+        return GroupPosition((inside,), nodes, nodes[:0])
     uplinks = cluster.memo.once("uplinks", lambda: _uplinks(cluster)) if cluster.islands is None else None
     if uplinks is None:
         return None
     leaves, number = np.unique(uplinks.leaf[nodes], return_inverse=True)
     around: tuple[bytes, ...] = (number.tobytes(),)
-    if len(leaves) > uplinks.planes:  # some way goes over a spine
+    if len(leaves) > uplinks.planes:  # some route crosses a spine
         if uplinks.spine is None:
             return None
         around = (*around, uplinks.spine[nodes].tobytes())
-    return Standing((inside, around), nodes, leaves)
+    return GroupPosition((inside, around), nodes, leaves)
 
 
-def onto(cluster: Cluster, links: Integers, here: Standing, there: Standing) -> Integers:
-    """The links of a group that stands ``here``, as those of one that stands alike ``there``."""
+def renumbered_links(cluster: Cluster, links: Integers, here: GroupPosition, there: GroupPosition) -> Integers:
+    """Links of a group at position ``here``, renumbered for an equivalent group at ``there``."""
     layout = cluster.layout
     if len(here.nodes) == 1:
         return np.add(links, int(there.nodes[0] - here.nodes[0]) * layout.node_links, dtype=np.int64)
@@ -137,16 +135,18 @@ def onto(cluster: Cluster, links: Integers, here: Standing, there: Standing) -> 
 
 @dataclass(frozen=True)
 class _Uplinks:
-    """Of every NIC, shape (nodes, NICs): its leaf, over all planes, and the spine that flows to it take; of planes, how
-    many. ``spine`` None: what is above leaves is not alike."""
+    """Uplinks of the NICs."""
 
+    #: Leaf switch of every NIC over all planes, shape (nodes, NICs).
     leaf: Integers
+    #: Spine of the flows to every NIC, shape (nodes, NICs); None: leaves are not equal.
     spine: Integers | None
+    #: Number of planes.
     planes: int
 
 
 def _uplinks(cluster: Cluster) -> _Uplinks | None:
-    """None where NICs are not joined by a Clos network whose flows choose by destination."""
+    """Uplinks of the cluster's NICs; None unless a Clos network with routing by destination connects them."""
     layout = cluster.layout
     if layout.fabric is None or not isinstance(layout.plane, Clos) or not layout.routing.object.by_destination:
         return None
@@ -169,19 +169,19 @@ READS = 0.8
 
 
 def host_bandwidth(node: NodeSpec) -> float:
-    """Bytes/s of copies between a GPU and its host, or the pool in its place."""
+    """Bytes/s of copies between a GPU and its host, or a memory pool in its place."""
     efficiencies = node.collectives.efficiency
     share = efficiencies.get("in_memory", efficiencies["default"]).value if node.memory_pool is not None else COPIES
     return share * host_link_bytes_per_s(node)
 
 
 def host_reads(node: NodeSpec) -> float:
-    """Bytes/s at which the host's processors read a GPU's part of its memory; 0: not known."""
+    """Bytes/s at which the host's processors read a GPU's part of host memory; 0: unknown."""
     return READS * node.host_reads.value if node.host_reads is not None else 0.0
 
 
 def host_link_bytes_per_s(node: NodeSpec) -> float:
-    """What that link carries each way, whoever moves it: of a node with a pool of memory that of a GPU to it."""
+    """Bytes/s in each direction of the link between a GPU and host memory, or a memory pool in its place."""
     if node.memory_pool is not None:
         return float(node.link.bandwidth.value * node.link.per_gpu)
     return (node.host_memory or node.host_link).bandwidth.value
@@ -190,16 +190,15 @@ def host_link_bytes_per_s(node: NodeSpec) -> float:
 def host_copy(cluster: Cluster, gpu: int, size_bytes: float, direction: str) -> Traffic:
     """A copy ``out`` of a GPU's memory to its host's, or ``in``.
 
-    It takes the GPU's own link to the host, which what it sends to its NIC (or receives from it) takes too. Where the
-    host's memory has a link of its own, or a cluster of one node no NICs, nothing else is in its way. To and from a
-    pool of memory it takes the link that collectives take.
+    It uses the GPU's link to the host, which traffic to and from its NIC uses too. If host memory has its own link, or
+    a cluster of one node has no NICs, it shares no link. Copies to and from a memory pool use the link of collectives.
 
     Parameters
     ----------
     cluster
-        Where the GPU is.
+        Cluster of the GPU.
     gpu
-        Its number.
+        GPU number.
     size_bytes
         Bytes that are copied.
     direction
@@ -228,5 +227,5 @@ def host_copy(cluster: Cluster, gpu: int, size_bytes: float, direction: str) -> 
 
 
 def waiting(seconds: float) -> Traffic:
-    """What goes on to a store, or comes from one, over nothing that is shared in the cluster."""
+    """A transfer to or from a store, of ``seconds``, which shares no link of the cluster."""
     return Traffic("store", seconds, 0.0, (), (), apart=True)

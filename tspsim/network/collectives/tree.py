@@ -1,7 +1,7 @@
-"""Double binary trees: latency that grows with the logarithm of the nodes, at full bandwidth.
+"""Double binary trees: latency grows with the logarithm of the nodes, at full bandwidth.
 
-Two trees carry half of the bytes each; who feeds two others in one is a leaf of the other (Sanders, Speck,
-Träff: Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing 35, 2009).
+Each of two trees carries half of the bytes; an inner vertex of one is a leaf of the other (Sanders, Speck, Träff:
+Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel Computing 35, 2009).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .schedule import Group, Schedule, scheduled
 
 
 def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
-    """An all-reduce goes up both trees and down again; a broadcast goes down.
+    """One schedule: an all-reduce goes up both trees and down again, a broadcast only down.
 
-    Inside one node the trees join its ranks. Between nodes they join the nodes and each node's ranks form a
-    chain, as NCCL builds them: on channel c the c-th rank of every node talks to the other nodes, so that
-    every rail has trees of its own. In a broadcast the root feeds the tops of two trees over all others.
+    Inside one node the trees connect its ranks. Between nodes they connect the nodes, and each node's ranks are a
+    chain, as in NCCL: on channel c the c-th rank of every node communicates with other nodes, so that every rail has
+    its own trees. In a broadcast the root sends to the tops of two trees over all others.
     """
     both_ways = not kind.rooted
     units = list(group.members) if len(group.members) > 1 else [(gpu,) for gpu in group.members[0]]
@@ -46,7 +46,7 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
                     down.append((leaders[0], below[child], 0.5))
     messages = down + [(b, a, load) for a, b, load in down] if both_ways else down
     source, destination, load = zip(*messages, strict=True)
-    ways = 2 if both_ways else 1
+    passes = 2 if both_ways else 1
     depth = (len(units) - 1).bit_length()
     return [
         scheduled(
@@ -55,8 +55,8 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
             source,
             destination,
             np.array(load) / channels,
-            node_steps=ways * (chain if across else depth),
-            net_steps=ways * depth if across else 0,
+            node_steps=passes * (chain if across else depth),
+            net_steps=passes * depth if across else 0,
         )
     ]
 
@@ -64,8 +64,8 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
 def double_tree(n: int) -> tuple[list[int | None], list[int | None]]:
     """Parents of ``n`` vertices in two binary trees; None at the top.
 
-    The second tree is the first shifted by one (odd ``n``) or mirrored (even ``n``), so that over both
-    nobody has more than two children (NCCL, src/graph/trees.cc).
+    The second tree is the first shifted by one (odd ``n``) or mirrored (even ``n``), so that no vertex has more than
+    two children in both together (NCCL, src/graph/trees.cc).
 
     Examples
     --------
@@ -85,7 +85,7 @@ def double_tree(n: int) -> tuple[list[int | None], list[int | None]]:
 
 
 def _parent(vertex: int, n: int) -> int | None:
-    """Parent in the tree whose vertices stand in order, each level at the next higher power of two."""
+    """Parent in the in-order binary tree, whose levels are the powers of two that divide a vertex; None: the top."""
     if vertex == 0:
         return None
     bit = vertex & -vertex

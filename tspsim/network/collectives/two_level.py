@@ -1,8 +1,8 @@
-"""Two levels: inside the nodes, and along the rails between ranks of the same position.
+"""Two-level collectives: inside the nodes, and along the rails between ranks of the same position.
 
-Only what must leave a node leaves it, over all its NICs at once, and every message between nodes stays on its rail. The
-phases follow each other chunk by chunk. The switch of a node may reduce and multicast (NVLink SHARP): a GPU then sends
-once, whatever the group's size; two nodes swap what theirs have reduced.
+Data crosses between nodes once, over all NICs of a node, and every message stays on its rail. The phases follow each
+other chunk by chunk. A node's switch may reduce and multicast (NVLink SHARP): then a GPU sends once, whatever the
+group's size, and two nodes exchange reduced parts.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .schedule import Group, Schedule, beside, on_links, pipelined, scaled, sche
 
 
 def in_one_switch(group: Group, kind: CollectiveKind) -> list[Schedule]:
-    """Behind one switch that can reduce; bytes out of and into each GPU for one byte of payload.
+    """Reduction in the switch of one node: bytes out of and into each GPU for one byte of payload.
 
-    Each of n ranks owns 1/n. To reduce, it reads its part from all ranks through the switch, which adds them
-    up (``multimem.ld_reduce``): everyone sends all it has, and receives its part. To gather, it writes its
-    part to all ranks at once (``multimem.st``). An all-reduce does both: 1 + 1/n each way, so bus bandwidth
+    Each of n ranks owns 1/n. To reduce, it reads its part of all ranks through the switch, which adds them
+    (``multimem.ld_reduce``): every rank sends all it has, and receives its part. To gather, it writes its part to all
+    ranks at once (``multimem.st``). An all-reduce does both, with 1 + 1/n bytes in each direction, so bus bandwidth
     grows with the group as 2(n − 1)/(n + 1).
     """
     cluster = group.cluster
@@ -54,7 +54,7 @@ def in_one_switch(group: Group, kind: CollectiveKind) -> list[Schedule]:
 
 # --- two levels -----------------------------------------------------------------------------------------------
 
-#: What may run inside a node, by name.
+#: Algorithms inside a node, by name.
 INSIDE: Mapping[str, Builder] = {
     "ring": ring.build,
     "multi_ring": multi_ring.build,
@@ -64,14 +64,14 @@ INSIDE: Mapping[str, Builder] = {
 
 
 def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
-    """One schedule for each pair of what the library's tuner would run inside a node and between nodes.
+    """One schedule for each pair of an algorithm inside nodes and one between them that the library's tuner considers.
 
     Notes
     -----
     For g ranks on each of N nodes and a payload S:
 
     - all-reduce: reduce-scatter of S in each node, all-reduce of S/g along each rail, all-gather of S;
-    - all-gather: all-gather to S/g along each rail, then to S in each node; a reduce-scatter is its mirror;
+    - all-gather: all-gather to S/g along each rail, then to S in each node; a reduce-scatter is the reverse;
     - broadcast: the root's node scatters S/g, each rail broadcasts its part, each node gathers;
     - all-to-all: to the rank of the destination's position, then along its rail.
     """
@@ -91,9 +91,9 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
 
 
 def reduced_in_switch(group: Group, kind: CollectiveKind) -> list[Schedule]:
-    """Reduction in the switch: of one node, or of two whose ranks of the same position exchange what each has reduced.
+    """Reduction in the switch, in one node; or in two nodes, whose ranks of the same position exchange reduced parts.
 
-    Beyond two nodes libraries were not seen to do so: four nodes and twenty racks reach a tree's bandwidth.
+    Measurements show no reduction in the switch beyond two nodes: four nodes and twenty racks reach a tree's bandwidth.
     """
     if len(group.members) == 1:
         return in_one_switch(group, kind)
@@ -107,18 +107,18 @@ def _joined(group: Group, kind: CollectiveKind, inside: Builder, outside: Builde
     g = len(group.members[0])
 
     def in_nodes(part: CollectiveKind) -> Schedule:
-        # The same from whatever root.
-        return group.cluster.memo.once(("in nodes", group.members, inside, part.name), lambda: found_in_nodes(part))
+        # Does not depend on the root.
+        return group.cluster.memo.once(("in nodes", group.members, inside, part.name), lambda: build_in_nodes(part))
 
-    def found_in_nodes(part: CollectiveKind) -> Schedule:
-        if not group.cluster.factors:  # all nodes are alike: one is computed and moved
+    def build_in_nodes(part: CollectiveKind) -> Schedule:
+        if not group.cluster.factors:  # nodes are equal: the first one's schedule is renumbered
             first, layout = inside(_in_node(group, 0), part)[0], group.cluster.layout
             nodes = [(gpus[0] - group.members[0][0]) // layout.gpus for gpus in group.members]
             return beside(shifted(first, layout.node_links * node) for node in nodes)
         return beside(inside(_in_node(group, i), part)[0] for i in range(len(group.members)))
 
     def on_rails() -> Schedule:
-        # The same whatever runs inside the nodes.
+        # Does not depend on the algorithm inside nodes.
         key = ("on rails", group.members, group.source_node, outside, kind.name)
         across = (outside(_on_rail(group, i), kind)[0] for i in range(g))
         return group.cluster.memo.once(key, lambda: scaled(beside(across), 1.0 / g))
@@ -137,7 +137,7 @@ def _joined(group: Group, kind: CollectiveKind, inside: Builder, outside: Builde
 
 
 def _scatter(group: Group) -> Schedule:
-    """The root gives every other rank of its node the part that travels that rank's rail."""
+    """The root sends every other rank of its node the part that is broadcast along that rank's rail."""
     home = group.members[group.source_node]
     peers = [gpu for gpu in home if gpu != group.source]
     return scheduled(group, "direct", [group.source] * len(peers), peers, 1.0 / len(home), node_steps=1)

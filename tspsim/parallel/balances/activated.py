@@ -39,7 +39,7 @@ def holders(ranks: Sequence[Sequence[int]], experts: int) -> tuple[tuple[int, ..
 
 
 def scheduled(active: Sequence[bool], copies: Sequence[Sequence[int]], ranks: int) -> list[int]:
-    """The rank that runs each expert; of one that nobody chose the first that has it.
+    """The rank that runs each expert; for an expert without tokens, the first rank that has it.
 
     >>> scheduled([True] * 4, [[0], [0], [0, 1], [0, 1]], 2)
     [0, 0, 1, 1]

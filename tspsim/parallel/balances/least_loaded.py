@@ -31,8 +31,8 @@ def spilled(
     """Rows that each rank ends up with, and what spills.
 
     Experts are treated by falling rows: an owner keeps what its capacity (``alpha`` times the mean) leaves after what
-    it has and what of its own is still to be treated; the rest goes to the ranks with least, no piece of fewer than
-    ``min_tokens`` unless it is all that is left, and where nobody has room to the one with least.
+    it has and what of its own is still to be treated. The rest goes to the ranks with least, in pieces of at least
+    ``min_tokens`` unless less is left; if no rank has room, to the one with least.
 
     >>> spilled((6.0, 2.0, 0.0, 0.0), 2, 1.0, 0.0)
     ((4.0, 4.0), [Spill(expert=0, owner=0, helper=1, rows=4.0)])

@@ -30,7 +30,7 @@ def scored_bytes(job: Job, layer: LayerShard) -> float:
     assert isinstance(layer, ServingLayer)
     kind, model, block = layer.attention_kind, layer.model, layer.kind
     use = kind.cache(model, block, layer.formats.cache)
-    size = job.group_tokens * kind.scored_elements(model, block) * job.activation_bytes
+    size = job.group_tokens * kind.index_key_elements(model, block) * job.activation_bytes
     return size + job.cached * job.sequences * use.shared_token_bytes
 
 
@@ -41,7 +41,7 @@ def attended_bytes(job: Job, layer: LayerShard) -> float:
     kind, model, block, plan = layer.attention_kind, layer.model, layer.kind, job.plan
     use = kind.cache(model, block, layer.formats.cache)
     borders = plan.token_shards * (2 if plan.partition == "zigzag" else 1) * job.sequences
-    size = job.group_tokens * kind.cache_elements(model, block) + borders * kind.border_elements(model, block)
+    size = job.group_tokens * kind.cache_elements(model, block) + borders * kind.boundary_elements(model, block)
     kept = (min(job.cached, use.window) if use.window else job.cached) * use.token_bytes
     kept += min(job.cached, use.latest) * use.latest_token_bytes
     return size * job.activation_bytes + kept * job.sequences

@@ -53,7 +53,7 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
         if segments and step:
             operators.append(layer.merge(job.tokens))
         if overlap:
-            for later in setting_out(job, step):
+            for later in departing(job, step):
                 # Two buffers: a block may arrive when the one two steps before it has been attended.
                 waits = [arrived[later - lead_of(job, later)], last]
                 arrived[later] = bring_context(builder, job, later, size, "K,V", waits)
@@ -76,13 +76,13 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
     home: list[int] = []
     for step in range(plan.sp):
         segments, causal = step_segments(job, layer, position, step)
-        for later in setting_out(job, step) if plan.overlap is not False else range(step + 1, min(step + 2, plan.sp)):
+        for later in departing(job, step) if plan.overlap is not False else range(step + 1, min(step + 2, plan.sp)):
             waits = [arrived[later - lead_of(job, later)], last] if plan.overlap is not False else [last]
             arrived[later] = bring_context(builder, job, later, block, "K,V, backward,", waits)
         name = f"attention block {step + 1} backward"
         last = attention_backward(builder, job, layer, segments, causal, name, [arrived[step], last])
         if plan.context_transport == "multi_ring":
-            sent = rings.take_home(builder, job, "sp", step, block, "dK,dV", [last], "context gradients")
+            sent = rings.reduce_gradients(builder, job, "sp", step, block, "dK,dV", [last], "context gradients")
             home = [*home, sent]
         else:
             name = f"dK,dV hop {step + 1}"
@@ -106,7 +106,7 @@ def lead_of(job: Job, step: int) -> int:
     return rings.lead(job, "sp", step) if job.plan.context_transport == "multi_ring" else 1
 
 
-def setting_out(job: Job, step: int) -> list[int]:
+def departing(job: Job, step: int) -> list[int]:
     """Steps whose blocks depart at ``step``."""
     ahead = {1, *([job.plan.node_ranks("sp")] if job.plan.context_transport == "multi_ring" else [])}
     near = (step + steps for steps in sorted(ahead) if step + steps < job.plan.sp)

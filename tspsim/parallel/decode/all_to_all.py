@@ -25,7 +25,7 @@ def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[
     size = exchanged(partial)
     parts = builder.collective("all_to_all", axis, size, "partial outputs to heads", after=[attended])
     size += partial.rows_of(heads, partial.element)
-    merged = builder.compute("merge", partial.pass_over(size, "merge partial outputs"), after=[parts])
+    merged = builder.compute("merge", partial.combine_kernel(size, "merge partial outputs"), after=[parts])
     if not partial.share.keeps_all:
         return [merged]
     whole = partial.rows_of(partial.heads, partial.element)

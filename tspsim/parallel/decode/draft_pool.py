@@ -24,7 +24,7 @@ from typing import Literal
 
 from ...base.memo import knowing
 from ...base.units import PositiveCount
-from ...steps.load import dealt
+from ...steps.load import round_robin
 from ..builder import ProgramBuilder
 from ..draft import DRAFTS
 from ..drafting import drafter_of
@@ -35,11 +35,11 @@ from ..pipeline import Chunk, Refusal
 from ..plan import DRAFT_REPLICAS, Plan
 from ..registries import ContextShare, Option
 from ..scheme import scheme_of
-from ..sought import Sought
+from ..search_rule import SearchRule
 from ..state import served
 
 TURNS = "draft_turns"
-SEARCH = Sought(
+SEARCH = SearchRule(
     why_not="GPUs for the drafter alone are a machine of their own",
     of=lambda model, work: work.load.speculation is not None and work.load.speculation.model is not None,
 )
@@ -87,7 +87,7 @@ def turns(plan: Plan) -> int:
 
 def turns_of(job: Job) -> int:
     """:func:`turns`, fewer if the step has fewer sequences."""
-    return min(turns(job.plan), sum(count for _, _, count in dealt(every_row(job), verifying(job.plan))))
+    return min(turns(job.plan), sum(count for _, _, count in round_robin(every_row(job), verifying(job.plan))))
 
 
 def every_row(job: Job) -> list[tuple[int, int, int]]:
@@ -104,7 +104,7 @@ def part_of(job: Job, turn: int, turns: int, *, drafts: bool = False) -> Job:
     """The job of a verifying replica, or of one that ``drafts`` for several, in one of ``turns``."""
     often = group(job.plan)[0] if drafts else 1
     every = every_row(job)
-    mine = dealt(dealt(every, verifying(job.plan)), turns, turn)
+    mine = round_robin(round_robin(every, verifying(job.plan)), turns, turn)
     rows = tuple((queries, context, often * count) for queries, context, count in mine)
     share = sum(count for _, _, count in rows) / max(1, sum(count for _, _, count in every))
     drafting = job.of_rows(rows)
@@ -150,7 +150,7 @@ def await_tokens(builder: ProgramBuilder, job: Job, turn: int, stream: str) -> N
     builder.compute(f"{stream} here", after=came)
 
 
-def kept_beyond(job: Job, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
+def further_memory(job: Job, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """Memory by which a drafting replica exceeds a verifying one."""
     drafter, here, shards = drafter_of(job), job.chunks(0), scheme_of(job.plan).residency.weight_shards(job)
     if not size(job.plan) or drafter is None:
@@ -208,7 +208,7 @@ FEATURES.register(
         serves=True,
         check=check,
         notes=notes,
-        buffers=kept_beyond,
+        buffers=further_memory,
         axes=lambda job: ("dp",) if size(job.plan) else (),
         context=context,
     )

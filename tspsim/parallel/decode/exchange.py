@@ -13,12 +13,12 @@ from ...base.memo import once
 from ...base.registry import Registry
 from ...model.attention.base import Rows, tokens_of
 from ...model.layer import ServingLayer
-from ...operators import BestOf, MemoryBound, Operator, Role
+from ...operators import MemoryBound, Operator, Role, TopK
 from ..builder import ProgramBuilder
 from ..job import Job
 from ..pipeline import Refusal
 from ..registries import ContextShare, Option
-from ..sought import decodes, sought_objects
+from ..search_rule import decodes, rule_for_objects
 from .index_exchange import IndexExchange, index_exchange_of
 
 #: Bytes of a log-sum-exp, and of an element of a numerator or denominator.
@@ -98,7 +98,7 @@ class Partial:
     @property
     def topk(self) -> int:
         """k: tokens that the layer's indexer selects per query; 0 without an indexer."""
-        return self.layer.attention_kind.choices(self.layer.model, self.layer.kind)
+        return self.layer.attention_kind.index_topk(self.layer.model, self.layer.kind)
 
     @property
     def candidates(self) -> float:
@@ -115,10 +115,10 @@ class Partial:
             return [scored]
         axis, name = self.share.axis, "gather candidates"
         gathered = builder.collective("all_gather", axis, self.candidates, name, after=[scored])
-        best = BestOf(self.tokens, self.ranks * self.topk, self.topk, self.index.candidate_bytes)
+        best = TopK(self.tokens, self.ranks * self.topk, self.topk, self.index.candidate_bytes)
         return [builder.compute("best of all", best, after=[gathered])]
 
-    def pass_over(self, size_bytes: float, name: str) -> MemoryBound:
+    def combine_kernel(self, size_bytes: float, name: str) -> MemoryBound:
         """A kernel that rescales or sums partial outputs."""
         return MemoryBound("add", size_bytes, self.tokens, name=name, role=Role.MERGE)
 
@@ -214,5 +214,5 @@ OPTION = Option(
     DECODE_EXCHANGES,
     None,
     "how ranks that share contexts merge partial attention",
-    sought_objects(lambda work: DECODE_EXCHANGES.values(), of=decodes, used=shares_contexts),
+    rule_for_objects(lambda work: DECODE_EXCHANGES.values(), of=decodes, used=shares_contexts),
 )

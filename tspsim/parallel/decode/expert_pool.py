@@ -37,7 +37,7 @@ from ..pipeline import Chunk, Refusal
 from ..plan import EXPERT_POOL, POOL_NODE, Plan
 from ..registries import ContextShare, Option
 from ..scheme import WholeTokens
-from ..sought import Sought, decodes, with_experts
+from ..search_rule import SearchRule, decodes, with_experts
 from ..state import served
 
 OPTION = Option(
@@ -45,7 +45,7 @@ OPTION = Option(
     PositiveCount,
     None,
     "decode: number of GPUs, the last ones in whole nodes, that hold experts alone; the others attend for all",
-    Sought(
+    SearchRule(
         why_not="GPUs for one part of a layer are a machine of their own",
         of=lambda model, work: decodes(model, work) and with_experts(model, work),
     ),

@@ -15,7 +15,7 @@ def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[
     scores = builder.collective("all_gather", axis, all_scores, "gather log-sum-exps", after=[attended])
     outputs = partial.rows_of(heads, partial.element)
     rescaled = builder.compute(
-        "rescale", partial.pass_over(2 * outputs + all_scores, "rescale outputs"), after=[scores]
+        "rescale", partial.combine_kernel(2 * outputs + all_scores, "rescale outputs"), after=[scores]
     )
     kind = "all_reduce" if partial.share.keeps_all else "reduce_scatter"
     return [builder.collective(kind, axis, outputs, "sum outputs", after=[rescaled])]

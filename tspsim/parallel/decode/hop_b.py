@@ -25,7 +25,7 @@ def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[
         moved = all_to_all.exchanged(half)
         arrived.append(builder.collective("all_to_all", axis, moved, f"outputs to heads {name}", after=[attended]))
         size += moved
-    merged = builder.compute("merge", partial.pass_over(size, "merge partial outputs"), after=arrived)
+    merged = builder.compute("merge", partial.combine_kernel(size, "merge partial outputs"), after=arrived)
     if not partial.share.keeps_all:
         return [merged]
     whole = partial.rows_of(partial.heads, partial.element)

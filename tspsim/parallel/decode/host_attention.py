@@ -39,7 +39,7 @@ from ..plan import Plan
 from ..registries import Option
 from ..residual import STANDARD, residual_of
 from ..scheme import WholeTokens
-from ..sought import Sought
+from ..search_rule import SearchRule
 from .elsewhere import cache_bytes, parted
 from .layer import mlp, project, share_of, sum_rows
 
@@ -67,14 +67,14 @@ def in_parts(whole: WholeTokens) -> WholeTokens:
         here, away = parted(job.rows, share(job.plan))
         if not away:
             return whole.layer(builder, job, shard, position)
-        ready = begun_there(builder, job, shard, away)
+        ready = begin_host_attention(builder, job, shard, away)
         done = whole.layer(builder, job.of_rows(here), shard, position) if here else []
         return [*done, *ready()]
 
     return replace(whole, layer=layer)
 
 
-def begun_there(builder: ProgramBuilder, job: Job, layer: LayerShard, away: Rows) -> Callable[[], list[int]]:
+def begin_host_attention(builder: ProgramBuilder, job: Job, layer: LayerShard, away: Rows) -> Callable[[], list[int]]:
     """Write one layer of the hosts' part up to the outputs' return; returns a function that writes the rest."""
     assert isinstance(layer, ServingLayer)
     other, heads = job.of_rows(away), share_of(job, layer)
@@ -149,7 +149,7 @@ FEATURES.register(
                 Annotated[float, Field(gt=0, lt=1)],
                 None,
                 "share of the decoding sequences whose caches hosts keep and attend",
-                Sought(
+                SearchRule(
                     why_not="buys room for caches, not rate: state it to try",
                     of=lambda model, work: (
                         work.step.serves and bool(work.load.batch) and work.host_reads_bytes_per_s > 0.0

@@ -29,7 +29,7 @@ from ..ledger import Buffer, Lifetime
 from ..pipeline import Chunk, Refusal
 from ..plan import Plan
 from ..registries import ContextShare, Option
-from ..sought import Sought, decodes
+from ..search_rule import SearchRule, decodes
 from .elsewhere import cache_bytes, parted
 
 #: The key of a plan, and the stream of the copies.
@@ -43,18 +43,18 @@ def share(plan: Plan) -> float:
     return float(plan.options.get(KEY, 0.0))
 
 
-def away(job: Job) -> Rows:
+def remote_rows(job: Job) -> Rows:
     """Rows of a pass whose caches are remote."""
     return parted(job.rows, share(job.plan))[1] if share(job.plan) else ()
 
 
-def brought_ahead(attend: Attend) -> Attend:
+def attention_after_caches(attend: Attend) -> Attend:
     """Attention that waits for the arriving caches."""
 
     def write(
         builder: ProgramBuilder, job: Job, layer: ServingLayer, share: ContextShare, after: list[int]
     ) -> list[int]:
-        here = bring(builder, job, layer, share.attended)
+        here = fetch_caches(builder, job, layer, share.attended)
         ready = attend(builder, job, layer, share, [*after, *here])
         attended(builder, job, layer, share.attended, ready[0])
         return ready
@@ -62,9 +62,9 @@ def brought_ahead(attend: Attend) -> Attend:
     return write
 
 
-def bring(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int) -> list[int]:
+def fetch_caches(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int) -> list[int]:
     """Copy a layer's remote caches; returns the dependencies of its attention."""
-    rows = away(job)
+    rows = remote_rows(job)
     size = cache_bytes(layer, shards, rows) if rows else 0.0
     if not size:
         return []
@@ -75,7 +75,7 @@ def bring(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int) -
 
 def attended(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int, kernel: int) -> None:
     """Free the buffer after ``kernel``, and copy new entries back."""
-    rows = away(job)
+    rows = remote_rows(job)
     if not rows or not cache_bytes(layer, shards, rows):
         return
     builder.buffers(STREAM, BUFFERS, 1).used(0, kernel)
@@ -90,7 +90,7 @@ def arriving_bytes(job: Job) -> float:
     if not share(job.plan):
         return 0.0
     shards = job.scheme.context(job.plan).attended
-    passes = [away(job.at(index)) for index in range(len(job.passes))]
+    passes = [remote_rows(job.at(index)) for index in range(len(job.passes))]
 
     def stage_bytes(stage: int) -> float:
         kinds = job.blocks(job.chunks(stage))
@@ -107,7 +107,9 @@ def arriving_bytes(job: Job) -> float:
 def buffers(job: Job, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """Room for two layers' remote caches."""
     layers = [job.layer(job.plan.tp, block) for block in dict.fromkeys(job.model.blocks)]
-    widest = max(cache_bytes(layer, job.plan.tp, away(job)) for layer in layers if isinstance(layer, ServingLayer))
+    widest = max(
+        cache_bytes(layer, job.plan.tp, remote_rows(job)) for layer in layers if isinstance(layer, ServingLayer)
+    )
     yield Buffer("cache_buffers", BUFFERS * widest, Lifetime.STEP)
 
 
@@ -150,7 +152,7 @@ FEATURES.register(
                 None,
                 "share of the decoding sequences whose caches lie in host memory or a memory pool, and arrive ahead of "
                 "attention",
-                Sought(
+                SearchRule(
                     why_not="slower than attention on the hosts, which is tried, of all but few sequences",
                     of=lambda model, work: (
                         decodes(model, work) and bool(work.load.batch) and work.host_bytes_per_s > 0.0
@@ -164,6 +166,6 @@ FEATURES.register(
         notes=notes,
         buffers=buffers,
         context=lambda plan, context: replace(context, hosts=share(plan)),
-        attends=brought_ahead,
+        attends=attention_after_caches,
     )
 )

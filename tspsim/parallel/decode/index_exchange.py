@@ -25,7 +25,7 @@ from ..job import Job
 from ..pipeline import Refusal
 from ..reasons import CHANGES_NUMBERS
 from ..registries import Option
-from ..sought import decodes, sought_objects
+from ..search_rule import decodes, rule_for_objects
 
 #: The key of a plan, and its default: as in vLLM and ATOM.
 KEY, USUAL = "index_exchange", "exact"
@@ -139,7 +139,7 @@ OPTION = Option(
     INDEX_EXCHANGES,
     None,
     "how ranks that share contexts agree on what an indexer chooses",
-    sought_objects(
+    rule_for_objects(
         lambda work: INDEX_EXCHANGES.values(),
         of=lambda model, work: decodes(model, work) and any(model.attention_of(b).chooses for b in model.distinct),
         used=chooses,

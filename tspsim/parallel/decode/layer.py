@@ -96,7 +96,7 @@ def project(
     waiting: list[Operator] = [layer.norm(tokens)]
     entering = operators_of(job, layer, kind.enter)
     first, ready, width = -1, list(before), 0
-    ranks = job.scheme.whole_ranks(job)
+    ranks = job.scheme.tensor_ranks(job)
 
     def flush(name: str) -> None:
         nonlocal first, ready, waiting
@@ -245,7 +245,7 @@ def shared_experts(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis:
 
 def sum_rows(builder: ProgramBuilder, job: Job, axis: str, after: int, name: str, *, sums: bool = True) -> int:
     """Sum all tokens' rows over the ranks; nothing if one rank has all, or the residual stream has no sum here."""
-    if job.scheme.whole_ranks(job) == 1 or not sums:
+    if job.scheme.tensor_ranks(job) == 1 or not sums:
         return after
     return summed(builder, job, axis, after, name)
 

@@ -34,7 +34,7 @@ def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[
     if partial.entries:
         entries = partial.entries * partial.ranks
         here = [builder.collective("all_gather", share.axis, entries, "new entries", after=after)]
-    merge = partial.pass_over(3 * partial.rows_of(partial.own_heads, partial.element), "merge blocks")
+    merge = partial.combine_kernel(3 * partial.rows_of(partial.own_heads, partial.element), "merge blocks")
     arrived, last = here, here
     for step in range(partial.ranks):
         leaving: list[int] = []

@@ -20,14 +20,14 @@ def attend_and_rescale(builder: ProgramBuilder, partial: Partial, after: list[in
     attended = builder.compute("attention over a part", *partial.attend(), after=ready)
     largest = builder.collective("all_reduce", share.axis, partial.numbers(heads), "largest score", after=[attended])
     size = partial.rows_of(heads, partial.element + FP32) + 2 * partial.numbers(heads)
-    return [builder.compute("rescale", partial.pass_over(size, "rescale numerators"), after=[largest])]
+    return [builder.compute("rescale", partial.combine_kernel(size, "rescale numerators"), after=[largest])]
 
 
 def divide(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[int]:
     """Divide numerators by denominators, of this rank's own heads."""
     own = partial.own_heads
     size = partial.rows_of(own, partial.element + FP32) + partial.numbers(own)
-    return [builder.compute("divide", partial.pass_over(size, "divide by denominators"), after=after)]
+    return [builder.compute("divide", partial.combine_kernel(size, "divide by denominators"), after=after)]
 
 
 def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[int]:

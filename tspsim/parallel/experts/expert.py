@@ -20,13 +20,13 @@ from math import ceil
 from ...model.layer import LayerShard, gradients
 from ...model.routed import RoutedShard
 from ...operators import ChoiceKernels, Computes, Gemm, Operator, element_bytes
-from ...program import Tokens
+from ...program import ExpertExchange
 from .. import expert_shards
 from ..builder import ProgramBuilder
 from ..expert_rows import expert_bytes, load_of, own_rows, own_tokens, routed_shard, sent_rows, touched_experts
 from ..interleave import EXCHANGE
 from ..job import Job
-from ..recompute import cheap_again
+from ..recompute import recomputed_kernels
 from . import expert_fused
 
 #: Dependencies → last instructions: writes the forward or backward of shared experts as the scheme does.
@@ -71,10 +71,10 @@ def local_activation_backward(job: Job, layer: LayerShard, tokens: int) -> tuple
     routed = routed_shard(job, tokens)
     shared: tuple[Operator, ...] = ()
     if layer.ffn:
-        shared = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
+        shared = *recomputed_kernels(job, layer.activation(tokens)), layer.activation_backward(tokens)
     return (
         routed.copy(routed.all_rows, "d rows to experts", Computes.INPUT_GRADIENT),
-        *cheap_again(job, routed.activation()), routed.activation_backward(), *shared,
+        *recomputed_kernels(job, routed.activation()), routed.activation_backward(), *shared,
         routed.sum_rows(routed.all_rows, tokens),
     )  # fmt: skip
 
@@ -102,6 +102,7 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
     )
     beside = job.plan.hiding.shared_beside
     planned = plan_moves(builder, job, chosen)
+    builder.read_counts([planned])
     here += move_experts(builder, job, "experts from other ranks", [planned])
     rows = own_rows(job) or routed.all_rows
     if expert_fused.applies(job):
@@ -155,7 +156,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
                 "experts backward",
                 _ordered(job, piece, "d rows to experts", Computes.INPUT_GRADIENT),
                 *(down[:1] if behind else down),
-                *cheap_again(job, piece.activation()),
+                *recomputed_kernels(job, piece.activation()),
                 piece.activation_backward(),
                 *(gate_up[:1] if behind else gate_up),
                 *_gather_sums(job, piece, position),
@@ -173,7 +174,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
         "router, norm backward",
         *(() if _combines(job) else (routed.sum_rows(rows, tokens),)),
         *builder.gradients(routed.router(tokens)),
-        *cheap_again(job, layer.norm(tokens)),
+        *recomputed_kernels(job, layer.norm(tokens)),
         layer.norm_backward(tokens),
         after=[*back, *done],
     )
@@ -242,7 +243,7 @@ def exchange(builder: ProgramBuilder, job: Job, name: str, way: int, after: Sequ
     if job.plan.dispatch.phases is not None and not expert_shards.sliced(job):
         phase = job.plan.dispatch.phases[way]
         choice = experts.count, experts.topk, experts.groups, experts.kept_groups
-        tokens = Tokens(own_tokens(job) * load_of(job, None) / pieces, row_bytes, *choice)
+        tokens = ExpertExchange(own_tokens(job) * load_of(job, None) / pieces, row_bytes, *choice)
         if job.work.stack.exchange_units is not None:
             tokens = tokens._replace(multiprocessors=job.work.stack.exchange_units)
     size = sent_rows(job) * row_bytes / pieces

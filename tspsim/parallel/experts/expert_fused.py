@@ -30,7 +30,7 @@ from ..feature import FEATURES, Feature
 from ..interleave import EXCHANGE
 from ..job import Job
 from ..pipeline import Refusal
-from ..recompute import cheap_again
+from ..recompute import recomputed_kernels
 from . import fused
 from .fused import FUSED
 
@@ -128,7 +128,7 @@ def backward(
     first = (
         routed.copy(routed.all_rows, "d rows to experts", Computes.INPUT_GRADIENT),
         *builder.gradients(routed.down()),
-        *cheap_again(job, routed.activation()),
+        *recomputed_kernels(job, routed.activation()),
         routed.activation_backward(),
     )
     entered = _enter(builder, "experts backward: down", first, arrived, here)

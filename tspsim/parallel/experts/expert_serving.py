@@ -7,7 +7,7 @@ from math import ceil
 
 from ...model.layer import LayerShard, ServingLayer
 from ...model.parts import WeightClass
-from ...program import Tokens
+from ...program import ExpertExchange
 from ..builder import ProgramBuilder
 from ..expert_rows import left, load_of, routed_shard, touched_experts
 from ..interleave import EXCHANGE
@@ -128,7 +128,7 @@ def all_to_all(
     if dispatch.phases is not None:
         algorithm = dispatch.phases[phase]
         choice = experts.count, experts.topk, experts.groups, experts.kept_groups
-        exchanged = Tokens(tokens * load_of(job, None) / pieces, row_bytes, *choice)
+        exchanged = ExpertExchange(tokens * load_of(job, None) / pieces, row_bytes, *choice)
     size = sent_bytes(job, phase, row_bytes) / pieces
     if not size:
         return list(after)

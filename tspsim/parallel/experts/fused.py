@@ -27,18 +27,18 @@ from ..pipeline import Refusal
 from ..plan import Plan
 from ..reasons import OWN_KERNELS
 from ..registries import Option
-from ..sought import Sought, serves_nobody
+from ..search_rule import SearchRule, not_serving
 
 #: Value of a plan's ``overlap`` for products and sums in slices of one kernel.
 FUSED = "fused"
-#: Algorithm of copies (:mod:`tspsim.network.collectives.copies`).
+#: Algorithm of copies (:mod:`tspsim.network.collectives.copy_engines`).
 COPIES = "copy_engines"
 TRANSPORT = Option(
     "fused_transport",
     Literal["kernel", "copy"],
     None,
     "with overlap: fused, what moves rows: the library's kernels (default), or copy engines that the node's file has",
-    Sought(why_not=OWN_KERNELS, of=serves_nobody),
+    SearchRule(why_not=OWN_KERNELS, of=not_serving),
 )
 
 

@@ -32,11 +32,11 @@ from ..experts import expert, expert_serving
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
-from ..recompute import cheap_again
+from ..recompute import recomputed_kernels
 from ..registries import Option
 from ..residency import Residency
 from ..scheme import SCHEMES, Received, Scheme, WholeTokens
-from ..sought import Sought, decodes
+from ..search_rule import SearchRule, decodes
 from ..unpacked import unpacked
 from . import folded_choice, folded_tables, folded_weights
 from .folded_attention import attention_in_turn, attention_overlapped, attention_part_backward, group_of
@@ -88,7 +88,7 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
         expert.backward(builder, job, layer, shared if layer.ffn else None)
     else:
         mlp_backward(builder, job, layer)
-        again = cheap_again(job, layer.norm(job.tokens))
+        again = recomputed_kernels(job, layer.norm(job.tokens))
         builder.compute("norm backward", *again, layer.norm_backward(job.tokens))
     builder.part = "attention backward"
     return [attention_part_backward(builder, job, layer, position)]
@@ -160,7 +160,7 @@ def splits(job: Job) -> bool:
     return not job.step.serves or job.token_shards > 1
 
 
-def whole_ranks(job: Job) -> int:
+def tensor_ranks(job: Job) -> int:
     """Ranks that divide heads and columns while each has all tokens; 1 if tokens are divided."""
     return 1 if splits(job) or form_of(job.plan).travels else job.plan.tsp
 
@@ -175,7 +175,7 @@ def served_head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 #: Keys of decode steps.
 OPTIONS = (
-    Option("decode_form", DECODE_FORMS, None, "schedule of TSP's ranks in a decode step", Sought(of=decodes)),
+    Option("decode_form", DECODE_FORMS, None, "schedule of TSP's ranks in a decode step", SearchRule(of=decodes)),
     exchange.OPTION,
     index_exchange.OPTION,
 )
@@ -261,7 +261,7 @@ SCHEME = SCHEMES.register(
             head=served_head,
         ),
         context=lambda plan: form_of(plan).share(plan),
-        whole_ranks=whole_ranks,
+        tensor_ranks=tensor_ranks,
         options=OPTIONS,
         serving_variants=serving_variants,
         choices=lambda plan: (folded_choice.CHOICE,),

@@ -19,7 +19,7 @@ from ..context.attention import (
 )
 from ..job import Job
 from ..partition import Segments, local_segments
-from ..recompute import cheap_again, heads_again
+from ..recompute import recomputed_heads, recomputed_kernels
 from . import folded_weights
 from .transport import transport_of
 
@@ -124,13 +124,14 @@ def attention_part_backward(builder: ProgramBuilder, job: Job, layer: LayerShard
     trained = groups * load.trained_in_shard + load.trained_in_whole
     if work.adapters is not None:
         trained += folded_weights.mlp(job, layer).trained_in_whole
+    summed = []
     if trained:
         size = trained * work.optimizer.gradients
         name = "attention gradients to owners"
-        summed = builder.collective("reduce_scatter", "tsp", size, name, after=last, stream="weight gradients")
-        builder.exchanged_gradients = [summed]
-    normed = *cheap_again(job, layer.norm(tokens)), layer.norm_backward(tokens)
-    return builder.compute("norm backward", *normed, after=[] if overlap else builder.exchanged_gradients)
+        summed = [builder.collective("reduce_scatter", "tsp", size, name, after=last, stream="weight gradients")]
+        builder.exchanged_gradients += summed
+    normed = *recomputed_kernels(job, layer.norm(tokens)), layer.norm_backward(tokens)
+    return builder.compute("norm backward", *normed, after=[] if overlap else summed)
 
 
 def gather_attention_whole(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
@@ -234,7 +235,7 @@ def attend_backward(
     plan, work, tokens, parts = job.plan, job.work, job.tokens, slices_of(job)
     groups, size = plan.attended_groups, context_bytes(job, group) / parts
     name, summed = f"attention {step + 1}/{groups}", f"sum dK,dV {step + 1}/{groups}"
-    before: list[Operator] = [*gradients(group.output(tokens)), *heads_again(job, group, tokens)]
+    before: list[Operator] = [*gradients(group.output(tokens)), *recomputed_heads(job, group, tokens)]
 
     def home(last: int) -> int:
         return builder.collective("reduce_scatter", "tsp", size, summed, after=[last], stream="context")

@@ -21,7 +21,7 @@ BLOCK_GROUPS = (1, 2)
 def options(job: Job, mesh: bool) -> Iterator[Values]:
     """Groups of heads, with a ring or gathered pieces. Behind a switch one ring uses the links of several. Empty if no
     weights move."""
-    if job.whole_ranks > 1:
+    if job.tensor_ranks > 1:
         yield {}
         return
     plan, degree = job.plan, job.plan.tsp

@@ -14,7 +14,7 @@ from dataclasses import replace
 from ...model import Block
 from ...model.layer import LayerShard, ServingLayer
 from ...operators import Gemm
-from ...steps.load import dealt
+from ...steps.load import round_robin
 from ..builder import ProgramBuilder
 from ..decode.exchange import Partial
 from ..decode.index_exchange import index_exchange_of, refused_choice
@@ -32,7 +32,7 @@ from .folded_form import AXIS, DECODE_FORMS, DecodeForm, form_of
 def own_sequences(job: Job) -> Job:
     """The job with the sequences of the busiest rank."""
     load, ranks = job.work.load, job.plan.tsp
-    rows = dealt([(1, context, 1) for context in _contexts(job)], ranks)
+    rows = round_robin([(1, context, 1) for context in _contexts(job)], ranks)
     contexts = tuple(context for _, context, count in rows for _ in range(count))
     mine = replace(load, batch=len(contexts), contexts=contexts)
     return replace(job, work=replace(job.work, load=mine))

@@ -7,7 +7,7 @@ from ...model.layer import LayerShard, gradients
 from ...operators import MemoryBound
 from ..builder import ProgramBuilder
 from ..job import Job
-from ..recompute import cheap_again
+from ..recompute import recomputed_kernels
 from . import folded_weights
 from .transport import PieceArrivals, piece_of, transport_of
 
@@ -27,7 +27,7 @@ def mlp_overlapped(builder: ProgramBuilder, job: Job, layer: LayerShard, last: i
     arrivals = PieceArrivals(builder, job, size, pieces, "MLP weights", "MLP weights", kept=kept)
     applied = last
     for number in range(pieces):
-        arrivals.set_out(number)
+        arrivals.start_transfers(number)
         applied = apply_mlp(builder, job, piece, number, [*([] if number else needed), *arrivals.of(number)])
         if not kept:
             arrivals.used(number, applied)
@@ -63,12 +63,12 @@ def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> int:
     waits: list[int] = []
     for number in range(pieces):
         if not kept and overlap:
-            arrivals.set_out(number)
+            arrivals.start_transfers(number)
         elif not kept:
             arrivals.bring(number, waits)
         operators = (
             *gradients(piece.down(tokens)),
-            *cheap_again(job, piece.activation(tokens)),
+            *recomputed_kernels(job, piece.activation(tokens)),
             piece.activation_backward(tokens),
             *gradients(piece.gate_up(tokens)),
         )
@@ -79,9 +79,11 @@ def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> int:
         arrivals.used(number, applied)
         waits = [applied]
         if gradient_bytes:
-            home = transport.take_home(builder, job, number, gradient_bytes, "MLP gradients", [applied])
+            home = transport.reduce_gradients(builder, job, number, gradient_bytes, "MLP gradients", [applied])
             if not overlap:
                 waits = [builder.compute("gradients here", after=[home])]
+            if number == pieces - 1:
+                builder.exchanged_gradients.append(home)
     return applied
 
 

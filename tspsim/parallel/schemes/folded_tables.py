@@ -59,11 +59,13 @@ def circulate_head(builder: ProgramBuilder, job: Job, layer: LayerShard, name: s
     waits: list[int] = []
     for piece in range(shards):
         if overlap:
-            arrivals.set_out(piece)
+            arrivals.start_transfers(piece)
         else:
             arrivals.bring(piece, waits)
         waits = [builder.compute(f"{name} {piece + 1}/{shards}", *operators, after=arrivals.of(piece))]
         arrivals.used(piece, waits[0])
         if trained:
             size = elements * job.work.optimizer.gradients
-            builder.exchanged_gradients = [transport.take_home(builder, job, piece, size, "head gradients", waits)]
+            builder.exchanged_gradients = [
+                transport.reduce_gradients(builder, job, piece, size, "head gradients", waits)
+            ]

@@ -35,12 +35,12 @@ from ..ledger import Buffer, Lifetime
 from ..lengths import DEALS, OFFLOAD_FROM
 from ..pipeline import Refusal
 from ..plan import Plan
-from ..recompute import cheap_again, heads_again
+from ..recompute import recomputed_heads, recomputed_kernels
 from ..registries import Option
 from ..residency import Residency
 from ..residual import residual_of
 from ..scheme import SCHEMES, Received, Scheme, WholeTokens
-from ..sought import Sought, of_lengths
+from ..search_rule import SearchRule, of_lengths
 from ..unequal_checks import ways_to_deal
 from .tensor_pieces import (
     SERVING_OPTIONS,
@@ -132,9 +132,12 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
     else:
         normed = mlp_backward(builder, job, layer)
     builder.part = "attention backward"
-    before = [late_norm_backward(builder, job, layer, "attention")] if residual.late else normed
+    own = residual_tokens(job)
+    down = [gradient for product in layer.down_projections(own) for gradient in builder.gradients(product)]
+    entered = *layer.latent_norms(own, backward=True), *down, *norm_backward(job, layer, own)
+    before = [builder.compute("attention norm backward", *entered)] if residual.late else normed
     ready = gather_rows(builder, job, tokens, before, "gather d attention")
-    d_output = (*builder.gradients(layer.output(tokens)), *heads_again(job, layer, tokens))
+    d_output = (*builder.gradients(layer.output(tokens)), *recomputed_heads(job, layer, tokens))
     projected = builder.compute("output projection backward", *d_output, after=ready)
     method_of(job.plan).backward(builder, job, layer, position, projected)
     summed = column_gradients(
@@ -150,17 +153,15 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
     if residual.late:
         builder.after_previous_layer(before[0], summed[0], "d attention")
         return [*normed, *summed]
-    own = residual_tokens(job)
-    down = [gradient for product in layer.down_projections(own) for gradient in builder.gradients(product)]
-    latents = layer.latent_norms(own, backward=True)
-    return [builder.compute("norm backward", *latents, *down, *norm_backward(job, layer, own), after=summed)]
+    return [builder.compute("norm backward", *entered, after=summed)]
 
 
 def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[int]:
     """Backward of the MLP, or of local experts; returns the dependencies of its input's gradient."""
     tokens, residual = job.tokens, residual_of(job.plan)
     entering, leaving, between = mlp_products(job, layer)
-    before = [late_norm_backward(builder, job, layer, "MLP")] if residual.late else []
+    norm = norm_backward(job, layer, residual_tokens(job))
+    before = [builder.compute("MLP norm backward", *norm)] if residual.late else []
     ready = gather_rows(builder, job, tokens, before, "gather d MLP")
     d_down = [gradient for product in leaving for gradient in builder.gradients(product)]
     builder.compute("down projection backward", *d_down, *between, after=ready)
@@ -179,11 +180,7 @@ def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[i
         builder.after_previous_layer(before[0], summed[0], "d MLP")
     if residual.late or residual.side_by_side:
         return summed
-    return [builder.compute("norm backward", *norm_backward(job, layer, residual_tokens(job)), after=summed)]
-
-
-def late_norm_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, name: str) -> int:
-    return builder.compute(f"{name} norm backward", *norm_backward(job, layer, residual_tokens(job)))
+    return [builder.compute("norm backward", *norm, after=summed)]
 
 
 def travels(job: Job, layer: LayerShard) -> bool:
@@ -196,12 +193,12 @@ def mlp_products(job: Job, layer: LayerShard) -> tuple[Sequence[Gemm], Sequence[
     tokens = job.tokens
     if layer.kind.experts:
         return *expert.local_products(job, layer, tokens), expert.local_activation_backward(job, layer, tokens)
-    between = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
+    between = *recomputed_kernels(job, layer.activation(tokens)), layer.activation_backward(tokens)
     return (layer.gate_up(tokens),), (layer.down(tokens),), between
 
 
 def norm_backward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
-    return *cheap_again(job, layer.norm(tokens)), layer.norm_backward(tokens)
+    return *recomputed_kernels(job, layer.norm(tokens)), layer.norm_backward(tokens)
 
 
 def shared_experts(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
@@ -217,7 +214,7 @@ def shared_experts_backward(builder: ProgramBuilder, job: Job, layer: LayerShard
     tokens = job.tokens
     ready = gather_rows(builder, job, tokens, after, "gather d shared experts")
     d_down = builder.gradients(layer.down(tokens))
-    between = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
+    between = *recomputed_kernels(job, layer.activation(tokens)), layer.activation_backward(tokens)
     builder.compute("shared experts' down backward", *d_down, *between, after=ready)
     entering = (layer.gate_up(tokens),)
     return column_gradients(
@@ -339,35 +336,35 @@ LENGTH_OPTIONS = (
         StrictBool,
         None,
         "sp: auto; long sequences are shared by 2, 4, 8, ... ranks of dp",
-        Sought(called="sp", of=of_lengths, values=lambda model, work: ["auto too"]),
+        SearchRule(called="sp", of=of_lengths, values=lambda model, work: ["auto too"]),
     ),
     Option(
         "padded",
         StrictBool,
         None,
         "sequences of unequal length are padded to the longest of the step",
-        Sought(why_not="is more work", of=of_lengths),
+        SearchRule(why_not="is more work", of=of_lengths),
     ),
     Option(
         "rank_tokens",
         PositiveCount,
         None,
         "tokens per rank and micro-batch; default: the longest sequence over all its ranks",
-        Sought(of=of_lengths, values=lambda model, work: ["one, two and four times the least"]),
+        SearchRule(of=of_lengths, values=lambda model, work: ["one, two and four times the least"]),
     ),
     Option(
         "deal",
         DEALS,
         None,
         "what is balanced between replicas; default: work",
-        Sought(of=of_lengths, values=lambda model, work: DEALS.names(), ways=ways_to_deal, kernels=True),
+        SearchRule(of=of_lengths, values=lambda model, work: DEALS.names(), ways=ways_to_deal, kernels=True),
     ),
     Option(
         OFFLOAD_FROM,
         PositiveCount,
         None,
         "shortest sequence, in tokens, whose offload_layers are offloaded; default: any",
-        Sought(of=of_lengths, values=lambda model, work: ["the longest that fits, beside offload_layers"]),
+        SearchRule(of=of_lengths, values=lambda model, work: ["the longest that fits, beside offload_layers"]),
     ),
 )
 OPTIONS = (
@@ -398,7 +395,7 @@ SCHEME = SCHEMES.register(
         ),
         whole=WholeTokens(embed, serve, head_served, attends_alone),
         context=context,
-        whole_ranks=lambda job: job.plan.tp,
+        tensor_ranks=lambda job: job.plan.tp,
         groups=groups,
         received=received,
         check=check,

@@ -27,7 +27,7 @@ from ..pipeline import Refusal
 from ..plan import Plan
 from ..registries import Option
 from ..residual import residual_of
-from ..sought import Sought, decodes
+from ..search_rule import SearchRule, decodes
 
 
 def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -239,14 +239,14 @@ SERVING_OPTIONS = (
         PositiveCount,
         None,
         "decode context parallelism: ranks of tp that share a context by its tokens",
-        Sought(of=decodes),
+        SearchRule(of=decodes),
     ),
     Option(
         "kvp",
         PositiveCount,
         None,
         "Helix: ranks of tp that share a context, each with all its queries",
-        Sought(of=decodes),
+        SearchRule(of=decodes),
     ),
     exchange.OPTION,
     index_exchange.OPTION,

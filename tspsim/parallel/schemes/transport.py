@@ -93,7 +93,7 @@ class Transport(ABC):
         """Write the transfer of a piece; returns the instruction to wait for."""
 
     @abstractmethod
-    def take_home(
+    def reduce_gradients(
         self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
         """Write the transfer of a piece's gradient towards its owners; returns the instruction to wait for."""
@@ -116,7 +116,7 @@ class Ring(Transport):
     ) -> int:
         return builder.ring_hop("tsp", size_bytes, f"{name} hop {piece}", after=after, stream="weights")
 
-    def take_home(
+    def reduce_gradients(
         self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
         return builder.ring_hop("tsp", size_bytes, f"{name} hop {piece + 1}", after=after, stream="weight gradients")
@@ -152,10 +152,10 @@ class MultiRing(Transport):
     ) -> int:
         return rings.bring(builder, job, "tsp", piece, size_bytes, name, after, "weights")
 
-    def take_home(
+    def reduce_gradients(
         self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
-        return rings.take_home(builder, job, "tsp", piece, size_bytes, name, after, "weight gradients")
+        return rings.reduce_gradients(builder, job, "tsp", piece, size_bytes, name, after, "weight gradients")
 
 
 class Gather(Transport):
@@ -193,7 +193,7 @@ class Gather(Transport):
         name = f"{name} piece {piece + 1}"
         return builder.collective("all_gather", "tsp", size_bytes, name, after=after, stream="weights")
 
-    def take_home(
+    def reduce_gradients(
         self, builder: ProgramBuilder, job: Job, piece: int, size_bytes: float, name: str, after: Sequence[int]
     ) -> int:
         name = f"{name} piece {piece + 1}"
@@ -253,7 +253,7 @@ class PieceArrivals:
         self._arrived: dict[int, int] = {}
         self._used: dict[int, int] = {}
 
-    def set_out(self, number: int) -> None:
+    def start_transfers(self, number: int) -> None:
         """Write the transfers that begin before piece ``number`` is multiplied."""
         for piece in range(self.pieces):
             lead = self.transport.lead(self.job, piece)

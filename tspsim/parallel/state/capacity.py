@@ -18,7 +18,7 @@ from typing import Any
 from ...base.units import gib
 from ...model.attention import CacheUse
 from ...steps import PREFILL_STEP, Load, Streams
-from ...steps.load import dealt
+from ...steps.load import round_robin
 from ..engine_memory import Budget, MemoryRule
 from ..job import Job
 from ..pipeline import Chunk
@@ -151,7 +151,7 @@ class Capacity:
 
     def _needed(self, stage: StageRoom, sequences: Sequence[tuple[int, int]]) -> float:
         rows = tuple((0, tokens, count) for tokens, count in sequences)
-        mine = dealt(rows, self.share.sequences)
+        mine = round_robin(rows, self.share.sequences)
         return sum(count * self._sequence_bytes(stage, tokens) for _, tokens, count in mine)
 
     def _sessions(self, stage: StageRoom, context: int, size_bytes: float) -> float:
@@ -217,9 +217,10 @@ def cache_budget(
         GPUs of a replica.
     """
     limits, captured = engine.limits_on(visible_bytes), engine.graphs.tokens(1, engine.slots)
-    fixed, token, graph, rank = engine.memory.reserve
-    free = fixed + token * (limits.tokens if limits else 0) + graph * (captured[-1] if captured else 0) + rank * ranks
-    free = max(engine.memory.least_reserve, free)
+    kept = engine.memory.reserve
+    free = kept.fixed + kept.token * (limits.tokens if limits else 0)
+    free += kept.graph * (captured[-1] if captured else 0)
+    free = max(kept.least, free + kept.rank * ranks)
     own = engine.context_bytes if engine.context_bytes.value else Prior(*(3 * (reserve_bytes,)))
     sizes = []
     for runtime, peer, graphs in zip(own, engine.peer_bytes, engine.graph_bytes, strict=True):

@@ -104,7 +104,7 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
         yield from data.undivided(job, share, chunks)
     for block in kinds:
         yield Buffer(WORKSPACE, workspace(job, compute_shards, block), Lifetime.LAYER, block)
-    yield from most_of(residency, job)
+    yield from largest_exchange_buffers(residency, job)
     for feature in features_of(job):
         yield from feature.buffers(job, chunks)
     if any(chunk.has_head for chunk in chunks):
@@ -162,7 +162,7 @@ def kept_kinds(job: Job, chunks: Sequence[Chunk]) -> Counter[KeptActivations]:
     return kinds
 
 
-def most_of(residency: Residency, job: Job) -> Sequence[Buffer]:
+def largest_exchange_buffers(residency: Residency, job: Job) -> Sequence[Buffer]:
     """Buffers of a scheme's exchanges, of the layers with most if only some are recomputed."""
     if job.plan.recomputed is None:
         return list(residency.buffers(job))

@@ -16,7 +16,7 @@ from ...model.attention import CacheUse
 from ...model.layer import ServingLayer
 from ...model.parts import WeightClass
 from ...operators import AbsorbProduct, Gemm, Operator
-from ...steps.load import dealt
+from ...steps.load import round_robin
 from ..drafting import drafter_of
 from ..job import Job
 from ..ledger import Buffer, Lifetime
@@ -119,7 +119,10 @@ def whole_on_every_rank(job: Job, block: Block) -> int:
 def cache_bytes(job: Job, chunks: Sequence[Chunk]) -> float:
     """Bytes of the cache of all sequences of a step on a rank, at the step's end."""
     share = job.scheme.context(job.plan)
-    rows = [(context + queries, sequences) for queries, context, sequences in dealt(sequences_of(job), share.sequences)]
+    rows = [
+        (context + queries, sequences)
+        for queries, context, sequences in round_robin(sequences_of(job), share.sequences)
+    ]
     return sum(
         layers * sum(sequences * rank_bytes(share, use, tokens) for tokens, sequences in rows)
         for use, layers in cache_uses(job, chunks).items()

@@ -25,7 +25,7 @@ from ..parameter_group import ParameterGroup
 from ..pipeline import Refusal
 from ..plan import WEIGHT_LEVELS, WEIGHT_SHARD, Plan
 from ..registries import Option
-from ..sought import Sought, trains
+from ..search_rule import SearchRule, trains
 
 OPTION = Option(
     WEIGHT_SHARD,
@@ -33,7 +33,7 @@ OPTION = Option(
     None,
     "with zero: 3 and shard_group, which then divides gradients alone: number of neighbours that divide weights; all "
     "ranks divide the optimizer's state (three levels)",
-    Sought(why_not="pays with many micro-batches over thin links alone", of=trains),
+    SearchRule(why_not="pays with many micro-batches over thin links alone", of=trains),
 )
 
 

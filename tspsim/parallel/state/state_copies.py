@@ -46,7 +46,7 @@ def most_bytes(job: Job, stages: Sequence[int]) -> list[float]:
     return [rank_bytes(job, share, stage) for stage in stages]
 
 
-def way_of(job: Job) -> Checkpoint | None:
+def checkpoint_of(job: Job) -> Checkpoint | None:
     """How a step's checkpoint is written; None if it writes none."""
     name = job.plan.checkpoint if job.training else None
     return CHECKPOINTS.get(name) if name is not None else None
@@ -54,7 +54,7 @@ def way_of(job: Job) -> Checkpoint | None:
 
 def begin(builder: ProgramBuilder, job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> list[int]:
     """Write the part of a checkpoint at a step's start; returns the dependencies of its update."""
-    way, last = way_of(job), list[int]()
+    way, last = checkpoint_of(job), list[int]()
     if way is None:
         return last
     builder.part = "checkpoint"
@@ -71,7 +71,7 @@ def begin(builder: ProgramBuilder, job: Job, share: OwnedParameters, chunks: Seq
 
 def after_forward(builder: ProgramBuilder, job: Job, share: OwnedParameters, chunk: Chunk, task: Task) -> list[int]:
     """Write the copies of a chunk's state after its first forward; returns the dependencies of the update."""
-    way = way_of(job)
+    way = checkpoint_of(job)
     if way is None or not way.after_forward or task.kind != FORWARD or task.micro_batch:
         return []
     builder.part = "checkpoint"

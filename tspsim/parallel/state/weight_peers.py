@@ -25,14 +25,14 @@ from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
 from ..plan import WEIGHT_PEERS, Plan
 from ..registries import Option
-from ..sought import Sought, serves
+from ..search_rule import SearchRule, serves
 
 OPTION = Option(
     WEIGHT_PEERS,
     Annotated[int, Field(ge=2, le=65536)],
     None,
     "with offload_weights: number of neighbouring replicas that keep those layers together, instead of the hosts",
-    Sought(why_not="tp divides weights with less on the way", of=serves),
+    SearchRule(why_not="tp divides weights with less on the way", of=serves),
 )
 
 

@@ -1,5 +1,5 @@
 "use strict";
-/* The ranking: sorted by the measure that is chosen, with bars, and narrowed by the filters. */
+/* The ranking: filtered rows with bars, sorted by the selected measure. */
 (() => {
   const body = document.querySelector("#ranking tbody");
   if (!body) return;
@@ -12,20 +12,20 @@
 
   function show() {
     const value = (row) => Number(row.dataset[measure.value] || 0);
-    const wanted = words.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
-    const chosen = rows.filter((row) => (!device.value || row.dataset.device === device.value)
+    const searched = words.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
+    const matching = rows.filter((row) => (!device.value || row.dataset.device === device.value)
       && (!best.checked || row.dataset.best === "yes")
-      && wanted.every((word) => row.dataset.words.includes(word)));
-    const most = Math.max(0, ...chosen.map(value));
-    rows.forEach((row) => { row.hidden = !chosen.includes(row); });
-    [...chosen].sort((a, b) => value(b) - value(a)).forEach((row, place) => {
+      && searched.every((word) => row.dataset.words.includes(word)));
+    const most = Math.max(0, ...matching.map(value));
+    rows.forEach((row) => { row.hidden = !matching.includes(row); });
+    [...matching].sort((a, b) => value(b) - value(a)).forEach((row, place) => {
       body.append(row);
       row.cells[0].textContent = value(row) ? String(place + 1) : "–";
       row.querySelector(".bar i").style.width = `${most ? (100 * value(row)) / most : 0}%`;
       row.querySelector(".bar b").textContent = row.dataset[`${measure.value}Text`] || "–";
       row.classList.toggle("best", place === 0 && value(row) > 0);
     });
-    count.textContent = `${chosen.length} of ${rows.length} plans`;
+    count.textContent = `${matching.length} of ${rows.length} plans`;
   }
 
   [measure, device, best].forEach((control) => control.addEventListener("change", show));

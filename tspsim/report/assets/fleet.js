@@ -1,13 +1,13 @@
 "use strict";
-/* The figure of nodes over time. Dragging or buttons choose a window of time. Of more rectangles than can be drawn at
-   once, the largest in the window are drawn. */
+/* The figure of nodes over time. Dragging or buttons select a window of time, of which the largest rectangles are drawn,
+   as many as stay fast. */
 (() => {
   const plot = document.getElementById("figure-nodes");
   const bar = document.getElementById("nodes-window");
   if (!plot || !bar) return;
   const spells = report.data.spells;
   const whole = Number(bar.dataset.whole);
-  let ranges = null; /* of both axes, once the reader chose a window */
+  let ranges = null; /* of both axes; null until a window is selected */
   let listening = false;
 
   const ordered = (range) => (range[0] < range[1] ? range : [range[1], range[0]]);
@@ -18,20 +18,20 @@
     return seconds >= 60 ? `${digits(seconds / 60)} min` : `${digits(seconds)} s`;
   }
 
-  /* The largest rectangles of the window, by trace. */
+  /* Draws the largest rectangles of the window, by trace. */
   function fill() {
     if (!spells) return;
     const [from, to] = ordered(plot.layout.xaxis.range);
     const [top, bottom] = ordered(plot.layout.yaxis.range);
-    const found = [];
+    const visible = [];
     for (let i = 0; i < spells.start.length; i += 1) {
       const long = Math.min(spells.start[i] + spells.span[i], to) - Math.max(spells.start[i], from);
       const high = Math.min(spells.top[i] + spells.high[i], bottom) - Math.max(spells.top[i], top);
-      if (long > 0 && high > 0) found.push([long * high, i]);
+      if (long > 0 && high > 0) visible.push([long * high, i]);
     }
-    found.sort((a, b) => b[0] - a[0] || a[1] - b[1]);
+    visible.sort((a, b) => b[0] - a[0] || a[1] - b[1]);
     const traces = plot.data.map(() => ({ base: [], x: [], y: [], width: [], text: [] }));
-    for (const [, i] of found.slice(0, spells.most)) {
+    for (const [, i] of visible.slice(0, spells.most)) {
       const kind = spells.kind[i];
       const number = spells.number[i];
       const name = number < 0 ? spells.names[-1 - number] : `${spells.kinds[kind]}-${number}`;
@@ -47,8 +47,8 @@
     }
     const update = {};
     for (const key of ["base", "x", "y", "width", "text"]) update[key] = traces.map((trace) => trace[key]);
-    plot.dataset.drawn = Math.min(found.length, spells.most);
-    plot.dataset.shown = found.length;
+    plot.dataset.drawn = Math.min(visible.length, spells.most);
+    plot.dataset.shown = visible.length;
     Plotly.restyle(plot, update, traces.map((_, at) => at));
   }
 
@@ -75,7 +75,7 @@
   });
 
   report.onRedraw(() => {
-    if (!plot.layout) return; /* folded */
+    if (!plot.layout) return; /* in a closed section */
     if (!listening) {
       listening = true;
       plot.on("plotly_relayout", () => {

@@ -1,5 +1,5 @@
 "use strict";
-/* Prints the memo alone, light, on one sheet. */
+/* Prints only the memo, in the light theme, on one sheet. */
 (() => {
   const button = document.getElementById("print-memo");
   if (!button) return;

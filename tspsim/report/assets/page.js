@@ -1,5 +1,5 @@
 "use strict";
-/* Draws the figures, follows the theme and the width of the window. Everything it needs stands in #report-data. */
+/* Draws the figures for the theme and the width of the window, from the data in #report-data. */
 const report = (() => {
   const data = JSON.parse(document.getElementById("report-data").textContent);
   const root = document.documentElement;
@@ -7,9 +7,9 @@ const report = (() => {
   const config = { displaylogo: false, responsive: false, typesetMath: false, modeBarButtons: [["toImage"]],
     displayModeBar: matchMedia("(pointer: coarse)").matches ? false : "hover" };
   const redraws = [];
-  /* Of A4 and of Letter between their margins. */
+  /* Width of A4 and Letter between their margins. */
   const PAPER = "690px";
-  /* Figures taller than this are drawn so much shorter there: two of them, or one and a table, share a sheet. */
+  /* On paper, figures taller than TALL pixels are scaled by SHORTER, so that two, or one and a table, fit a sheet. */
   const TALL = 260;
   const SHORTER = 0.75;
   const onPaper = () => root.dataset.paper !== undefined;
@@ -19,12 +19,12 @@ const report = (() => {
   const clone = (value) => JSON.parse(JSON.stringify(value));
   const escape = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
-  /* Text colours that must follow the theme are written as "THEME" in the figures. */
-  function inked(value, ink) {
+  /* Replaces "THEME", the text colour in the figures' data, by the theme's ink. */
+  function withInk(value, ink) {
     if (value === "THEME") return ink;
-    if (Array.isArray(value)) return value.map((item) => inked(item, ink));
+    if (Array.isArray(value)) return value.map((item) => withInk(item, ink));
     if (value && typeof value === "object") {
-      return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, inked(item, ink)]));
+      return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, withInk(item, ink)]));
     }
     return value;
   }
@@ -47,12 +47,12 @@ const report = (() => {
     for (const name of Object.keys(result).filter((key) => /^[xy]axis\d*$/.test(key))) {
       result[name] = Object.assign({ gridcolor: grid, linecolor: grid, tickcolor: grid, nticks: narrow ? 4 : 8 }, result[name]);
     }
-    if (narrow) folded(result);
+    if (narrow) foldLabels(result);
     return result;
   }
 
-  /* Words in lines of so many characters. */
-  function wrapped(text, most) {
+  /* Words as lines of at most `most` characters. */
+  function wrapWords(text, most) {
     return text.split(" ").reduce((lines, word) => {
       const last = lines[lines.length - 1];
       if (last !== undefined && last.length + 1 + word.length <= most) lines[lines.length - 1] = `${last} ${word}`;
@@ -61,33 +61,33 @@ const report = (() => {
     }, []);
   }
 
-  /* Rows that a legend above a figure takes: one, or columns as wide as its longest name beside the rows' labels. */
+  /* Number of rows of the legend above a figure: one if its names fit, else rows of columns as wide as the longest name. */
   function legendRows(names, width) {
     const narrow = width < 560;
     const widths = names.map((name) => (narrow ? 46 + 6 * name.length : 50 + 7.2 * name.length));
     const room = width * (narrow ? 0.6 : 0.85);
-    if (widths.reduce((sum, each) => sum + each, 0) <= room) return 1;
+    if (widths.reduce((sum, nameWidth) => sum + nameWidth, 0) <= room) return 1;
     return Math.ceil(names.length / Math.max(1, Math.floor(room / Math.max(...widths))));
   }
 
-  /* On a phone long titles of axes and names of rows fold. */
-  function folded(layout) {
+  /* On a phone, long titles of axes and names of rows are wrapped. */
+  function foldLabels(layout) {
     for (const name of Object.keys(layout).filter((key) => /^xaxis\d*$/.test(key) && layout[key].title)) {
-      const lines = wrapped(layout[name].title.text, 28);
+      const lines = wrapWords(layout[name].title.text, 28);
       layout[name].title.text = lines.join("<br>");
       if (layout.height) layout.height += 17 * (lines.length - 1);
     }
     const rows = layout.yaxis && layout.yaxis.ticktext;
-    if (rows && !rows.some((row) => row.includes("<"))) layout.yaxis.ticktext = rows.map((row) => wrapped(row, 14).join("<br>"));
+    if (rows && !rows.some((row) => row.includes("<"))) layout.yaxis.ticktext = rows.map((row) => wrapWords(row, 14).join("<br>"));
   }
 
-  /* On a phone a colour bar lies under its figure and a legend gets the rows that it needs. */
-  function fitted(figure, width) {
+  /* On a phone, a colour bar is placed below its figure; the figure grows by the rows of its legend. */
+  function fitFigure(figure, width) {
     const narrow = width < 560;
-    const traces = inked(clone(figure.data), token("--ink"));
+    const traces = withInk(clone(figure.data), token("--ink"));
     const layout = themed(figure.layout, width);
     for (const trace of traces) {
-      if (narrow && trace.mode === "markers+text") { /* names beside marks have no room: pointing tells them */
+      if (narrow && trace.mode === "markers+text") { /* no room for names beside marks; the hover text has them */
         trace.text = trace.text.map((text, at) => (trace.textposition[at] === "middle center" ? text : ""));
       }
       const bar = trace.colorbar || (trace.marker && trace.marker.colorbar);
@@ -107,9 +107,9 @@ const report = (() => {
     return { data: traces, layout };
   }
 
-  /* Rows as the scenario states them, where the switch of the plans' table says so; meta.rows: the row of each then. */
+  /* If the box of the plans' table is checked, rows are in the scenario's order; meta.rows has each row's new number. */
   const statedOrder = () => { const box = document.querySelector("input[data-order]"); return box !== null && box.checked; };
-  function ordered(figure) {
+  function inStatedOrder(figure) {
     const rows = figure.layout.meta && figure.layout.meta.rows;
     if (!rows || !statedOrder()) return figure;
     const moved = clone(figure);
@@ -120,10 +120,10 @@ const report = (() => {
 
   function draw(element) {
     const entry = data.figures[element.dataset.figure];
-    if (!entry || !element.clientWidth) return; /* folded: drawn when it is opened */
+    if (!entry || !element.clientWidth) return; /* in a closed section: drawn when it is opened */
     const select = document.querySelector(`select[data-figure="${element.dataset.figure}"]`);
     const figure = entry.choices ? entry.choices[select ? Number(select.value) : 0] : entry;
-    const ready = fitted(ordered(figure), element.clientWidth);
+    const ready = fitFigure(inStatedOrder(figure), element.clientWidth);
     element.style.minHeight = `${ready.layout.height}px`;
     Plotly.react(element, ready.data, ready.layout, config);
   }
@@ -188,7 +188,7 @@ const report = (() => {
       clearTimeout(waiting);
       waiting = setTimeout(drawAll, 120);
     });
-    /* Paper is light and narrow: figures are drawn for it, and for the window again when it is printed. */
+    /* Figures are drawn for light, narrow paper before printing, and for the window after it. */
     const main = document.querySelector("main");
     let theme;
     window.addEventListener("beforeprint", () => {

@@ -1,6 +1,6 @@
 "use strict";
-/* The Gantt chart. Rows are unpacked from typed arrays; only what the window shows is drawn, and instructions
-   narrower than a pixel or so are drawn together, so that a step of a million instructions stays quick. */
+/* The Gantt chart. Rows are unpacked from typed arrays. Only instructions in the window are drawn, and those narrower
+   than about a pixel are merged, so that a step of a million instructions stays fast. */
 (() => {
   const data = report.data;
   if (!data.timelines) return;
@@ -54,7 +54,7 @@
     if (seconds >= 1) return `${digits(seconds)} s`;
     return seconds >= 1e-3 ? `${digits(seconds * 1e3)} ms` : `${digits(seconds * 1e6)} µs`;
   }
-  const moment = (seconds) => `${(seconds * 1e3).toLocaleString("en", { maximumFractionDigits: 3 })} ms`;
+  const clockTime = (seconds) => `${(seconds * 1e3).toLocaleString("en", { maximumFractionDigits: 3 })} ms`;
   const words = (text) => report.escape(text.replace(/_/g, " "));
 
   function hover(timeline, track, i) {
@@ -69,7 +69,7 @@
     const alone = table.alone[l] > 0 && length > table.alone[l] * 1.005 ? `, ${time(table.alone[l])} when alone` : "";
     const name = timeline.texts[table.name[l]];
     const lines = [`<b>${report.escape(name)}</b>${name === kind ? "" : ` (${words(kind)})`}`, where.join(" · "),
-      `at ${moment(timeline.start[i])}, takes ${time(length)}${alone}`];
+      `at ${clockTime(timeline.start[i])}, takes ${time(length)}${alone}`];
     if (timeline.texts[table.shape[l]]) lines.push(report.escape(timeline.texts[table.shape[l]]));
     const size = table.bytes[l];
     const flops = table.flops[l];
@@ -95,7 +95,7 @@
     return low;
   }
 
-  /* The bars of one row in the window: long instructions alone, short neighbours together. */
+  /* The bars of one row in the window: one for each instruction of at least `thin` seconds; shorter neighbours are merged. */
   function bars(timeline, track, thin, add) {
     let pending = null;
     const flush = () => {
@@ -106,7 +106,7 @@
         const parts = Object.entries(pending.kinds).sort((a, b) => b[1] - a[1]);
         const list = parts.slice(0, 4).map(([kind, length]) => `${words(timeline.texts[kind])} ${time(length)}`);
         add(Number(parts[0][0]), pending.from, pending.to, pending.busy,
-          `<b>${pending.count} short instructions</b><br>${list.join("<br>")}<br>zoom in to tell them apart`, "");
+          `<b>${pending.count} short instructions</b><br>${list.join("<br>")}<br>zoom in to see each`, "");
       }
       pending = null;
     };
@@ -158,7 +158,7 @@
     });
     const used = new Set(Array.from(timeline.labels.kind));
     const kinds = data.kinds.map((kind) => [kind, timeline.texts.indexOf(kind)]).filter(([, index]) => used.has(index));
-    /* A kind that the window doesn't show keeps its place in the legend by a bar of no length. */
+    /* A kind without instructions in the window has a bar of length 0, so that it stays in the legend. */
     const absent = { base: [state.from * 1e3], x: [0], y: [rows[0]], hovertext: [""], text: [""], edge: [0], opacity: [1] };
     const figure = kinds.map(([kind, index]) => {
       const { edge, opacity, ...trace } = traces.get(index) || absent;
@@ -176,9 +176,9 @@
       const rank = timeline.ranks[track.rank];
       const first = index === 0 || tracks[index - 1].rank !== track.rank;
       const many = rank.stands_for > 1 && !narrow ? ` ×${rank.stands_for}` : "";
-      const who = first ? `<b>${narrow ? "" : "rank "}${rank.rank}</b>${many} ` : "";
+      const rankName = first ? `<b>${narrow ? "" : "rank "}${rank.rank}</b>${many} ` : "";
       const stream = timeline.streams[track.stream];
-      return who + report.escape(narrow && stream.length > 8 ? `${stream.slice(0, 7)}…` : stream);
+      return rankName + report.escape(narrow && stream.length > 8 ? `${stream.slice(0, 7)}…` : stream);
     });
     const legendRows = report.legendRows(kinds, width);
     const marks = layerMarks(timeline, width);
@@ -204,24 +204,24 @@
 
   function layerMarks(timeline, width) {
     const visits = timeline.layers.filter(([, from, to]) => to > state.from && from < state.to);
-    const apart = Math.max(1, Math.ceil((visits.length * 62) / width));
+    const stride = Math.max(1, Math.ceil((visits.length * 62) / width));
     const shapes = [];
     const annotations = [];
     visits.forEach(([layer, from, to], index) => {
-      if (visits.length > 200 && index % apart) return;
+      if (visits.length > 200 && index % stride) return;
       if (from > state.from) {
         shapes.push({ type: "line", xref: "x", yref: "paper", x0: from * 1e3, x1: from * 1e3, y0: 0, y1: 1,
           line: { color: report.token("--soft"), width: 1, dash: "dot" } });
       }
       const room = (Math.min(to, state.to) - Math.max(from, state.from)) / (state.to - state.from);
-      if (index % apart || (apart === 1 && room * width < 56)) return;
+      if (index % stride || (stride === 1 && room * width < 56)) return;
       annotations.push({ xref: "x", yref: "paper", x: Math.max(from, state.from) * 1e3, y: 1, xanchor: "left", yanchor: "bottom",
         text: `layer ${layer}`, showarrow: false, font: { size: 11, color: report.token("--soft") } });
     });
     return { shapes, annotations };
   }
 
-  /* The window stays inside the step and never closes. */
+  /* Shows a window of time, clamped to the step and to a least length. */
   function show(from, to) {
     const timeline = unpack(state.plan);
     const whole = timeline.until;
@@ -268,10 +268,10 @@
 
   function describe(timeline) {
     const shown = timeline.ranks.length;
-    const meant = timeline.ranks.reduce((sum, rank) => sum + rank.stands_for, 0);
+    const represented = timeline.ranks.reduce((sum, rank) => sum + rank.stands_for, 0);
     const sentences = [];
-    if (shown < timeline.simulated) sentences.push(`${shown} of ${timeline.simulated.toLocaleString("en")} simulated ranks ${shown === 1 ? "is" : "are"} in this file in full${shown === 1 ? "" : ": one of every role, the others evenly chosen"}.`);
-    else if (meant > shown) sentences.push(`Every rank shown stands for others that do the same at the same time: ${shown} ${shown === 1 ? "stands" : "stand"} for ${meant.toLocaleString("en")}.`);
+    if (shown < timeline.simulated) sentences.push(`${shown} of ${timeline.simulated.toLocaleString("en")} simulated ranks ${shown === 1 ? "is" : "are"} in this file in full${shown === 1 ? "" : ": one of every role, the others at equal steps"}.`);
+    else if (represented > shown) sentences.push(`Each rank shown represents others with the same timeline: ${shown} ${shown === 1 ? "represents" : "represent"} ${represented.toLocaleString("en")}.`);
     if (timeline.cut) sentences.push(`Only the first ${time(timeline.until)} of ${time(timeline.step)} are in this file.`);
     note.textContent = sentences.join(" ");
   }

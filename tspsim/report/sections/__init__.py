@@ -7,6 +7,7 @@ file and put it into :data:`SECTIONS`.
 
 from __future__ import annotations
 
+from ..view import View
 from . import (
     answer,
     assumptions,
@@ -27,7 +28,7 @@ from . import (
 from .section import PageSection
 
 #: Every section, the answer first.
-SECTIONS: tuple[PageSection, ...] = tuple(
+SECTIONS: tuple[PageSection[View], ...] = tuple(
     module.SECTION
     for module in (
         answer,

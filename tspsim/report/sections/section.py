@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from tspsim.report.view import View
+#: What a page's sections are built from.
+Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True)
-class PageSection:
-    """One part of the page."""
+class PageSection(Generic[Seen]):
+    """One part of a page, such as that of a :class:`~tspsim.report.view.View`."""
 
     #: The anchor in the page.
     key: str
@@ -20,7 +21,7 @@ class PageSection:
     #: Values for the template. ``figures`` among them is a dict from an identifier to a figure (``data`` and
     #: ``layout``) or to ``{"choices": [{"label", "data", "layout"}, ...]}``; the template places it with the
     #: macro ``figure``. ``payload`` is data for the page's own scripts.
-    build: Callable[[View], Mapping[str, Any] | None]
+    build: Callable[[Seen], Mapping[str, Any] | None]
     #: Jinja2, autoescaped.
     template: str
     #: The title in the navigation; the heading when empty.

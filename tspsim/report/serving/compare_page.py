@@ -15,7 +15,7 @@ from tspsim.report.sections import answer as step_answer
 from tspsim.serving.steady import tied
 
 from . import words
-from .page import Part, chapters
+from .page import CHAPTERS, Part, built
 from .view import LoadRun, ServedView, ServingView
 
 LINKS = """
@@ -64,7 +64,7 @@ def page(
     parts: list[Part] = [("answer", "", step_answer.TEMPLATE, answer(view, title, description, kicker, sure, level))]
     if view.served:
         first = cheapest(view)[:1]
-        parts += chapters(replace(view, leading=first[0][1].name) if first else view, drawn)
+        parts += built(CHAPTERS, replace(view, leading=first[0][1].name) if first else view, drawn)
     if links:
         parts.append(("pages", "Pages of the offers", LINKS, {"links": list(links.items()), "short": "Offers"}))
     parts += further

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tspsim.report.page import render_sections
 from tspsim.report.sections import answer as step_answer
 from tspsim.report.sections import assumptions, memory, unexplained
+from tspsim.report.sections.section import PageSection, Seen
 from tspsim.report.view import View
 from tspsim.step.result import Result
 from tspsim.studies.purchase.machines import machines_in_words
@@ -21,25 +21,14 @@ from .view import ServingView
 Part = tuple[str, str, str, Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Chapter:
-    """A part of the page that only needs the view."""
-
-    key: str
-    title: str
-    short: str
-    build: Callable[[ServingView], Mapping[str, Any] | None]
-    template: str
-
-
-CHAPTERS: tuple[Chapter, ...] = (
-    Chapter("plans", "Plans", "Plans", plans.build, plans.TEMPLATE),
-    Chapter("load", "Users against GPUs, over the load", "Load", curves.build, curves.TEMPLATE),
-    Chapter("waits", "Waits of users", "Waits", waits.build, waits.TEMPLATE),
-    Chapter("engines-over-time", "Engines over time", "Engines", engines.build, engines.TEMPLATE),
-    Chapter("ways", "Cache transfers", "Caches", ways.build, ways.TEMPLATE),
-    Chapter("life", "One request's life", "One life", life.build, life.TEMPLATE),
-    Chapter("steps", "Time of a step by part", "Steps", shares.build, shares.TEMPLATE),
+CHAPTERS: tuple[PageSection[ServingView], ...] = (
+    PageSection("plans", "Plans", plans.build, plans.TEMPLATE),
+    PageSection("load", "Users against GPUs, over the load", curves.build, curves.TEMPLATE, short="Load"),
+    PageSection("waits", "Waits of users", waits.build, waits.TEMPLATE, short="Waits"),
+    PageSection("engines-over-time", "Engines over time", engines.build, engines.TEMPLATE, short="Engines"),
+    PageSection("ways", "Cache transfers", ways.build, ways.TEMPLATE, short="Caches"),
+    PageSection("life", "One request's life", life.build, life.TEMPLATE, short="One life"),
+    PageSection("steps", "Time of a step by part", shares.build, shares.TEMPLATE, short="Steps"),
 )
 
 
@@ -65,24 +54,20 @@ def page(view: ServingView, result: Result, kicker: str, plotly_js: str = "inlin
     drawn: dict[str, Any] = {}
     parts: list[Part] = [("answer", "", step_answer.TEMPLATE, answer(view, result, kicker))]
     if view.served:
-        parts += chapters(view, drawn)
+        parts += built(CHAPTERS, view, drawn)
     whole = View(result)
-    for section in (memory.SECTION, assumptions.SECTION, unexplained.SECTION):
-        values = section.build(whole)
-        if values is not None:
-            drawn |= values.get("figures", {})
-            parts.append((section.key, section.title, section.template, {**values, "short": section.short}))
+    parts += built((memory.SECTION, assumptions.SECTION, unexplained.SECTION), whole, drawn)
     return render_sections(parts, drawn, title=whole.name, plotly_js=plotly_js, styles=("page.css",))
 
 
-def chapters(view: ServingView, drawn: dict[str, Any]) -> list[Part]:
-    """The chapters with values; their figures are added to ``drawn``."""
+def built(sections: Iterable[PageSection[Seen]], view: Seen, drawn: dict[str, Any]) -> list[Part]:
+    """The sections with values; their figures are added to ``drawn``."""
     parts: list[Part] = []
-    for chapter in CHAPTERS:
-        values = chapter.build(view)
+    for section in sections:
+        values = section.build(view)
         if values is not None:
             drawn |= values.get("figures", {})
-            parts.append((chapter.key, chapter.title, chapter.template, {**values, "short": chapter.short}))
+            parts.append((section.key, section.title, section.template, {**values, "short": section.short}))
     return parts
 
 

@@ -27,15 +27,15 @@ def shares_of(result: Result, plan: PlanResult) -> tuple[StepShare, ...]:
         return ()
     question = look_up(result.asked)
     deployment = deployment_of(question, next(other for other in question.plans if other.name == plan.name))
-    works = dict.fromkeys(typical(runs, deployment.lanes))
+    works = dict.fromkeys(typical(runs, deployment.dp_size))
     return tuple(StepShare(in_words(work), deployment.costs.breakdown(work)) for work in works)
 
 
-def typical(runs: list[ServingRun], lanes: int) -> Iterator[StepWork]:
+def typical(runs: list[ServingRun], dp_size: int) -> Iterator[StepWork]:
     """Typical steps of the runs with the lowest and the highest rate."""
     ordered = sorted(runs, key=lambda run: run.metrics["output_tokens_per_s"])
     ends = ordered[:1] if len(ordered) == 1 else [ordered[0], ordered[-1]]
-    typical_steps = [Typical.of(run.waits, run.logs, lanes) for run in ends]
+    typical_steps = [Typical.of(run.waits, run.logs, dp_size) for run in ends]
     for ends_ in typical_steps:
         if ends_.decode is not None:
             yield ends_.decode

@@ -284,6 +284,10 @@ class ServingView:
         """Whether the runs have more than one load."""
         return len(self.loads) > 1
 
+    def title_of(self, served: ServedView, run: LoadRun) -> str:
+        """A run's plan, and its load where there are several."""
+        return f"{served.name}, {self.load_in_words(run.load)}" if self.curve else served.name
+
     def load_in_words(self, load: float) -> str:
         """A load in words.
 

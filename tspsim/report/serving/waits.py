@@ -12,7 +12,7 @@ from tspsim.report.numbers import label, seconds
 
 from .folded import folded
 from .thinning import packed, thinned
-from .view import Floats, LoadRun, Requests, ServedView, ServingView
+from .view import Floats, LoadRun, Requests, ServingView
 
 #: Most marks of a line.
 MOST_MARKS = 300
@@ -32,7 +32,7 @@ COLUMNS = (
 
 def build(view: ServingView) -> dict[str, Any] | None:
     """One line per plan, one choice per load (the highest first), and a table of all."""
-    rows = [(title(view, served, run), cells(run)) for served in view.ranked for run in served.runs]
+    rows = [(view.title_of(served, run), cells(run)) for served in view.ranked for run in served.runs]
     figures = {}
     for key, value, words, limit in (
         ("ttft", lambda requests: requests.ttft_s, "time to the first token", view.slo.get("ttft")),
@@ -51,10 +51,6 @@ def loads(view: ServingView) -> list[float]:
     """The highest and the lowest load and those between, at most six."""
     every = list(view.loads) or [float("nan")]
     return [every[place] for place in thinned(len(every), 6)][::-1]
-
-
-def title(view: ServingView, served: ServedView, run: LoadRun) -> str:
-    return f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
 
 
 def cells(run: LoadRun) -> list[str]:

@@ -37,7 +37,7 @@ def build(view: ServingView) -> dict[str, Any] | None:
         "showlegend": True, "legend": LEGEND,
     }  # fmt: skip
     every = [(served, run, sent, way) for served, run, sent in moved for way in range(len(sent.ways))]
-    rows = [(title(view, served, run), cells(sent, way)) for served, run, sent, way in every]
+    rows = [(view.title_of(served, run), cells(sent, way)) for served, run, sent, way in every]
     return {"figures": {"serving-ways": {"data": traces, "layout": layout}}, "columns": COLUMNS, "rows": rows}
 
 
@@ -45,10 +45,6 @@ def transfers_of(run: LoadRun) -> Transfers | None:
     """A run's transfers, where their sizes are known."""
     sent = run.transfers
     return sent if sent is not None and sent.size_bytes is not None and len(sent.request) else None
-
-
-def title(view: ServingView, served: ServedView, run: LoadRun) -> str:
-    return f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
 
 
 def drawn(view: ServingView, served: ServedView, sent: Transfers, unit_s: float) -> dict[str, Any]:

@@ -94,6 +94,8 @@ class Policy:
     token_each
         Whether requests at once are limited to the tokens of a step: that is the default, and a larger number is
         refused.
+    checkpoint_cache
+        Type of the cache that the engine takes from a quantised checkpoint which names one; empty: none.
     """
 
     name: str
@@ -109,6 +111,7 @@ class Policy:
     groups: RunGroups = field(default=RunGroups(), kw_only=True)
     in_batches: bool = field(default=False, kw_only=True)
     token_each: bool = field(default=False, kw_only=True)
+    checkpoint_cache: str = field(default="", kw_only=True)
 
     def schedules(self, engine: ServingEngine) -> bool:
         """Whether it is the engine's own scheduler."""

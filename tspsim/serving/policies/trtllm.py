@@ -244,4 +244,5 @@ TRTLLM = TrtllmPolicy(
     chunk_option="enable_chunked_prefill",
     switch=("enable_block_reuse", False),
     groups=RunGroups("dense vLLM and TensorRT-LLM", "TensorRT-LLM experts"),
+    checkpoint_cache="fp8",
 )

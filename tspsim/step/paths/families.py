@@ -44,7 +44,7 @@ class FamilyBounds:
         if experts is None or plan.ep == 1:
             return self.floor_s(family, pipelines)
         family = family.making(KEPT).least_again
-        family = replace(family, plan=_usual_way(family))
+        family = replace(family, plan=_default_dispatch(family))
         share = (1.0 - family.work.routing.dropped(experts.count)) / family.expert_loads.busiest_rank_load
         routed = self._routed(family, lambda operator: share * self.kernels.best_s(operator), "first")
         return in_pipeline(family, self._unrouted(family, self.kernels.least_operator_s, "first") + routed, pipelines)
@@ -88,7 +88,7 @@ class FamilyBounds:
     def _unrouted(self, family: Job, seconds: Callable[[Operator], float], how: str) -> KernelSeconds:
         """Kernels of a micro-batch through the whole model without those of experts and their rows (which depend on the
         dispatch), of the schedule that has least."""
-        plan = replace(_usual_way(family), degrees={**family.plan.degrees, "pp": 1}, vpp=1, zero=0)
+        plan = replace(_default_dispatch(family), degrees={**family.plan.degrees, "pp": 1}, vpp=1, zero=0)
         if how == "first":
             plan = with_defaults(replace(plan, exchange=method_of(plan).floor_like or plan.exchange))
         alike = replace(family, plan=plan)
@@ -136,7 +136,7 @@ def _over_ranks(job: Job) -> bool:
     return job.model.experts is not None and job.plan.ep > 1
 
 
-def _usual_way(job: Job) -> Plan:
+def _default_dispatch(job: Job) -> Plan:
     """The plan with the default dispatch of tokens to experts."""
     assert job.model.experts is not None
     usual = {name: getattr(Plan, name) for name in ("expert_dispatch", "expert_pieces", "expert_balance")}

@@ -83,12 +83,13 @@ class KernelTimes:
 
     def least_operator_s(self, operator: Operator) -> float:
         """A kernel's time; at the best rate of any shape if the way to cut the tokens changes its shape."""
-        at_best = operator.at_best
-        if not at_best:
+        peak_calls = operator.peak_calls
+        if not peak_calls:
             return self.operator_s(operator)
-        if at_best[0] not in self._rates:
-            self._rates[at_best[0]] = max(product.flops / self.operator_s(product) for product in at_best) * BEST_RATE
-        return operator.flops / min(self.peak, self._rates[at_best[0]])
+        if peak_calls[0] not in self._rates:
+            rates = (product.flops / self.operator_s(product) for product in peak_calls)
+            self._rates[peak_calls[0]] = max(rates) * BEST_RATE
+        return operator.flops / min(self.peak, self._rates[peak_calls[0]])
 
     def best_s(self, operator: Operator) -> float:
         """Seconds of an expert's product at the best rate of any product; 0 for kernels that move rows."""

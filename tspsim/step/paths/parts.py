@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...base.quick import replace
-from ...network import Cluster, ExpertExchange, collective, host_copy, point_to_point
+from ...network import Cluster, collective, host_copy, point_to_point
 from ...parallel import Job, scheme_of
 from ...parallel.interleave import flat, interleaved
 from ...parallel.pipeline import Chunk
-from ...parallel.step import GRADIENTS, Writer, write_program
+from ...parallel.stage_messages import GRADIENTS, message_bytes
+from ...parallel.step import write_program
 from ...program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
 from ...steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .effort import TIMED_S, WRITTEN_S
@@ -69,7 +70,7 @@ class TaskParts:
         """Least seconds of a message between stages."""
         if job.plan.pp == 1:
             return 0.0
-        size = round(Writer(scheme_of(job.plan), job, {}).message_bytes)
+        size = round(message_bytes(replace(job, replica=0) if job.unequal else job))
         ranks = [group.rank for group in groups]
         return min(self._message(a, b, size, groups[0])[0] for a, b in itertools.pairwise(ranks))
 
@@ -201,7 +202,7 @@ class TaskParts:
                 instruction.size_bytes * instruction.slices,
                 root=instruction.root,
                 algorithm=instruction.algorithm,
-                exchange=ExpertExchange(**tokens._asdict()) if tokens else None,
+                exchange=tokens,
             ).slice_of(instruction.slices)
             self._moves[key] = traffic.latency_s + traffic.fluid_s, groups.occupied_s(traffic, instruction.axis)
         return self._moves[key]

@@ -64,8 +64,10 @@ class Outline:
 
     def least_s(self, slowdown: float, of_a_layer_s: Floats | None = None) -> float:
         """Lower bound of a step; ``of_a_layer_s``: link seconds of exchanges between replicas, per layer."""
-        said = [None if of_a_layer_s is None else of_a_layer_s * layers for _, layers in self.works]
-        works = [work.least_s(slowdown, of_layers_s) for (work, _), of_layers_s in zip(self.works, said, strict=True)]
+        exchanges_s = [None if of_a_layer_s is None else of_a_layer_s * layers for _, layers in self.works]
+        works = [
+            work.least_s(slowdown, of_layers_s) for (work, _), of_layers_s in zip(self.works, exchanges_s, strict=True)
+        ]
         return max([self.path_s, *works])
 
 
@@ -107,10 +109,10 @@ class StageBounds:
     def even_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
         """Layers with their kernels' unavoidable waits, spread evenly over the stages, without a bubble: a bound of all
         pipelines around the schedule within a stage."""
-        every, said = list(self._layers_of_each_kind(job, mesh)), self._said_s(job, divisions)
+        every, exchanges_s = list(self._layers_of_each_kind(job, mesh)), self._replica_exchanges_s(job, divisions)
         if hides(job):
-            return max(self._hidden_s(job, every, any_pipeline=True), self._beside_s(job, every, said))
-        return self._evenly_s(job, every, said)
+            return max(self._hidden_s(job, every, any_pipeline=True), self._beside_s(job, every, exchanges_s))
+        return self._evenly_s(job, every, exchanges_s)
 
     def partly_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
         """Kernels of a plan that recomputes some layers, with their losses, spread evenly over the stages."""
@@ -127,17 +129,20 @@ class StageBounds:
         if hides(job):
             return kernels_s
         every = [_work_of(parts, job.micro_batches * times) for times, parts in self._layers_of_each_kind(job, mesh)]
-        moved_s, said = np.sum([work.moved_s for work in every], axis=0) / plan.pp, self._said_s(job, divisions)
-        return StageWork(kernels_s, 0.0, moved_s).least_s(self.slowdown, None if said is None else said / plan.pp)
+        moved_s = np.sum([work.moved_s for work in every], axis=0) / plan.pp
+        exchanges_s = self._replica_exchanges_s(job, divisions)
+        return StageWork(kernels_s, 0.0, moved_s).least_s(
+            self.slowdown, None if exchanges_s is None else exchanges_s / plan.pp
+        )
 
     def rough_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
         """The larger of :meth:`even_s` and the last stage: the first micro-batch reaches it through a chunk of every
         other stage, and its gradients return through them."""
-        every, said = list(self._layers_of_each_kind(job, mesh)), self._said_s(job, divisions)
+        every, exchanges_s = list(self._layers_of_each_kind(job, mesh)), self._replica_exchanges_s(job, divisions)
         if hides(job):
-            return max(self._hidden_s(job, every), self._beside_s(job, every, said))
+            return max(self._hidden_s(job, every), self._beside_s(job, every, exchanges_s))
         plan, layers = job.plan, job.model.layers
-        even_s = self._evenly_s(job, every, said)
+        even_s = self._evenly_s(job, every, exchanges_s)
         if plan.order.both_ways:
             return even_s
         # The kinds of layer on a stage are unknown: the fastest counts. Deferred weight gradients fill the end.
@@ -151,7 +156,9 @@ class StageBounds:
         if len(every) == 1 and plan.pp > 1:
             work = _work_of(every[0][1], job.micro_batches * here)
             waiting = replace(work, kernels_s=work.kernels_s + head_s, gaps_s=work.gaps_s + bubble_s)
-            last_s = max(last_s, waiting.least_s(self.slowdown, None if said is None else said * (here / layers)))
+            last_s = max(
+                last_s, waiting.least_s(self.slowdown, None if exchanges_s is None else exchanges_s * (here / layers))
+            )
         return max(even_s, last_s)
 
     def outline(self, job: Job, mesh: Mesh) -> Outline:
@@ -160,8 +167,8 @@ class StageBounds:
 
     def outline_s(self, outline: Outline, job: Job, divisions: Sequence[Division] = ()) -> float:
         """The step of an outline, with the cheapest of the divisions."""
-        said = self._said_of_a_layer_s(job, divisions) if outline.works else None
-        return outline.least_s(self.slowdown, said)
+        exchanges_s = self._replica_exchanges_of_a_layer_s(job, divisions) if outline.works else None
+        return outline.least_s(self.slowdown, exchanges_s)
 
     def step_s(self, job: Job, mesh: Mesh) -> float:
         """The bound with all of one plan."""
@@ -170,12 +177,12 @@ class StageBounds:
             return everything.least_s(self.slowdown)
         # The first and the last task represent one chunk's; replicas exchange every chunk's.
         outline, own = self.outline(job, mesh), Division(job.plan.zero, job.plan.shard_group, mesh)
-        said = self._said_of_a_layer_s(job, (own,))
-        if said is None:
+        exchanges_s = self._replica_exchanges_of_a_layer_s(job, (own,))
+        if exchanges_s is None:
             return everything.least_s(self.slowdown)
         works = []
         for (work, layers), (alone, _) in zip(everything.works, outline.works, strict=True):
-            moved_s = np.maximum(work.moved_s, alone.moved_s + said[0] * layers)
+            moved_s = np.maximum(work.moved_s, alone.moved_s + exchanges_s[0] * layers)
             works.append((replace(work, moved_s=moved_s), layers))
         return Outline(everything.path_s, tuple(works)).least_s(self.slowdown)
 
@@ -191,7 +198,7 @@ class StageBounds:
             total_s += count * max(sum(part.busy.end_s for part in parts), lost_s)
         return total_s / sum(count for _, count in firsts)
 
-    def _said_s(self, job: Job, divisions: Sequence[Division]) -> Floats | None:
+    def _replica_exchanges_s(self, job: Job, divisions: Sequence[Division]) -> Floats | None:
         """Link seconds of exchanges between replicas for all layers, one row per division; None if stages may differ by
         where their groups stand, or if nothing is sharded."""
         near = self.cluster.gpus_per_node
@@ -200,14 +207,14 @@ class StageBounds:
             return None
         return self.replicas.of_layers_s(job, divisions)
 
-    def _said_of_a_layer_s(self, job: Job, divisions: Sequence[Division]) -> Floats | None:
+    def _replica_exchanges_of_a_layer_s(self, job: Job, divisions: Sequence[Division]) -> Floats | None:
         """The same per layer; None if layers differ and a pipeline spreads them, since a stage's are unknown."""
         if mixed(job) and job.plan.pp > 1:
             return None
-        said = self._said_s(job, divisions)
-        return None if said is None else said / job.model.layers
+        exchanges_s = self._replica_exchanges_s(job, divisions)
+        return None if exchanges_s is None else exchanges_s / job.model.layers
 
-    def _evenly_s(self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], said: Floats | None) -> float:
+    def _evenly_s(self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], exchanges_s: Floats | None) -> float:
         count, pp = job.micro_batches, job.plan.pp
         inside_s = sum(times * sum(part.busy.end_s for part in parts) for times, parts in every)
         outside_s = count * self.kernels.outside_s(job)
@@ -217,10 +224,10 @@ class StageBounds:
             sum(work.gaps_s for work in works) / pp,
             np.sum([work.moved_s for work in works], axis=0) / pp,
         )
-        lost_s = whole.least_s(self.slowdown, None if said is None else said / pp)
+        lost_s = whole.least_s(self.slowdown, None if exchanges_s is None else exchanges_s / pp)
         return max((count * inside_s + outside_s) / pp, lost_s)
 
-    def _beside_s(self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], said: Floats | None) -> float:
+    def _beside_s(self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], exchanges_s: Floats | None) -> float:
         """Transfers beside kernels of other tasks, and the kernels' losses to them, spread evenly over the stages."""
         count, pp = job.micro_batches, job.plan.pp
         works = [_work_of_turns(parts, count * times / pp) for times, parts in every]
@@ -229,7 +236,7 @@ class StageBounds:
             sum(work.gaps_s for work in works),
             np.sum([work.moved_s for work in works], axis=0),
         )
-        return whole.least_s(self.slowdown, None if said is None else said / pp)
+        return whole.least_s(self.slowdown, None if exchanges_s is None else exchanges_s / pp)
 
     def _hidden_s(self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], *, any_pipeline: bool = False) -> float:
         """Kernels with the bubble and the waits inside their pieces, plus waits during which nothing else runs.

@@ -191,7 +191,7 @@ def _walked(
     position = [0] * depth
     waiting = deque(range(depth))
 
-    def way_of(kind: str, chunk: int, stage: int) -> tuple[int, range, int]:
+    def place_of(kind: str, chunk: int, stage: int) -> tuple[int, range, int]:
         """Index of a chunk among those of the model in its direction, the range of these, and the direction along the
         stages. The second direction has indices of its own, after the first's."""
         if both_ways and chunk:
@@ -200,14 +200,14 @@ def _walked(
 
     def arrival_s(task: Task, stage: int) -> float:
         """Arrival of a task's input from a neighbour; infinite while unknown."""
-        place, ends, _ = way_of(task.kind, task.chunk, stage)
+        place, ends, _ = place_of(task.kind, task.chunk, stage)
         source = place - 1 if task.kind == FORWARD else place + 1 if task.kind == BACKWARD else -1
         if source not in ends:
             return NEVER
         return ready.get((task.kind, task.micro_batch, source), math.inf) + message_s
 
     def done(task: Task, stage: int, at_s: float) -> None:
-        place, _, way = way_of(task.kind, task.chunk, stage)
+        place, _, way = place_of(task.kind, task.chunk, stage)
         ready[task.kind, task.micro_batch, place] = at_s
         waiting.append((stage + (way if task.kind == FORWARD else -way)) % depth)
 

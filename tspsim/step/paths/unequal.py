@@ -76,7 +76,7 @@ def rates_of(job: Job, summed: Callable[[Job, Callable[[Operator], float]], floa
     flops = attention_flops(job.model, PROBED, job.work.causal)
 
     def attended(operator: Operator) -> float:
-        return least(operator) if operator.role is Role.ATTENTION and operator.at_best else 0.0
+        return least(operator) if operator.role is Role.ATTENTION and operator.peak_calls else 0.0
 
     attention_s = summed(one, attended) / flops if flops else 0.0
     return TokenRates(others / PROBED / FASTER, attention_s)
@@ -85,7 +85,7 @@ def rates_of(job: Job, summed: Callable[[Job, Callable[[Operator], float]], floa
 def replicas_s(job: Job, rates: TokenRates) -> list[float]:
     """Lower bound of each replica's seconds with its assigned sequences."""
     stages, replicas = job.plan.pp, []
-    for packs in job.dealt.packs:
+    for packs in job.assignment.packs:
         packs_s = [rates.pack_s(job, pack) for pack in packs]
         replicas.append(max(sum(packs_s) / stages + (stages - 1) / stages * min(packs_s), max(packs_s)))
     return replicas

@@ -37,7 +37,7 @@ class LaunchedServer:
     #: Equal servers behind a router.
     count: int
     #: Attention replicas (attention DP ranks) in one server.
-    lanes: int
+    dp_size: int
     #: Degrees of one: ``tp``, ``pp``, ``ep``, and others above one by name.
     axes: Mapping[str, int]
     scheduler: str
@@ -82,7 +82,7 @@ class LaunchedServer:
     @property
     def gpus(self) -> int:
         """GPUs of one server."""
-        size = self.lanes
+        size = self.dp_size
         for axis, degree in self.axes.items():
             size *= 1 if axis in ("ep", "dcp", "kvp") else degree
         return size
@@ -156,12 +156,12 @@ def _server(scenario: Scenario, part: Deployment, count: int, name: str, pushes:
     named = policy.token_option, policy.sequence_option
     stated = [getattr(engine.options, key, None) if key else None for key in named]
     pairs = zip(named, stated, strict=True)
-    lanes = plan.attention_replicas
-    tokens, sequences = (None if value is None else policy.of_replica(key, value, lanes) for key, value in pairs)
+    dp_size = plan.attention_replicas
+    tokens, sequences = (None if value is None else policy.of_replica(key, value, dp_size) for key, value in pairs)
     return LaunchedServer(
         model=repository_of(scenario.workload.model),
         count=count * part.verifying,
-        lanes=lanes,
+        dp_size=dp_size,
         axes={**degrees, **({"ep": plan.ep} if plan.ep > 1 else {}), **groups_of(plan.options)},
         scheduler=engine.scheduler,
         options={key: value for key, value in part.options.items() if key not in (POLICY, *named)},
@@ -169,7 +169,7 @@ def _server(scenario: Scenario, part: Deployment, count: int, name: str, pushes:
         sequences=sequences,
         stated=(stated[0], stated[1]),
         cache=part.question.work.formats.cache,
-        dispatch=plan.dispatch if plan.ep > 1 and lanes > 1 else None,
+        dispatch=plan.dispatch if plan.ep > 1 and dp_size > 1 else None,
         overlap=plan.hiding,
         balance=plan.expert_balance,
         experts=model.experts.count if (model := part.question.model).experts is not None else 0,

@@ -33,11 +33,11 @@ class Sglang:
         cannot = server.unsaid(overlaps=True, copies=copies, pushes=chunked)
         cannot += server.lower("--enable-hierarchical-cache with --hicache-size, in GB a rank, states the host's")
         words = ["python", "-m", "sglang.launch_server", "--model-path", server.model]
-        words += ["--tp-size", str(server.axis("tp") * server.lanes)]
+        words += ["--tp-size", str(server.axis("tp") * server.dp_size)]
         words += degree_flags(("--pp-size", server.axis("pp")))
-        if server.lanes > 1:
-            words += ["--attn-dp-size", str(server.lanes)]
-            notes.append(f"to SGLang 0.5.21 --attn-dp-size was --dp-size {server.lanes} --enable-dp-attention")
+        if server.dp_size > 1:
+            words += ["--attn-dp-size", str(server.dp_size)]
+            notes.append(f"to SGLang 0.5.21 --attn-dp-size was --dp-size {server.dp_size} --enable-dp-attention")
         words += degree_flags(("--dcp-size", server.axis("dcp")), ("--ep-size", server.axis("ep")))
         if server.dispatch is not None:
             words += self._dispatch(server, cannot, notes)
@@ -46,7 +46,7 @@ class Sglang:
             words += ["--enable-eplb", "--ep-num-redundant-experts", str(redundant)]
         words += ["--enable-two-batch-overlap"] if server.overlap.halves else []
         # Of all attention replicas together.
-        limits = [None if limit is None else limit * server.lanes for limit in (server.tokens, server.sequences)]
+        limits = [None if limit is None else limit * server.dp_size for limit in (server.tokens, server.sequences)]
         tokens, sequences = server.stated if server.scheduler == self.name else limits
         words += ["--chunked-prefill-size", str(tokens)] if tokens is not None else []
         words += ["--max-running-requests", str(sequences)] if sequences is not None else []

@@ -47,9 +47,9 @@ class Trtllm:
         if server.axis("dcp") > 1:
             cannot.append(f"ranks along dcp {server.axis('dcp')}")
         words = ["trtllm-serve", server.model, "--backend", "pytorch"]
-        words += ["--tp_size", str(server.axis("tp") * server.lanes)]
+        words += ["--tp_size", str(server.axis("tp") * server.dp_size)]
         words += degree_flags(("--pp_size", server.axis("pp")), ("--ep_size", server.axis("ep")))
-        if server.lanes > 1:
+        if server.dp_size > 1:
             keys["enable_attention_dp"] = True
             if server.axis("tp") > 1:
                 cannot.append(f"attention replicas of {server.axis('tp')} ranks: each rank is one of its own")

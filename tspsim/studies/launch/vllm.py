@@ -41,12 +41,12 @@ class Vllm:
         words = ["vllm", "serve", server.model, "--tensor-parallel-size", str(server.axis("tp"))]
         words += degree_flags(
             ("--pipeline-parallel-size", server.axis("pp")),
-            ("--data-parallel-size", server.lanes),
+            ("--data-parallel-size", server.dp_size),
             ("--decode-context-parallel-size", server.axis("dcp")),
         )
         if server.axis("ep") > 1:
             words.append("--enable-expert-parallel")
-            spread = server.axis("tp") * server.lanes
+            spread = server.axis("tp") * server.dp_size
             if server.axis("ep") != spread:
                 cannot.append(f"experts over {server.axis('ep')} ranks: they are spread over all {spread}")
         if server.dispatch is not None:

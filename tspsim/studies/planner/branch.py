@@ -141,7 +141,7 @@ class Search:
                 return Best(tuple(best[:count]), frontier.next_bound_s, complete)
             if self.report is not None:
                 self.report(frontier.next_bound_s, best)
-            for plan in self._answers(batch, frontier.put_back):
+            for plan in self._answers(batch, frontier.push):
                 best.append(plan)
             best.sort(key=_rank)
 
@@ -208,7 +208,7 @@ class Search:
                     passed_s = min(passed_s, bound_s)
                     continue
             spent += instructions
-            for plan in self._answers(batch, frontier.put_back):
+            for plan in self._answers(batch, frontier.push):
                 best = plan if best is None else min(best, plan, key=_rank)
 
     def _spreads(self, admit: Callable[[Job], bool], deadline: Deadline) -> Iterator[tuple[float, Job]]:
@@ -229,7 +229,7 @@ class Search:
         return plan.headroom_bytes >= free_bytes and admit(plan.candidate.job)
 
     def _answers(
-        self, batch: Sequence[tuple[float, Candidate]], put_back: Callable[[float, Candidate], None]
+        self, batch: Sequence[tuple[float, Candidate]], push: Callable[[float, Candidate], None]
     ) -> Iterable[SimulatedPlan]:
         for _, candidate in batch:
             self.space.effort.add(self.bound.simulation_s(candidate.job, candidate.mesh))
@@ -242,7 +242,7 @@ class Search:
             raise
         for (bound_s, candidate), answer in zip(batch, answers, strict=True):
             if answer is None:
-                put_back(bound_s, candidate)
+                push(bound_s, candidate)
             elif answer.ran:
                 self.tally.simulated += 1
                 plan = self.simulated[candidate.name] = SimulatedPlan(candidate, answer, bound_s)

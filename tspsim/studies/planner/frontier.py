@@ -69,7 +69,7 @@ class Frontier:
         self._heap: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
         self._slow: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
         for floor_s, spread in spreads:
-            self._push(floor_s, partial(self._dispatches, spread))
+            self.push(floor_s, partial(self._dispatches, spread))
 
     @property
     def next_bound_s(self) -> float:
@@ -135,11 +135,8 @@ class Frontier:
         self._heap = whole
         return plans
 
-    def put_back(self, bound_s: float, candidate: Candidate) -> None:
-        """Puts a plan back that was taken and not simulated."""
-        self._push(bound_s, candidate)
-
-    def _push(self, bound_s: float, entry: Callable[[float], None] | Candidate) -> None:
+    def push(self, bound_s: float, entry: Callable[[float], None] | Candidate) -> None:
+        """Adds a set of plans, or one: also one that was taken and not simulated."""
         self._ticks += 1
         heapq.heappush(self._heap, (bound_s, self._ticks, entry))
 
@@ -150,30 +147,30 @@ class Frontier:
     def _dispatches(self, spread: Job, bound_s: float) -> None:
         """Splits a spread by expert dispatch, before recomputation is chosen."""
         for way in self._sets.once(self._sets.dispatches, spread):
-            self._push(bound_s, partial(self._floor if way.plan.ep > 1 else self._kernels, way))
+            self.push(bound_s, partial(self._floor if way.plan.ep > 1 else self._kernels, way))
 
     def _floor(self, way: Job, bound_s: float) -> None:
         """Bounds a dispatch with the kernels of its experts."""
-        self._push(max(bound_s, self._sets.once(self._sets.floor_s, way)), partial(self._kernels, way))
+        self.push(max(bound_s, self._sets.once(self._sets.floor_s, way)), partial(self._kernels, way))
 
     def _kernels(self, way: Job, bound_s: float) -> None:
         """Bounds a dispatch with all its kernels, without recomputation."""
-        self._push(max(bound_s, self._sets.once(self._sets.kernels_s, way)), partial(self._waits, way))
+        self.push(max(bound_s, self._sets.once(self._sets.kernels_s, way)), partial(self._waits, way))
 
     def _waits(self, way: Job, bound_s: float) -> None:
         """Bounds a dispatch with waits and losses of its kernels."""
-        self._push(max(bound_s, self._sets.once(self._sets.waits_s, way)), partial(self._families, way))
+        self.push(max(bound_s, self._sets.once(self._sets.waits_s, way)), partial(self._families, way))
 
     def _families(self, way: Job, bound_s: float) -> None:
         """Splits a dispatch by recomputation."""
         for family in filter(self._admit, self._sets.once(self._sets.recomputations, way)):
             kept = family.making(KEPT) is family
-            self._push(bound_s, partial(self._roomy if kept else self._again, family))
+            self.push(bound_s, partial(self._roomy if kept else self._again, family))
 
     def _again(self, family: Job, bound_s: float) -> None:
         """Bounds a family that recomputes, with all its kernels."""
         closer_s = max(bound_s, self._sets.compute_s(family, self._sets.space.pipelines(family)))
-        self._push(closer_s, partial(self._roomy, family))
+        self.push(closer_s, partial(self._roomy, family))
 
     def _roomy(self, family: Job, bound_s: float) -> None:
         """Bounds a family with the pipelines that may fit."""
@@ -182,29 +179,29 @@ class Frontier:
             self._course.tally.too_large += 1
             return
         closer_s = max(bound_s, self._sets.compute_s(family, pipelines))
-        self._push(closer_s, partial(self._within_stage, family, frozenset(number for number, _, _ in pipelines)))
+        self.push(closer_s, partial(self._within_stage, family, frozenset(number for number, _, _ in pipelines)))
 
     def _within_stage(self, family: Job, pipelines: frozenset[int], bound_s: float) -> None:
         """Splits a family into schedules within a stage, with the kernels of each."""
         for kernels_s, staged in self._sets.once(self._sets.schedules, family):
-            self._push(max(bound_s, kernels_s), partial(self._staged, staged, family, pipelines))
+            self.push(max(bound_s, kernels_s), partial(self._staged, staged, family, pipelines))
 
     def _staged(self, staged: Candidate, family: Job, pipelines: frozenset[int], bound_s: float) -> None:
         """Bounds a schedule with waits and losses of its kernels."""
         closer_s = self._sets.once(self._sets.staged_s, staged)
-        self._push(max(bound_s, closer_s), partial(self._beside, staged, family, pipelines))
+        self.push(max(bound_s, closer_s), partial(self._beside, staged, family, pipelines))
 
     def _beside(self, staged: Candidate, family: Job, pipelines: frozenset[int], bound_s: float) -> None:
         """Bounds a schedule with communication between replicas."""
         closer_s = self._sets.beside_s(staged, family)
-        self._push(max(bound_s, closer_s), partial(self._layouts, staged, pipelines))
+        self.push(max(bound_s, closer_s), partial(self._layouts, staged, pipelines))
 
     def _layouts(self, staged: Candidate, pipelines: frozenset[int], bound_s: float) -> None:
         """Splits a schedule into pipelines, each with its bubble."""
         for rough_s, layout in self._sets.once(self._sets.layouts, staged):
             if layout.order[-1] in pipelines:
                 self._course.tally.bounded += 1
-                self._push(max(bound_s, rough_s), partial(self._outlined, layout))
+                self.push(max(bound_s, rough_s), partial(self._outlined, layout))
 
     def _outlined(self, layout: Candidate, bound_s: float) -> None:
         """Splits a layout, with its whole pipeline, into divisions of its state; a check of memory comes first."""
@@ -212,7 +209,7 @@ class Frontier:
             self._course.tally.too_large += 1
             return
         for outline_s, division in self._sets.once(self._sets.outlined, layout):
-            self._push(max(bound_s, outline_s), partial(self._divided, layout, division))
+            self.push(max(bound_s, outline_s), partial(self._divided, layout, division))
 
     def _divided(self, layout: Candidate, division: Division, bound_s: float) -> None:
         """The plan of a layout and a division of state, or plans that keep less where it does not fit. A plan with the
@@ -229,14 +226,14 @@ class Frontier:
             return
         for thinner in self._sets.space.thinner(candidate, self._fits):
             again_s = self._sets.thin_s(thinner, division)
-            self._push(max(bound_s, again_s), partial(self._thinner, thinner, layout))
+            self.push(max(bound_s, again_s), partial(self._thinner, thinner, layout))
 
     def _thinner(self, candidate: Candidate, layout: Candidate, bound_s: float) -> None:
         """Bounds a plan that keeps less than its layout, with its whole pipeline."""
         closer_s = max(bound_s, self._sets.outline_of(candidate, layout))
-        self._push(closer_s, partial(self._plan, candidate))
+        self.push(closer_s, partial(self._plan, candidate))
 
     def _plan(self, candidate: Candidate, bound_s: float) -> None:
         """Bounds a plan with communication between its replicas."""
         closer_s = max(bound_s, self._sets.once(self._sets.step_s, candidate))
-        self._push(closer_s, candidate)
+        self.push(closer_s, candidate)

@@ -70,7 +70,7 @@ class ClosedFormEngine:
     @property
     def count(self) -> int:
         """Number of attention replicas."""
-        return self.replicas * self.deployment.replicas * self.deployment.lanes
+        return self.replicas * self.deployment.replicas * self.deployment.dp_size
 
     @once
     def _most_tokens(self) -> int:
@@ -98,7 +98,7 @@ class ClosedFormEngine:
         """Seconds of steps that read prompts, per output token of each of ``sequences`` sequences."""
         steps = max(1.0 / max(1, self._most_tokens // self.demand.prompt), self.demand.prompt / self._most_tokens)
         alone = min(1.0, sequences * steps / self.demand.output)
-        return (1.0 - (1.0 - alone) ** self.deployment.lanes) * self.shared_read_s / steps
+        return (1.0 - (1.0 - alone) ** self.deployment.dp_size) * self.shared_read_s / steps
 
     def step_s(self, sequences: int) -> float:
         """Seconds of a step that decodes ``sequences`` sequences per replica."""

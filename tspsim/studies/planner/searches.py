@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ...base.errors import InputError
 from ...hardware import Costs
@@ -50,7 +51,7 @@ def one_draw(scenario: Scenario) -> Scenario:
     cluster = scenario.cluster
     if not isinstance(cluster, ClusterInline) or cluster.routing is None:
         return scenario
-    first = cluster.routing.model_copy(update={"seeds": 1})
+    first = replace(cluster.routing, seeds=1)
     return scenario.model_copy(update={"cluster": cluster.model_copy(update={"routing": first})})
 
 

@@ -57,7 +57,7 @@ class ServicePlanned(ShownPlans, Generic[Service]):
     complete: bool = True
     interrupted: bool = False
     #: All simulated plans that may be the best.
-    known: list[Service] = field(default_factory=list, repr=False)
+    contenders: list[Service] = field(default_factory=list, repr=False)
     #: An error of a plan that the scenario states.
     wrong: InputError | None = field(default=None, repr=False)
 
@@ -78,7 +78,7 @@ class ServicePlanned(ShownPlans, Generic[Service]):
     def check_any(self) -> None:
         """Raise InfeasibleError where no plan was simulated, or the error of a stated one; KeyboardInterrupt if the
         search was interrupted before."""
-        if not self.known:
+        if not self.contenders:
             raise KeyboardInterrupt if self.interrupted else self.wrong or InfeasibleError(self.why_none())
 
     def to_json(self) -> dict[str, Any]:

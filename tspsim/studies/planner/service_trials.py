@@ -43,7 +43,7 @@ class TrafficOffer:
     space: ServiceSpace
     effort: SearchEffort
     candidates: list[ServiceCandidate] = field(default_factory=list)
-    known: list[ServiceUnderLoad] = field(default_factory=list)
+    contenders: list[ServiceUnderLoad] = field(default_factory=list)
     #: Tried plans, as text.
     seen: set[str] = field(default_factory=set)
     #: Number of equal parts of the cluster → the plans on one part.
@@ -193,7 +193,7 @@ class ServiceTrials:
                 rate_ = served.parts * highest.rate if highest.rate else points[0].arrivals.mean_rate or 0.01
                 for _ in range(DOWN if highest.rate else 1):
                     yield longer.at_rate(four_digits(rate_))
-                    if here.known[-1].kept:
+                    if here.contenders[-1].kept:
                         break
                     rate_ /= 1.0 + NEAR
             else:
@@ -209,7 +209,7 @@ class ServiceTrials:
         yield self._with_clients(sizes[start])
         best, index = rank(), start
         # Up while requests keep the bounds, else down, as long as that improves.
-        step = 1 if here.known[-1].kept else -1
+        step = 1 if here.contenders[-1].kept else -1
         while 0 <= index + step < len(sizes) and not here.passed(1.0):
             index += step
             yield self._with_clients(sizes[index])
@@ -218,7 +218,7 @@ class ServiceTrials:
             best = rank()
 
     def _rank_of_last(self, here: TrafficOffer) -> Callable[[], tuple[float, ...]]:
-        return lambda: self.rank(here.known[-1])
+        return lambda: self.rank(here.contenders[-1])
 
     def _with_clients(self, clients: int) -> TrafficSpec:
         """A closed loop of ``clients`` clients, long enough for a steady part."""
@@ -257,7 +257,7 @@ class ServiceTrials:
         tried = ServiceUnderLoad(
             keys, result, scenario, here.name, label, float(kept["share"]), bool(kept["kept"]), parts=parts
         )
-        here.known.append(tried)
+        here.contenders.append(tried)
         return tried
 
     def whole(self, tried: ServiceUnderLoad) -> ServiceUnderLoad:

@@ -150,19 +150,19 @@ class ServingPlanner:
             for plan in self.stated:
                 self._try(stated_keys(plan), stated=True)
             for number, keys in enumerate(self.candidates):
-                if time.process_time() > self.end_s and answer.known:
+                if time.process_time() > self.end_s and answer.contenders:
                     answer.complete = False
                     break
                 if self.progress is not None:
                     self.progress(f"{answer.simulated} plans simulated", number / len(self.candidates))
                 self._try(keys)
-            if not (answer.known or answer.simulated):
+            if not (answer.contenders or answer.simulated):
                 for keys in self.candidates:
                     self._with_weights_away(keys)
         except KeyboardInterrupt:
             answer.interrupted, answer.complete = True, False
         answer.check_any()
-        ranked = sorted(answer.known, key=lambda served: (-self.merit(served.result), served.name))
+        ranked = sorted(answer.contenders, key=lambda served: (-self.merit(served.result), served.name))
         answer.best = tuple(ranked[: self.top])
         answer.front = tuple(front_of(ranked, lambda served: self._merits(served.result)))
         return answer
@@ -193,7 +193,7 @@ class ServingPlanner:
         if stated:
             self.answer.stated += (served,)
         if all(limit.holds(served.result) for limit in self.limits):
-            self.answer.known.append(served)
+            self.answer.contenders.append(served)
 
     def _with_weights_away(self, keys: dict[str, Any]) -> None:
         """A plan that does not fit, with the fewest layers of weights on hosts that make it fit."""
@@ -264,7 +264,7 @@ class ServingPlanner:
         """The least batch per replica for a plan among the best: the output of the best, in the longest allowed time.
         More sequences in a batch never lower the output per second."""
         longest_s = min(limit.value for limit in self.limits if limit.name in ("tpot", "step"))
-        rates = sorted((served.result.tokens_per_s for served in self.answer.known), reverse=True)
+        rates = sorted((served.result.tokens_per_s for served in self.answer.contenders), reverse=True)
         if self.merit is not OBJECTIVES["tokens_per_s"] or len(rates) < self.top:
             return 1
         drafts = self.question.work.load.speculation
@@ -315,7 +315,7 @@ class ServingPlanner:
         """Whether enough simulated plans put out more than a plan's ceiling, where the objective is output."""
         if self.merit is not OBJECTIVES["tokens_per_s"]:
             return False
-        rates = sorted((served.result.tokens_per_s for served in self.answer.known), reverse=True)
+        rates = sorted((served.result.tokens_per_s for served in self.answer.contenders), reverse=True)
         return len(rates) >= self.top and rates[self.top - 1] > ceiling_tokens_per_s
 
 

@@ -41,9 +41,9 @@ from ...parallel.choices import schedules_of, with_defaults
 from ...parallel.lengths import OFFLOAD_FROM
 from ...parallel.pipeline import ORDERS, Pipeline
 from ...parallel.rank_groups import replica_axis
-from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
-from ...parallel.search_keys import left_alone, searched_keys, ways_of
-from ...parallel.sought import Sought
+from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, PartialRecompute
+from ...parallel.search_keys import not_searched, searched_keys, ways_of
+from ...parallel.search_rule import SearchRule
 from ...program.instructions import Mesh
 from ...step.paths import CHECK_S, Division, Effort
 from .candidate import Candidate, name_of
@@ -143,7 +143,7 @@ class Space:
             if any_legal:
                 return
 
-    def _candidates(self, job: Job, keys: Sequence[Sought]) -> Iterator[Job]:
+    def _candidates(self, job: Job, keys: Sequence[SearchRule]) -> Iterator[Job]:
         """A job with every value of the keys that declare candidates; derived values are computed anew for each."""
         if not keys:
             yield job
@@ -156,12 +156,12 @@ class Space:
         return job if plan.expert_owners == job.plan.expert_owners else replace(job, plan=plan)
 
     @once
-    def kernel_keys(self) -> list[Sought]:
+    def kernel_keys(self) -> list[SearchRule]:
         """Keys with their own candidates that change kernels, in this question."""
         return [key for key in searched_keys(self.model, self.work) if key.ways is not None and key.kernels]
 
     @once
-    def moment_keys(self) -> list[Sought]:
+    def moment_keys(self) -> list[SearchRule]:
         """Keys with their own candidates that only change when things run."""
         return [key for key in searched_keys(self.model, self.work) if key.ways is not None and not key.kernels]
 
@@ -243,7 +243,7 @@ class Space:
 
     def left(self) -> Mapping[str, tuple[str, ...]]:
         """Reasons why keys stay as stated, each with these keys, or values of theirs."""
-        return {reason: tuple(keys) for reason, keys in left_alone(self.model, self.work).items()}
+        return {reason: tuple(keys) for reason, keys in not_searched(self.model, self.work).items()}
 
     def within_stage(self, family: Job) -> Iterator[Candidate]:
         """Every schedule of a family's ranks within a stage: placement, regions, overlap; the pipeline is not chosen
@@ -355,7 +355,7 @@ class Space:
         narrow = element_bytes(job.work.precision) < 2.0
         stores = [name for name in ACTIVATION_STORES if name != WIDE.name] if narrow else []
         ways: list[Callable[[int], Plan]] = [
-            lambda layers: replace(plan, recomputation=FULL, recomputed=Partly(layers)),
+            lambda layers: replace(plan, recomputation=FULL, recomputed=PartialRecompute(layers)),
             *([lambda layers: replace(plan, offload_layers=layers)] if self.work.host_bytes_per_s else []),
         ]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...base.display import Progress
 from ...base.errors import UnknownNameError
-from ...parallel import SOUGHT, scheme_axes
+from ...parallel import SEARCH_RULES, scheme_axes
 from ...parallel.draft import DRAFTS
 from ...scenario import Scenario
 from ...serving.deployment import Deployment
@@ -86,7 +86,7 @@ class TrafficPlanner:
         self.library = Library()
         self.demand = demand_of(self.traffic, bounds)
         self.stated = scenario.plans if stated else ()
-        keys = tuple(key for key in SOUGHT if SOUGHT.get(key).of_requests)
+        keys = tuple(key for key in SEARCH_RULES if SEARCH_RULES.get(key).of_requests)
         self.searched = ("tp", "pp", "dp", "ep", *keys, self.load_name)
         self.effort = SearchEffort(math.inf if budget_s is None else budget_s)
         self.trials = ServiceTrials(
@@ -141,7 +141,7 @@ class TrafficPlanner:
                 self._search(here, answer)
             except KeyboardInterrupt:
                 interrupted = True
-            answer.known += here.known
+            answer.contenders += here.contenders
             searching.add(effort)
             if interrupted:
                 break
@@ -157,9 +157,9 @@ class TrafficPlanner:
             self._serve_leaders(answer)
         except KeyboardInterrupt:
             answer.interrupted, answer.complete = True, False
-        answer.known = [service for service in answer.known if service.parts == 1]
+        answer.contenders = [service for service in answer.contenders if service.parts == 1]
         answer.check_any()
-        ranked = self._ranked(answer.known)
+        ranked = self._ranked(answer.contenders)
         distinct: dict[tuple[str, str], ServiceUnderLoad] = {}
         for tried in ranked:
             distinct.setdefault((tried.offer, plain(tried.keys)), tried)
@@ -188,7 +188,7 @@ class TrafficPlanner:
     def _serve_leaders(self, answer: TrafficPlanned) -> None:
         """Serve the best plans of every offer, and stated ones, as ``tspsim run`` does; the best of all first."""
         first: dict[str, list[ServiceUnderLoad]] = {}
-        for tried in self._ranked(answer.known):
+        for tried in self._ranked(answer.contenders):
             mine = first.setdefault(tried.offer, [])
             if all(plain(tried.keys) != plain(other.keys) for other in mine):
                 mine.append(tried)
@@ -217,7 +217,7 @@ class TrafficPlanner:
                 self._tell(f"{tried.offer}: {tried.name}", done)
                 served[key] = self.trials.whole(tried)
         finally:
-            answer.known += served.values()
+            answer.contenders += served.values()
 
     # --- the search -----------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class TrafficPlanner:
         here.candidates += obvious
         here.effort.closed(len(obvious))
         for number, candidate in enumerate(obvious):
-            if number >= ALWAYS and here.known and (here.passed(OBVIOUS) or not self._hopeful(here, candidate)):
+            if number >= ALWAYS and here.contenders and (here.passed(OBVIOUS) or not self._hopeful(here, candidate)):
                 answer.complete &= not here.passed(OBVIOUS)
                 break
             self.trials.run(here, answer, candidate)
@@ -246,7 +246,7 @@ class TrafficPlanner:
                 break
         here.candidates.sort(key=lambda candidate: -self._hoped(candidate))
         for candidate in here.candidates:
-            if here.known and (here.passed(SEARCHING) or not self._hopeful(here, candidate)):
+            if here.contenders and (here.passed(SEARCHING) or not self._hopeful(here, candidate)):
                 answer.complete &= not here.passed(SEARCHING)
                 break
             self.trials.run(here, answer, candidate)
@@ -260,7 +260,7 @@ class TrafficPlanner:
 
     def _explain(self, here: TrafficOffer, answer: TrafficPlanned) -> None:
         """Why the plan with the fastest prompt step does not serve best."""
-        best = max(here.known, key=self.trials.rank, default=None)
+        best = max(here.contenders, key=self.trials.rank, default=None)
         if best is None or "pools" in best.keys:
             return
         more = {key: best.keys[key] for key in ("engine",) if key in best.keys}
@@ -282,7 +282,7 @@ class TrafficPlanner:
 
     def _finer(self, here: TrafficOffer, answer: TrafficPlanned) -> None:
         """The best plan between its clients and the next power of two on either side."""
-        best = max(here.known, key=self.trials.rank, default=None)
+        best = max(here.contenders, key=self.trials.rank, default=None)
         if best is None or not self.trials.free_clients:
             return
         candidate = ServiceCandidate({key: value for key, value in best.keys.items() if key != "name"}, here.scenario)
@@ -310,12 +310,12 @@ class TrafficPlanner:
 
     def _hopeful(self, here: TrafficOffer, candidate: ServiceCandidate) -> bool:
         """Whether a plan may serve more than the best, by its closed form."""
-        most = max(goodput(tried) for tried in here.known)
+        most = max(goodput(tried) for tried in here.contenders)
         return rate(candidate, self.bounds) > HOPE * most or not most
 
     def _variants(self, here: TrafficOffer) -> Iterator[ServiceCandidate]:
         """Variants of the best plan so far: other drafts, fewer sequences, pushed caches."""
-        best = max(here.known, key=self.trials.rank, default=None)
+        best = max(here.contenders, key=self.trials.rank, default=None)
         if best is None:
             return
         expected = next(

@@ -389,7 +389,7 @@ def simulated(
     """Tokens/s of scenarios with one plan each, in order, simulated in parallel; None where a plan does not run."""
     library = Library()
     keys: list[str] = []
-    questions: dict[str, Query] = {}
+    questions: dict[str, Query[Scenario]] = {}
     for number, scenario in enumerate(scenarios):
         ((entry, question),) = ask(library, number, scenario)
         keys.append(entry.key)

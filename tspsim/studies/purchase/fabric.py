@@ -32,9 +32,9 @@ class FabricBill:
             return cls(0, 0, 0, cluster.gpus)
         nics = cluster.nodes * cluster.node.nics
         switches = cables = 0
-        for part in cluster.installed:
+        for part in cluster.installed_clusters:
             ends = part.nodes * part.node.nics
-            some, between = part.layout.plane.pieces(ends, part.oversubscription)
+            some, between = part.layout.plane.switches_and_cables(ends, part.oversubscription)
             switches, cables = switches + some, cables + ends + between
         return cls(nics, switches, 2 * cables, cluster.gpus)
 

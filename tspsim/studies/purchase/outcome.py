@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from ...fleet import FleetQuestion
 from ...scenario import Scenario
 from ...step.question import look_up
 from ...step.result import Result
@@ -54,3 +56,20 @@ def outcomes(scenario: Scenario, result: Result) -> dict[str, PurchaseOutcome]:
             run = cost.run(project.tokens, question.cluster.nodes, project.failures)
             by_plan[plan.name] = outcome_of(scenario, question.cluster.gpus, rates, run)
     return by_plan
+
+
+def project_of(question: Scenario | FleetQuestion, answer: Any) -> dict[str, dict[str, Any]]:
+    """Cost of a question's ``project`` on its own machine, for each plan that ran: ``days``, ``gpu_hours``, ``usd`` by
+    basis, ``kwh``, and the ``run`` with its failures, as ``tspsim compare --json`` has them of offers. Empty where the
+    question has no project.
+
+    >>> import tspsim
+    >>> work = {"model": "llama-3.1-8b", "pass": "forward", "sequence": "4Ki"}
+    >>> asked = {"name": "a", "cluster": {"device": "h100"}, "workload": work, "plans": [{"name": "TP8", "tp": 8}]}
+    >>> question = tspsim.load(asked | {"project": {"tokens": "1G"}})
+    >>> sorted(project_of(question, tspsim.simulate(question))["TP8"])
+    ['days', 'gpu_hours', 'kwh', 'run', 'usd']
+    """
+    if isinstance(question, FleetQuestion):
+        return {}
+    return {name: asdict(outcome) | {"days": outcome.days} for name, outcome in outcomes(question, answer).items()}

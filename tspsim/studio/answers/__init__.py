@@ -6,10 +6,9 @@ is imported only where a page is drawn: a worker needs no components.
 
 from __future__ import annotations
 
-from .fleets import Fleets
-from .plans import Plans
+from . import fleets, plans
 from .sort import Figure, Sort
 
-SORTS: dict[str, Sort] = {"scenario": Plans(), "fleet": Fleets()}
+SORTS: dict[str, Sort] = {"scenario": plans, "fleet": fleets}
 
 __all__ = ["SORTS", "Figure", "Sort"]

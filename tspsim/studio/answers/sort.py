@@ -41,7 +41,7 @@ class Bought:
 
 
 class Sort(Protocol):
-    """One sort of question. Documents are the JSON that ``tspsim run --json`` writes."""
+    """One sort of question: a module of this room. Documents are the JSON that ``tspsim run --json`` writes."""
 
     def entries(self, question: Any) -> list[tuple[str, str, str | None]]:
         """Key, catalog and name of the entries that a question names; None where it names none there."""

@@ -1,13 +1,15 @@
-/* Small glue: waits until typing rests, dims what is no longer the answer, copies, says when the tab closes. */
+/* Sends events to the server after a pause in typing, dims outdated answers, copies text, reports a closed tab. */
 (function () {
-  const WAIT_MS = 20, PATIENCE_MS = 20000, FORGET_MS = 1500, RESTED_MS = 250, FORM_MS = 250;
-  let waiting = null, number = 0, busy = 0, begun = false, turning = null, same = false, changed = 0, settled = 0;
+  /* Pause before typed text is sent; time after which an event without a reply is given up; time after which an input
+     without effect counts as answered; pause before an early request; delay of the form behind the answer. */
+  const TYPING_MS = 20, TIMEOUT_MS = 20000, UNCHANGED_MS = 1500, PAUSE_MS = 250, FORM_MS = 250;
+  let typingTimer = null, events = 0, sentAt = 0, linkSent = false, current = null, upToDate = false, changedAt = 0, handledAt = 0;
   const none = () => window.dash_clientside.no_update;
   const answer = () => document.getElementById("answer");
 
-  /* The page sends events to the server one by one; while the server handles one, the next wait here. */
+  /* Events that wait while the server handles one. */
   const queue = [];
-  /* Typed or chosen values that the server does not have yet; a form that is drawn anew meanwhile may show an older text. */
+  /* Path → value that the server does not have yet; a form redrawn meanwhile may show an older one. */
   const typing = new Map();
   function push(event) {
     event.at = Date.now();
@@ -17,23 +19,23 @@
     else if (last && last.kind === event.kind && event.kind === "typed") last.value = event.value;
     else queue.push(event);
     next();
-    draw(FORM_MS);
+    redrawForm(FORM_MS);
   }
   function next() {
-    if (!queue.length || Date.now() - busy < PATIENCE_MS) return;
-    busy = Date.now();
-    typing.forEach((typed, path) => busy - typed.at > PATIENCE_MS && typing.delete(path));
-    turning = Object.assign(queue.shift(), { n: ++number });
-    window.dash_clientside.set_props("happened", { data: turning });
-    setTimeout(next, PATIENCE_MS + 100);
+    if (!queue.length || Date.now() - sentAt < TIMEOUT_MS) return;
+    sentAt = Date.now();
+    typing.forEach((typed, path) => sentAt - typed.at > TIMEOUT_MS && typing.delete(path));
+    current = Object.assign(queue.shift(), { n: ++events });
+    window.dash_clientside.set_props("happened", { data: current });
+    setTimeout(next, TIMEOUT_MS + 100);
   }
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     studio: {
-      happen: function (hash) {
-        const question = arguments[arguments.length - 1];
-        if (!begun) {
-          begun = true;
+      sendEvents: function (hash) {
+        const sent = arguments[arguments.length - 1];
+        if (!linkSent) {
+          linkSent = true;
           push({ kind: "link", hash: hash || location.hash });
           return none();
         }
@@ -43,118 +45,118 @@
           const at = input.prop_id.lastIndexOf("."), name = input.prop_id.slice(0, at);
           const id = name.startsWith("{") ? JSON.parse(name) : { type: name };
           if (id.type === "field") fields[id.path] = input.value;
-          else if (question && input.value === { link: question.hash, file: question.file }[id.type]) continue;
+          else if (sent && input.value === { link: sent.hash, file: sent.file }[id.type]) continue;
           else if (id.type === "link") push({ kind: "link", hash: input.value });
           else if (id.type === "slid") input.value && push(Object.assign({ kind: "slid" }, input.value));
           else if (input.value) push(Object.assign({}, id, { kind: id.type, value: input.value }));
         }
-        /* The form of the other fields has just been drawn. */
-        const mine = Object.keys(fields).filter((path) => typing.has(path));
-        const values = Object.fromEntries(mine.map((path) => [path, typing.get(path).text]));
-        mine.forEach((path) => typing.delete(path));
-        if (mine.length) push({ kind: "field", values: values });
+        /* Fields that are not in `typing` only report that the form was redrawn. */
+        const edited = Object.keys(fields).filter((path) => typing.has(path));
+        const values = Object.fromEntries(edited.map((path) => [path, typing.get(path).text]));
+        edited.forEach((path) => typing.delete(path));
+        if (edited.length) push({ kind: "field", values: values });
         return none();
       },
-      turned: function (told, question) {
-        busy = 0;
-        asked = question;
-        if (told && told.asks) same = false;
-        if (turning && ["field", "typed"].includes(turning.kind)) settled = Math.max(settled, turning.at);
+      eventHandled: function (result, newQuestion) {
+        sentAt = 0;
+        question = newQuestion;
+        if (result && result.asks) upToDate = false;
+        if (current && ["field", "typed"].includes(current.kind)) handledAt = Math.max(handledAt, current.at);
         next();
         settle();
-        draw(same ? 0 : FORM_MS);
+        redrawForm(upToDate ? 0 : FORM_MS);
         return none();
       },
-      fresh: function (question, answered) {
-        same = Boolean(question && answered && question.n === answered.n);
-        asked = question;
+      markStale: function (newQuestion, answered) {
+        upToDate = Boolean(newQuestion && answered && newQuestion.n === answered.n);
+        question = newQuestion;
         settle();
-        draw(same ? 0 : FORM_MS);
+        redrawForm(upToDate ? 0 : FORM_MS);
         document.querySelectorAll(".row").forEach((row) => {
-          const path = (answered && answered.n === question.n && answered.path) || "";
+          const path = (answered && answered.n === newQuestion.n && answered.path) || "";
           const here = row.dataset.path;
           row.classList.toggle("wrong", Boolean(here && path && (path === here || path.startsWith(here + "/"))));
         });
-        rests();
-        return same && !answered.refused ? "answer" : "answer stale";
+        markBasis();
+        return upToDate && !answered.refused ? "answer" : "answer stale";
       },
-      rested: function (of) {
-        resting = of;
-        rests();
+      basisShown: function (shownFor) {
+        basisOf = shownFor;
+        markBasis();
         return none();
       },
-      drawn: function () {
-        drawing = 0;
-        draw(0);
+      formDrawn: function () {
+        drawingSince = 0;
+        redrawForm(0);
         return none();
       },
     },
   });
 
-  /* What an answer rests on comes a moment after it. */
-  let resting = null;
-  function rests() {
-    document.getElementById("about").classList.toggle("stale", Boolean(asked && resting !== asked.n));
+  /* The basis of an answer is shown a moment after the answer. */
+  let basisOf = null;
+  function markBasis() {
+    document.getElementById("about").classList.toggle("stale", Boolean(question && basisOf !== question.n));
   }
-  /* The form is drawn anew behind the answer, or before it where that takes long; and once more where the question
-     changed while it was drawn. */
-  let drawing = 0, form = null, missed = false, later = null;
-  function draw(wait) {
-    clearTimeout(later);
-    if (!asked) return;
-    const underWay = Date.now() - drawing < PATIENCE_MS;
-    if (underWay) missed = missed || asked.n !== form.n || asked.form !== form.form;
-    const needed = missed || !form || form.form !== asked.form;
-    document.getElementById("form").setAttribute("aria-busy", String(Boolean(needed || underWay || busy || queue.length)));
+  /* Redraws the form after the answer, or before it if the answer takes long; again if the question changed while it was
+     drawn. */
+  let drawingSince = 0, form = null, missed = false, formTimer = null;
+  function redrawForm(wait) {
+    clearTimeout(formTimer);
+    if (!question) return;
+    const underWay = Date.now() - drawingSince < TIMEOUT_MS;
+    if (underWay) missed = missed || question.n !== form.n || question.form !== form.form;
+    const needed = missed || !form || form.form !== question.form;
+    document.getElementById("form").setAttribute("aria-busy", String(Boolean(needed || underWay || sentAt || queue.length)));
     if (needed && !underWay)
-      later = setTimeout(() => {
-        drawing = Date.now();
+      formTimer = setTimeout(() => {
+        drawingSince = Date.now();
         missed = false;
-        form = asked;
-        window.dash_clientside.set_props("form-asked", { data: drawing });
+        form = question;
+        window.dash_clientside.set_props("form-asked", { data: drawingSince });
       }, wait);
   }
-  /* What somebody typed is in the answer once its turn is over and answered; or nothing came of it. */
+  /* The answer includes all input once its event is handled and answered, or the input changed nothing. */
   function settle() {
-    const over = settled >= changed || Date.now() - changed > FORGET_MS;
-    if (same && over && !busy && !queue.length && answer()) answer().removeAttribute("data-changing");
+    const over = handledAt >= changedAt || Date.now() - changedAt > UNCHANGED_MS;
+    if (upToDate && over && !sentAt && !queue.length && answer()) answer().removeAttribute("data-changing");
   }
   function typed(text) {
-    clearTimeout(waiting);
-    if (!asked || (text === asked.text && !busy && !queue.length)) return;
-    waiting = setTimeout(() => push({ kind: "typed", value: text }), WAIT_MS);
+    clearTimeout(typingTimer);
+    if (!question || (text === question.text && !sentAt && !queue.length)) return;
+    typingTimer = setTimeout(() => push({ kind: "typed", value: text }), TYPING_MS);
   }
 
-  /* Whoever changes the question waits for its answer alone: it begins before the page's own parts hear of the change. */
-  let asked = null;
-  function begin(more) {
-    if (!asked || !same || queue.length || Date.now() - changed < RESTED_MS) return;
-    const said = Object.assign({ text: asked.text, file: asked.file }, more);
+  /* Asks the server to begin an answer early, before Dash has processed the input. */
+  let question = null;
+  function beginEarly(more) {
+    if (!question || !upToDate || queue.length || Date.now() - changedAt < PAUSE_MS) return;
+    const request = Object.assign({ text: question.text, file: question.file }, more);
     const headers = { "Content-Type": "application/json" };
     const tab = document.querySelector("[data-tab]").dataset.tab;
-    fetch("/begin/" + tab, { method: "POST", headers: headers, body: JSON.stringify(said) }).catch(() => {});
+    fetch("/begin/" + tab, { method: "POST", headers: headers, body: JSON.stringify(request) }).catch(() => {});
   }
   document.addEventListener("input", (event) => {
     const from = event.target.closest && event.target.closest(".ask, .editor");
     if (!from || event.target.id === "find" || !answer()) return;
     if (event.target.id === "yaml") {
-      begin({ text: event.target.value });
+      beginEarly({ text: event.target.value });
       typed(event.target.value);
     } else if (event.target.id.includes('"field"'))
-      begin({ values: { [JSON.parse(event.target.id).path]: event.target.value } });
-    changed = Date.now();
+      beginEarly({ values: { [JSON.parse(event.target.id).path]: event.target.value } });
+    changedAt = Date.now();
     if (event.target.id.includes('"field"')) {
       const { value, selectionStart } = event.target;
-      typing.set(JSON.parse(event.target.id).path, { text: value, caret: selectionStart, at: changed });
+      typing.set(JSON.parse(event.target.id).path, { text: value, caret: selectionStart, at: changedAt });
     }
     answer().setAttribute("data-changing", "");
-    setTimeout(settle, FORGET_MS + 50);
+    setTimeout(settle, UNCHANGED_MS + 50);
   }, true);
-  /* What is typed into a field that offers entries replaces the one that it names. */
-  let held = "";
-  document.addEventListener("pointerdown", () => (held = ""));
+  /* Text typed into a field with a list of entries replaces the entry. */
+  let focusedId = "";
+  document.addEventListener("pointerdown", () => (focusedId = ""));
   document.addEventListener("focusin", (event) => {
-    held = event.target.closest("#form") ? event.target.id : "";
+    focusedId = event.target.closest("#form") ? event.target.id : "";
     if (event.target.matches("input[list]")) event.target.select();
   });
   document.addEventListener("click", (event) => {
@@ -169,11 +171,11 @@
     const page = document.querySelector("[data-tab]");
     if (page) navigator.sendBeacon("/leave/" + page.dataset.tab);
   });
-  /* Who is in a field of a form that is drawn anew stays in it, with all that was typed there. */
-  function hold() {
-    const field = held && document.activeElement === document.body && document.getElementById(held);
+  /* Restores the focus and the typed text of a field after the form was redrawn. */
+  function restoreFocus() {
+    const field = focusedId && document.activeElement === document.body && document.getElementById(focusedId);
     if (!field) return;
-    const typed = held.includes('"field"') && typing.get(JSON.parse(held).path);
+    const typed = focusedId.includes('"field"') && typing.get(JSON.parse(focusedId).path);
     field.focus();
     if (typed && typed.text !== field.value) {
       Object.getOwnPropertyDescriptor(Object.getPrototypeOf(field), "value").set.call(field, typed.text);
@@ -184,14 +186,14 @@
       field.setSelectionRange(caret, caret);
     }
   }
-  /* Who goes to another place of the form by keyboard stays there. */
+  /* After a change of the form's level by keyboard, its title gets the focus. */
   let title = "";
   new MutationObserver(() => {
-    hold();
+    restoreFocus();
     /* A slider of Dash has no name of its own. */
-    document.querySelectorAll("[role=slider]:not([aria-labelledby])").forEach((each) => {
-      const of = each.closest("[id]");
-      if (of) each.setAttribute("aria-labelledby", of.id.replace(/-.*/, "") + "-name");
+    document.querySelectorAll("[role=slider]:not([aria-labelledby])").forEach((slider) => {
+      const owner = slider.closest("[id]");
+      if (owner) slider.setAttribute("aria-labelledby", owner.id.replace(/-.*/, "") + "-name");
     });
     const now = document.getElementById("level-title");
     if (!now || now.textContent === title) return;

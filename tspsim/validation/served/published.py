@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tspsim.base.errors import InputError
 from tspsim.model import load_model
+from tspsim.serving.policies import POLICIES
 
 from ..cells import Row, count_of
 from ..devices import named_device
@@ -365,7 +366,7 @@ SILENT = ("deepseek", "gpt-oss")
 
 
 def cache_of(words: str, policy: str, model: str) -> str:
-    """Type of the cache, as stated; with NVIDIA's quantised checkpoints TensorRT-LLM uses their fp8.
+    """Type of the cache, as stated; else what the engine takes from NVIDIA's quantised checkpoints.
 
     >>> cache_of("FP8", "trtllm", "llama-3.3-70b"), cache_of("FP8", "trtllm", "deepseek-r1")
     ('fp8', 'bf16')
@@ -375,6 +376,7 @@ def cache_of(words: str, policy: str, model: str) -> str:
         return "fp8"
     if "fp16 kv" in word or "bf16 kv" in word:
         return "bf16"
-    if policy != "trtllm" or not ("fp4" in word or "fp8" in word):
+    own = POLICIES.get(policy).checkpoint_cache if policy else ""
+    if not own or not ("fp4" in word or "fp8" in word):
         return ""
-    return "bf16" if model.startswith(SILENT) and "nvfp4" not in word else "fp8"
+    return "bf16" if model.startswith(SILENT) and "nvfp4" not in word else own

@@ -202,7 +202,7 @@ def configured(engine: ServingEngine, run: ServedRun, visible_bytes: float) -> S
     policy = POLICIES.get(run.policy)
     if sequences is not None:
         sequences = policy.of_replica(policy.sequence_option, sequences, run.plan.dp)
-    limits = (EngineLimits(0.0, tokens or usual.tokens, sequences or usual.sequences),) if usual else ()
+    limits = (EngineLimits(tokens=tokens or usual.tokens, sequences=sequences or usual.sequences),) if usual else ()
     scheduler = replace(engine.scheduler, shares_tokens=policy.shares_tokens)
     return replace(engine, limits=limits, memory=_rule(engine.memory, run), scheduler=scheduler)
 

@@ -47,11 +47,11 @@ class SearchedJob(Protocol):
     @property
     def unequal(self) -> bool: ...
     @property
-    def dealt(self) -> Any: ...
+    def assignment(self) -> Any: ...
 
 
 @dataclass(frozen=True)
-class Sought:
+class SearchRule:
     """The search rule of one key of a plan.
 
     Attributes
@@ -100,10 +100,10 @@ class Sought:
 
 
 #: Keys that no field or option of this room declares.
-SOUGHT: Registry[Sought] = Registry("searched key", "tspsim.searched_keys", Sought)
+SEARCH_RULES: Registry[SearchRule] = Registry("searched key", "tspsim.searched_keys", SearchRule)
 
 
-class SaysWhyNot(Protocol):
+class Skippable(Protocol):
     """A registered object that says why a search skips it; with an empty reason it is tried."""
 
     @property
@@ -113,10 +113,10 @@ class SaysWhyNot(Protocol):
     def why_not(self) -> str: ...
 
 
-def sought_objects(objects: Callable[[Work], Iterable[SaysWhyNot]], **more: Any) -> Sought:
+def rule_for_objects(objects: Callable[[Work], Iterable[Skippable]], **more: Any) -> SearchRule:
     """The rule of a key whose values are registered objects: those of ``objects`` are tried unless they say why not;
-    ``more`` as in :class:`Sought`."""
-    return Sought(
+    ``more`` as in :class:`SearchRule`."""
+    return SearchRule(
         values=lambda model, work: [thing.name for thing in objects(work) if not thing.why_not],
         left=lambda model, work: {thing.name: thing.why_not for thing in objects(work) if thing.why_not},
         **more,
@@ -140,7 +140,7 @@ def serves(model: Architecture, work: Work) -> bool:
     return work.step.serves
 
 
-def serves_nobody(model: Architecture, work: Work) -> bool:
+def not_serving(model: Architecture, work: Work) -> bool:
     return not work.step.serves
 
 

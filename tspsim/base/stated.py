@@ -1,23 +1,23 @@
-"""Values of a stack's YAML file with their sources."""
+"""Values of files with their sources."""
 
 from __future__ import annotations
 
-from typing import Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from .strict import Strict
 
 Value = TypeVar("Value")
+#: Where a value is from.
+Source = Annotated[str, Field(min_length=3, max_length=2000)]
 
 
-class StackSection(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Stated(StackSection, Generic[Value]):
+class Stated(Strict, Generic[Value]):
     """A value and its source."""
 
     value: Value
-    source: str = Field(min_length=3, max_length=2000)
+    source: Source
 
 
 class Expected(Stated[Value], Generic[Value]):

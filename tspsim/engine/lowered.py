@@ -1,4 +1,4 @@
-"""Programs made ready for the machine: operators costed, templates interned, what is alike looked up once."""
+"""Lowering of programs for the machine: operators are costed, templates interned, equal instructions looked up once."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from ..operators import Operator
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
 from ..program.instructions import Content, Issued, Mesh, content, waits_in_turn
 from .instances import Cost, Template, Templates
-from .ranks import ReadyInstruction
+from .ranks import LoweredInstruction
 from .timeline import ON_HOST, Label, Labels
 
 
 class Costed(NamedTuple):
-    """What an instruction takes: seconds alone (kernels, launches), meeting keys (communication), its label's number.
+    """Cost of an instruction: uncontended seconds of kernels and launches, rendezvous keys of communication, and the
+    number of its label.
 
-    A meeting key is ``2·template + half``: half 0 is a collective or a sending, half 1 a receiving.
+    A rendezvous key is ``2·template + half``: half 0 is a collective or a send, half 1 a receive.
     """
 
     duration_s: float
@@ -34,15 +35,15 @@ class Costed(NamedTuple):
     is_compute: bool
 
 
-class KnownInstructions:
-    """What every different instruction takes, by content; an object that was met before is known by itself."""
+class InstructionCosts:
+    """Costs of all distinct instructions of a program, by content, and by object for a faster second look-up."""
 
     def __init__(self) -> None:
         self._by_content: dict[Content, Costed] = {}
         self._by_object: dict[int, tuple[Instruction, Costed]] = {}
 
     def look_up(self, instruction: Instruction, find: Callable[[Instruction, Content], Costed]) -> Costed:
-        """What it takes, found now if no such instruction was met before."""
+        """Cost of an instruction; ``find`` computes it for new content."""
         same = self._by_object.get(id(instruction))
         if same is not None and same[0] is instruction:
             return same[1]
@@ -60,46 +61,44 @@ class KnownInstructions:
         return self._by_content[content(instruction)]
 
     def values(self) -> Iterable[Costed]:
-        """In order of first appearance."""
+        """Costs in order of first appearance."""
         return self._by_content.values()
 
 
 @dataclass(frozen=True)
-class ReadyProgram:
-    """A program made ready: what it issues, labels, and a signature equal for programs that cost the same.
-
-    Of many roles few are run, one a class; only these are unrolled.
-    """
+class LoweredProgram:
+    """A lowered program. Streams and labels are unrolled on first use, because few of many roles run: one a class."""
 
     program: Program
-    #: What runs.
+    #: Items in issue order.
     issued: IssuedItems = field(repr=False)
-    #: A label of every different instruction.
+    #: Label of every distinct instruction.
     distinct: Sequence[Label] = field(repr=False)
+    #: Equal for programs of equal costs and dependencies.
     signature: Hashable = field(repr=False)
-    #: Every different instruction.
-    known: KnownInstructions = field(repr=False)
+    #: Costs of all distinct instructions.
+    by_instruction: InstructionCosts = field(repr=False)
 
     @property
-    def streams(self) -> Mapping[str, Sequence[ReadyInstruction]]:
+    def streams(self) -> Mapping[str, Sequence[LoweredInstruction]]:
         """Instructions by stream."""
         return self.issued.streams
 
     @once
     def labels(self) -> Labels:
-        """Of every instruction of the unrolled program."""
-        return labels_of(self.program, self.known, self.distinct)
+        """Label of every instruction of the unrolled program."""
+        return labels_of(self.program, self.by_instruction, self.distinct)
 
     def rows(self) -> Iterator[Issued]:
-        """Every instruction of the unrolled program, as a timeline has them."""
+        """Every instruction of the unrolled program, in a timeline's order."""
         return self.program.unrolled()
 
-    def written_out(self, program: Program) -> ReadyProgram:
-        """The same for a program of the same instructions, repeated more often; what runs stays."""
+    def written_out(self, program: Program) -> LoweredProgram:
+        """The lowered program for ``program``, which repeats the same instructions more often; what runs stays."""
         return replace(self, program=program)
 
     def uses(self) -> Counter[int]:
-        """How often the program meets others, by key."""
+        """Number of rendezvous of the program, by key."""
         uses: Counter[int] = Counter()
         for takes, times in self._different():
             for key in takes.keys:
@@ -107,29 +106,29 @@ class ReadyProgram:
         return uses
 
     def alone_s(self, transfer_s: Mapping[int, float]) -> float:
-        """Seconds of all its instructions one after the other; ``transfer_s`` by template."""
+        """Seconds of all instructions one after the other; ``transfer_s`` are those of a template's transfer."""
         total_s = 0.0
         for takes, times in self._different():
             total_s += times * (takes.duration_s + sum([transfer_s.get(key // 2, 0.0) for key in takes.keys]))
         return total_s
 
     def _different(self) -> Iterator[tuple[Costed, int]]:
-        """What every different instruction of the program takes, and how often it runs."""
-        # The same layers stand in a program many times.
+        """(cost, number of runs) of the program's items."""
+        # A program has the same layers many times.
         items = {id(item): item for item in self.program.items}
         for number, times in Counter(map(id, self.program.items)).items():
             item = items[number]
             if isinstance(item, Repeat):
                 for instruction in item.body:
-                    yield self.known[instruction], times * item.times
+                    yield self.by_instruction[instruction], times * item.times
             else:
-                yield self.known[item], times
+                yield self.by_instruction[item], times
 
 
 class Compiled(NamedTuple):
-    """An item of a program looked up: how often it runs, its number among different ones, and what it does.
+    """A compiled item of a program: number of runs, its number among distinct items, and its instructions.
 
-    ``body`` has for every instruction the stream it goes to, and the fields of its :class:`ReadyInstruction`.
+    ``body`` has for every instruction its stream, and fields of its :class:`LoweredInstruction`.
     """
 
     times: int
@@ -139,20 +138,19 @@ class Compiled(NamedTuple):
 
 @dataclass(frozen=True)
 class IssuedItems:
-    """The items of a program looked up, one after the other, and the streams they go to."""
+    """The items of a program in issue order, compiled, and the names of its streams."""
 
     items: Sequence[Instruction | Repeat]
     compiled: Sequence[Compiled]
     names: Iterable[str]
 
     @once
-    def streams(self) -> Mapping[str, Sequence[ReadyInstruction]]:
-        """Instructions by stream, in issue order, each with what it waits for and counted among the uses of its
-        meetings."""
-        streams: dict[str, list[ReadyInstruction]] = {name: [] for name in self.names}
+    def streams(self) -> Mapping[str, Sequence[LoweredInstruction]]:
+        """Instructions by stream in issue order, with their dependencies and the use of each rendezvous."""
+        streams: dict[str, list[LoweredInstruction]] = {name: [] for name in self.names}
         appends = {name: stream.append for name, stream in streams.items()}
         uses: dict[int, int] = {}
-        # The same layers stand in a program many times: where each goes is looked up once.
+        # A program has the same layers many times: their streams are looked up once.
         bodies: dict[int, Any] = {}
         position = 0
         for item, compiled in zip(self.items, self.compiled, strict=True):
@@ -172,13 +170,13 @@ class IssuedItems:
                             use = uses.get(key, 0)
                             uses[key] = use + 1
                             meets += ((key, use),)
-                    append(_ready((position, waits, duration_s, meets, is_compute)))
+                    append(_lowered((position, waits, duration_s, meets, is_compute)))
                     position += 1
         return streams
 
 
-def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgram:
-    """Cost every operator, and intern every template.
+def lower_program(program: Program, cost: Cost, templates: Templates) -> LoweredProgram:
+    """Lower a program: cost every operator, and intern every template.
 
     Raises
     ------
@@ -188,10 +186,10 @@ def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgr
     kernels: dict[str, bool] = {}
     labels: list[Label] = []
     costs: dict[Operator, float] = {}
-    costs_of = KnownInstructions()
+    costs_of = InstructionCosts()
     numbers: dict[Hashable, int] = {}
     order: list[Compiled] = []
-    # The same layers stand in a program many times: each is looked up once.
+    # A program has the same layers many times: each is compiled once.
     compiled: dict[int, Compiled] = {}
 
     def new(instruction: Instruction, does: Content) -> Costed:
@@ -203,13 +201,13 @@ def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgr
         return takes
 
     def compile_body(instructions: Sequence[Instruction], times: int, begin: int) -> Compiled:
-        """Of a Repeat, or with ``begin`` of an instruction alone, whose waits count from the program's start."""
+        """Compile the body of a Repeat, or a single instruction, whose dependencies count from the program's start."""
         body, does = [], []
         for instruction in instructions:
             duration_s, keys, _, is_compute = costs_of.look_up(instruction, new)
             stream, after = instruction.stream, instruction.after
             if kernels.setdefault(stream, is_compute) is not is_compute:
-                # Communication stands beside kernels, not between them.
+                # A stream's process runs either kernels or communication.
                 raise TspsimError(f"stream '{stream}' of '{program.role}' mixes kernels and communication")
             body.append((stream, after, duration_s, keys, is_compute))
             does.append((stream, duration_s, keys, tuple([index - begin for index in after])))
@@ -226,14 +224,14 @@ def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgr
         order.append(body_of)
         position += body_of.times * len(body_of.body)
     signature = (tuple([part.number for part in order]), tuple(numbers))
-    return ReadyProgram(program, IssuedItems(program.items, order, tuple(kernels)), labels, signature, costs_of)
+    return LoweredProgram(program, IssuedItems(program.items, order, tuple(kernels)), labels, signature, costs_of)
 
 
-#: What ``ReadyInstruction._make`` does, three times as fast: a run makes a hundred thousand of these.
-_ready = cast("Callable[[tuple[object, ...]], ReadyInstruction]", partial(tuple.__new__, ReadyInstruction))
+#: ``LoweredInstruction._make``, three times as fast: a run makes a hundred thousand of these.
+_lowered = cast("Callable[[tuple[object, ...]], LoweredInstruction]", partial(tuple.__new__, LoweredInstruction))
 
 
-def labels_of(program: Program, takes: KnownInstructions, distinct: Sequence[Label]) -> Labels:
+def labels_of(program: Program, takes: InstructionCosts, distinct: Sequence[Label]) -> Labels:
     """The label of every instruction of the unrolled program."""
     which: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
     layers = which.copy()
@@ -264,7 +262,7 @@ def labels_of(program: Program, takes: KnownInstructions, distinct: Sequence[Lab
 def costed(
     instruction: Instruction, cost: Cost, costs: dict[Operator, float], templates: Templates, label: int
 ) -> Costed:
-    """An instruction that this program did not have before; its operators are asked for once a program."""
+    """Cost of a new instruction of a program; ``costs`` keeps those of operators."""
     if isinstance(instruction, Launch):
         return Costed(instruction.host_s, (), label, False)
     if not isinstance(instruction, Compute):
@@ -303,7 +301,7 @@ def meeting_keys(instruction: Collective | SendReceive | Copy, templates: Templa
 
 
 def describe(instruction: Instruction, costs: Mapping[Operator, float], duration_s: float, mesh: Mesh) -> Label:
-    """The label of an instruction without its layer: what the timeline shows of it."""
+    """Label of an instruction in the timeline, without its layer."""
     common = (instruction.stream, instruction.name)
     if isinstance(instruction, Compute):
         operators = instruction.operators

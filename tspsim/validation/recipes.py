@@ -1,0 +1,109 @@
+"""How published recipes of Megatron-Core ran a model with experts: what of it was in CUDA graphs, how tokens travelled,
+and what hid their exchanges, where a row says nothing of it.
+
+Read in NVIDIA-NeMo/Megatron-Bridge, ``scripts/performance/configs`` (``cuda_graph_impl``, ``cuda_graph_scope``,
+``moe_token_dispatcher_type``, ``moe_a2a_overlap``), its pull requests, and its skills. Nothing here is a number.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .frameworks import USUAL_STACK, overlapped_by_recipe, stack_of
+
+#: Dispatchers that Megatron-Bridge's guide (docs.nvidia.com, MoE Dispatcher Selection Guide) names first: HybridEP in
+#: NVL72 domains, DeepEP elsewhere.
+DISPATCHERS = {"gb200": "links", "gb300": "links"}
+#: After every container.
+OPEN = "~"
+
+
+@dataclass(frozen=True)
+class MoERecipe:
+    """What some rows ran, by words of their source, how their model's name starts, GPU, type and container."""
+
+    source: str
+    model: str = ""
+    devices: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    since: str = ""
+    until: str = OPEN
+    #: Version of ``megatron-core``; empty: launched kernel by kernel.
+    version: str = ""
+    #: Values of a plan's ``expert_dispatch`` and ``expert_overlap``; empty: as :data:`DISPATCHERS` says, and as
+    #: :func:`tspsim.validation.frameworks.overlapped_by_recipe` does.
+    dispatch: str = ""
+    overlap: str = ""
+
+    def holds(self, address: str, model: str, device: str, precision: str, container: str) -> bool:
+        name = re.sub(r"[^a-z0-9]", "", model.lower())
+        return (
+            self.source in address
+            and name.startswith(self.model)
+            and (not self.devices or device in self.devices)
+            and (not self.types or precision in self.types)
+            and self.since <= container <= self.until
+        )
+
+
+BRIDGE, RACKS = "Megatron-Bridge", ("gb200", "gb300")
+#: The first that holds is meant.
+RECIPES = (
+    # Selective recomputation of Moonlight: ``moe_router_fusion`` and ``apply_rope_fusion`` False, ``alltoall``
+    # (src/megatron/bridge/recipes/moonlight/moonlight_16b.py).
+    MoERecipe("perf-activation-recompute", "moonlight", version="unfused", dispatch="experts"),
+    MoERecipe("MoE-ModelZoo", devices=RACKS, version="whole-graphs"),
+    # Tokens are dropped and filled up to a capacity, so that whole iterations can be captured; B200 has no graphs
+    # (qwen3/workload_base_configs.py, 0fa501a).
+    MoERecipe(BRIDGE, devices=RACKS, until="25.09", version="whole-graphs"),
+    MoERecipe(BRIDGE, devices=("b200",), until="25.09", version="padded"),
+    # Whole iterations from 26.06 on (pull requests 3983, 4226, 4249, 4606, 4173, 4498; 5168 of Kimi-K2).
+    MoERecipe(BRIDGE, "qwen3", (*RACKS, "b200", "b300"), ("mxfp8",), "26.06", version="whole-graphs"),
+    MoERecipe(BRIDGE, "deepseekv3", (*RACKS, "b300"), ("mxfp8",), "26.06", version="whole-graphs"),
+    MoERecipe(BRIDGE, "gptoss", RACKS, ("mxfp8",), "26.06", version="whole-graphs"),
+    MoERecipe(BRIDGE, "kimik2", ("gb300",), ("mxfp8",), "26.08", version="whole-graphs"),
+    # ``moe_router, moe_preprocess`` alone, or ``attn`` too (qwen3_workload_base_configs.py, 01b2977;
+    # deepseek_workload_base_configs.py, 0426418; gpt_oss_workload_base_configs.py, 07eea52).
+    MoERecipe(BRIDGE, "qwen330b", ("gb300", "b300"), version="router-graphs"),
+    MoERecipe(BRIDGE, "qwen330b", ("h100",), ("bf16",), version="router-graphs"),
+    MoERecipe(BRIDGE, "qwen330b", ("b200",), version="graphs"),
+    MoERecipe(BRIDGE, "deepseekv3", ("b300",), since="26.04.01", version="graphs"),
+    MoERecipe(BRIDGE, "gptoss", ("b300",), version="graphs"),
+    MoERecipe(BRIDGE, devices=RACKS, version="graphs"),
+    # ``alltoall``; 25.11 hid it on B200 ("disable moe_a2a_overlap due to CPU overhead", pull request 1760).
+    MoERecipe(BRIDGE, "qwen3235b", ("b200",), until="25.11", dispatch="experts", overlap="micro_batches"),
+    MoERecipe(BRIDGE, "qwen3235b", ("b200",), dispatch="experts"),
+    MoERecipe(BRIDGE, "qwen3235b", ("h100",), dispatch="experts", overlap="micro_batches"),
+)
+
+
+@dataclass(frozen=True)
+class HowRun:
+    """The stack, ``expert_dispatch`` and ``expert_overlap`` of a published run with experts."""
+
+    stack: str
+    dispatch: str
+    overlap: str
+
+
+def how_run(address: str, notes: str, model: str, device: str, precision: str) -> HowRun:
+    """How a row with experts ran.
+
+    >>> how_run("Megatron-Bridge", "NeMo 26.04 container", "Qwen3_30B_a3B", "h100", "fp8")
+    HowRun(stack='megatron-core', dispatch='ranks', overlap='none')
+    >>> how_run("Megatron-Bridge", "NeMo 26.08 container", "Qwen3_30B_a3B", "gb300", "mxfp8")
+    HowRun(stack='megatron-core@whole-graphs', dispatch='links', overlap='micro_batches')
+    >>> how_run("Megatron-Bridge", "EP overlap on; HybridEP", "Qwen3-30B-A3B", "h100", "bf16")
+    HowRun(stack='megatron-core@router-graphs', dispatch='ranks', overlap='micro_batches')
+    """
+    named = re.search(r"NeMo (\d+\.\d+(?:\.\d+)?)", notes)
+    container, stack = named.group(1) if named else "", stack_of(address)
+    nothing = MoERecipe("")
+    about = (address, model, device, precision, container)
+    recipe = next((recipe for recipe in RECIPES if recipe.holds(*about)), nothing) if stack == USUAL_STACK else nothing
+    overlap = recipe.overlap or overlapped_by_recipe(address, notes, model, device, precision)
+    if re.search(r"\bEP overlap (?:on|\+)", notes):
+        overlap = "micro_batches"
+    version = f"{stack}@{recipe.version}" if recipe.version else stack
+    return HowRun(version, recipe.dispatch or DISPATCHERS.get(device, "ranks"), overlap)
