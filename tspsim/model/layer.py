@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..base.memo import once, remembered
 from ..base.quick import replace
-from ..operators import Attention, Computes, Gemm, LatentPrefill, Operator, ShortConvolution
+from ..operators import Attention, BatchQuantity, Computes, Gemm, LatentPrefill, Operator, ShortConvolution
 from .architecture import Architecture
 from .attention import AttentionKind
 from .attention.latent import Latent
@@ -56,6 +56,10 @@ class ServingLayer(ServingShard, LayerShard):
     @once
     def attention_kind(self) -> AttentionKind:
         return self.model.attention_of(self.kind)
+
+    def reads(self, operator: Operator) -> BatchQuantity:
+        """What of a pass the size of an operator of its attention depends on."""
+        return self.attention_kind.reads(operator, self.kind)
 
     def attention(
         self,

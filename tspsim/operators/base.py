@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from ..base.quick import quick
+from .batch import BatchQuantity
 
 
 class Sharding(StrEnum):
@@ -75,6 +76,9 @@ class Operator(ABC):
     __slots__ = ("_hash",)
     #: Group in breakdowns and ranges: ``gemm``, ``attention``, ``memory_bound``, or a new one.
     kind: ClassVar[str] = "other"
+    #: In attention of a serving step: what its size depends on, unless the kind of attention says otherwise
+    #: (:meth:`tspsim.model.attention.base.AttentionKind.reads`).
+    reads: ClassVar[BatchQuantity] = BatchQuantity.ROWS
     #: Name for display; nothing depends on it.
     name: str = "operator"
     #: Role in its layer.
@@ -149,6 +153,7 @@ class CachedContext:
     query tokens a sequence."""
 
     __slots__ = ()
+    reads: ClassVar[BatchQuantity] = BatchQuantity.DECODING
     rows: tuple[tuple[int, int], ...]
     queries: int
 
@@ -193,6 +198,7 @@ class MemoryBound(Operator):
     computes: Computes = Computes.OUTPUT
 
     kind = "memory_bound"
+    reads = BatchQuantity.TOKENS
 
     @property
     def flops(self) -> float:

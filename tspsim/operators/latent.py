@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..base.quick import quick
 from .base import CachedContext, Operator, Role, first_three
+from .batch import BatchQuantity
 from .dtypes import element_bytes
 
 
@@ -32,6 +33,7 @@ class LatentPrefill(Operator):
     role: Role = Role.ATTENTION
 
     kind = "attention"
+    reads = BatchQuantity.PROMPTS
 
     @property
     def pairs(self) -> float:
@@ -122,6 +124,7 @@ class AbsorbProduct(Operator):
     role: Role = Role.LATENT_KEYS_VALUES
 
     kind = "gemm"
+    reads = BatchQuantity.TOKENS
 
     @property
     def flops(self) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..base.quick import quick
 from .base import CachedContext, Computes, MemoryBound, Operator, Role, first_three
+from .batch import BatchQuantity
 from .dtypes import element_bytes
 
 
@@ -33,6 +34,7 @@ class Gemm(Operator):
     cast_apart: bool = False
 
     kind = "gemm"
+    reads = BatchQuantity.TOKENS
 
     def read_as(self, dtype: str, weight_dtype: str | None) -> Gemm:
         """The same product in other types."""
@@ -192,6 +194,7 @@ class Attention(Operator):
     kv_dtype: str | None = None
 
     kind = "attention"
+    reads = BatchQuantity.PROMPTS
 
     @property
     def computes(self) -> Computes:

@@ -6,13 +6,14 @@ frozen weights, casts of kept activations, the stack.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from ..model.layer import gradients
-from ..operators import Gemm, Operator, Part
+from ..operators import BatchQuantity, Gemm, Operator, Part
 from ..program import Collective, Compute, Copy, ExpertExchange, Instruction, Launch, Program, Repeat, SendReceive
 from . import hyper_connections
 from .interleave import EXCHANGE
@@ -73,6 +74,7 @@ class ProgramBuilder:
     border of a run of layers: streams carry the order there. ``recomputing`` is set while a layer's forward is repeated
     for its backward, ``further_token`` in an MTP module, ``weight_gradients`` cleared while they are deferred;
     ``exchanged_gradients`` are a layer's instructions that bring its weights' gradients to their owners.
+    ``sized_by`` is what the sizes of a serving step's instructions depend on, until :meth:`sized` changes it.
     ``coordinates`` are the positions of the program's ranks on the axes along which programs differ; ``capture`` is the
     part of the pass that runs as graphs; ``renamed`` maps axes to those that replace them.
     """
@@ -89,6 +91,7 @@ class ProgramBuilder:
         self._library = job.plan.dispatch.sums_before_return
         self._waits = not (job.work.stack.queues_chunks and job.plan.vpp > 1)
         self.part = ""
+        self.sized_by = BatchQuantity.TOKENS
         self.capture = job.capture
         self._items: list[Instruction | Repeat] = []
         self._length = 0
@@ -109,13 +112,36 @@ class ProgramBuilder:
         after: Iterable[int] = (),
         stream: str = "compute",
         slice_of: Slice = WHOLE,
+        reads: Callable[[Operator], BatchQuantity] | None = None,
     ) -> int:
-        """Kernels; or one slice of each, launched with the first."""
-        kernels = self._lower(operators)
+        """Kernels; or one slice of each, launched with the first. ``reads``: what an operator's size depends on."""
+        if reads is None:
+            kernels = self._lower(operators)
+            sized_by = (self.sized_by,) * len(kernels)
+        else:
+            kernels, sized_by = self._lower_each(operators, reads)
         if slice_of.of > 1:
             kernels = tuple(Part(kernel, slice_of.of) for kernel in kernels)
-        step = Compute(kernels, name, self._part(), self._layer, tuple(after), stream)
+        step = Compute(kernels, name, self._part(), self._layer, tuple(after), stream, sized_by)
         return self._put(step) if slice_of.number else self._add(step)
+
+    def _lower_each(
+        self, operators: Sequence[Operator], reads: Callable[[Operator], BatchQuantity]
+    ) -> tuple[tuple[Operator, ...], tuple[BatchQuantity, ...]]:
+        """Kernels, and what their sizes depend on: what that of the operator does which they are of."""
+        kernels, sized_by = list[Operator](), list[BatchQuantity]()
+        for operator in operators:
+            lowered = self._lower((operator,))
+            kernels += lowered
+            sized_by += [reads(operator)] * len(lowered)
+        return tuple(kernels), tuple(sized_by)
+
+    @contextmanager
+    def sized(self, quantity: BatchQuantity) -> Iterator[None]:
+        """Sizes of what is written inside depend on ``quantity``."""
+        before, self.sized_by = self.sized_by, quantity
+        yield
+        self.sized_by = before
 
     def host(self, name: str, seconds: float, *, after: Iterable[int] = (), stream: str = "host") -> int:
         """Work of the host that kernels and transfers may wait for."""
@@ -173,6 +199,7 @@ class ProgramBuilder:
             stream or "communication",
             tokens,
             slice_of.of,
+            self.sized_by,
         )
         return self._put(moved) if slice_of.number else self._add(moved)
 
@@ -223,6 +250,7 @@ class ProgramBuilder:
                 self._layer,
                 after,
                 f"{stream} {direction}",
+                self.sized_by,
             )
         )
 
@@ -245,6 +273,7 @@ class ProgramBuilder:
                 layer=self._layer,
                 after=tuple(after),
                 stream=stream or "communication",
+                sized_by=self.sized_by,
             )
         )
 

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from ..base.memo import once
 from ..base.quick import quick
-from ..operators import Operator
+from ..operators import BatchQuantity, Operator
 
 
 def waits_in_turn(after: Sequence[int], begin: int, first: int) -> tuple[int, ...]:
@@ -111,10 +111,12 @@ class Compute:
     layer: int = -1
     after: tuple[int, ...] = ()
     stream: str = "compute"
+    #: In a serving step: what the size of each operator depends on.
+    sized_by: tuple[BatchQuantity, ...] = ()
 
     def at(self, layer: int, after: tuple[int, ...]) -> Compute:
         """A copy in another layer, with other dependencies."""
-        return Compute(self.operators, self.name, self.part, layer, after, self.stream)
+        return Compute(self.operators, self.name, self.part, layer, after, self.stream, self.sized_by)
 
 
 class ExpertExchange(NamedTuple):
@@ -169,12 +171,14 @@ class Collective:
     #: This collective is one of ``slices`` equal slices of a transfer with one start and one end: it takes 1/slices of
     #: the time of ``slices`` times its bytes.
     slices: int = 1
+    #: In a serving step: what its size depends on.
+    sized_by: BatchQuantity = BatchQuantity.TOKENS
 
     def at(self, layer: int, after: tuple[int, ...]) -> Collective:
         """A copy in another layer, with other dependencies."""
         return Collective(
             self.kind, self.axis, self.size_bytes, self.name, self.root, self.algorithm, self.part, layer, after,
-            self.stream, self.tokens, self.slices,
+            self.stream, self.tokens, self.slices, self.sized_by,
         )  # fmt: skip
 
 
@@ -197,12 +201,14 @@ class SendReceive:
     layer: int = -1
     after: tuple[int, ...] = ()
     stream: str = "communication"
+    #: In a serving step: what its size depends on.
+    sized_by: BatchQuantity = BatchQuantity.TOKENS
 
     def at(self, layer: int, after: tuple[int, ...]) -> SendReceive:
         """A copy in another layer, with other dependencies."""
         return SendReceive(
             self.axis, self.size_bytes, self.name, self.to, self.source, self.wrap, self.part, layer, after,
-            self.stream,
+            self.stream, self.sized_by,
         )  # fmt: skip
 
 

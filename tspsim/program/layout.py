@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..operators import Operator
+from ..operators import BatchQuantity, Operator
 from .instructions import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive, StreamOrder
 
 Floats = NDArray[np.float64]
@@ -80,6 +80,18 @@ def flattened(stages: Sequence[Program]) -> tuple[Hashable, list[Timed]]:
                 every += takes
                 form.append((step.name, step.stream, step.after, len(takes), None))
     return tuple(form), every
+
+
+def quantities(stages: Sequence[Program]) -> list[BatchQuantity]:
+    """What the size of each of the kernels and transfers in :func:`flattened` programs of a serving step depends on."""
+    every: list[BatchQuantity] = []
+    for program in stages:
+        for instruction, _ in program.counted():
+            if isinstance(instruction, Compute):
+                every += instruction.sized_by
+            elif isinstance(instruction, MOVES) and timed(instruction):
+                every.append(instruction.sized_by)
+    return every
 
 
 def chained(stages: Sequence[Program]) -> bool:

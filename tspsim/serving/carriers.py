@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -75,9 +75,9 @@ WHOLE: tuple[OperatorField, ...] = (
 )
 
 
-def carrier_of(passes: Sequence[Rows], calls: Sequence[StageCall]) -> RowConsumer | None:
-    """The field in which operators read whole rows of their passes; None where there is none."""
+def carrier_of(rows: Rows, call: StageCall) -> RowConsumer | None:
+    """The field in which an operator reads whole rows of its pass; None where there is none."""
     for field in WHOLE:
-        if all(field.are_of(call.what, rows) for rows, call in zip(passes, calls, strict=True)):
-            return RowConsumer(calls[0], field)
+        if field.are_of(call.what, rows):
+            return RowConsumer(call, field)
     return None

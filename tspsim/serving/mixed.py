@@ -10,8 +10,7 @@ the whole program is a sum of *parts*: instructions that depend only on tokens (
 on sampled tokens, on decoding sequences, or on prompts. Each part is tabulated by itself (:mod:`.grid`). Kernels that
 read all prompts, or all rows, at once are priced for every step.
 
-The part of an instruction is detected: the program is written for a few compositions of a step that differ in one
-quantity each, and an instruction that changes with it depends on it.
+Whoever writes an instruction states the quantity that its size depends on (:class:`~tspsim.operators.BatchQuantity`).
 """
 
 from __future__ import annotations
@@ -25,19 +24,20 @@ import numpy as np
 
 from ..base.memo import remembered
 from ..model.attention.base import MOST_DECODED, Rows
-from ..operators import Role
+from ..operators import BatchQuantity, Role
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
+from ..parallel.step import passes_of
 from ..program.layout import InstructionLayout, StageCall
 from .carriers import RowConsumer, carrier_of
-from .compositions import BATCH, SECOND, CompositionChange, InstructionPart, StepComposition, compositions, part_by
+from .compositions import BATCH, SECOND, StepComposition
 from .grid import TILE, Cells, KnotLine, TokenVectors
 from .programs import StepPrograms
 from .tables import EPSILON, Floats
 from .work import PromptChunk, StepWork
 
-#: Tokens of the compared compositions.
-COMPARED = 2048
+#: Tokens of a typical step.
+TYPICAL = 2048
 #: Programs kept beside the current one.
 LAST = 7
 #: Prompts whose own kernels are kept: lengths recur, sets of contexts do not.
@@ -49,7 +49,7 @@ STANDING = 64
 
 
 class UnlikeError(Exception):
-    """Programs of some sizes have other instructions than the detected parts."""
+    """Programs of some sizes have other instructions than that of a typical step."""
 
 
 class Mixed:
@@ -107,44 +107,47 @@ class Mixed:
 
 
 def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
-    """The shape of a kind of steps; None where their programs are not a chain of one stage, or parts cannot be told
-    apart."""
+    """The shape of a kind of steps; None where their programs are not a chain of one stage, or an instruction depends
+    on more than one quantity."""
     pieces = kind.captured is Captured.PIECES
     programs, sizes = (mixed.programs, mixed.sizes) if pieces else (mixed.plain, ())
-    tokens, more = (sizes[-2], sizes[-1] - sizes[-2]) if sizes else (COMPARED, 1)
+    tokens = sizes[-2] if sizes else TYPICAL
     if tokens - SECOND - BATCH * programs.query_len <= MOST_DECODED:
         return None
-    written: dict[CompositionChange | None, tuple[Job, list[StageCall]]] = {}
-    layouts: list[InstructionLayout] = []
-    for change, work in compositions(kind, programs.query_len, more, tokens).items():
-        jobs = programs.together(work)
-        if len(jobs) != 1 or jobs[0].capture is not kind.captured or jobs[0].micro_batches > 1:
-            return None
-        calls, layout = programs.laid_out(jobs[0])
-        layouts.append(layout)
-        written[change] = jobs[0], calls
-    layout = layouts[0]
-    if any(other is not layout for other in layouts):
+    jobs = programs.together(kind.typical(programs.query_len, tokens))
+    if len(jobs) != 1 or jobs[0].capture is not kind.captured or jobs[0].micro_batches > 1:
         return None
-    parts: list[InstructionPart] = []
+    (job,) = jobs
+    if drafts_apart(job):
+        return None
+    calls, layout = programs.laid_out(job)
+    parts: list[BatchQuantity] = []
     carriers: list[RowConsumer] = []
-    _, first = written[None]
-    for index, call in enumerate(first):
-        changed = {change for change, (_, its) in written.items() if its[index].key != call.key and change}
-        part = part_by(changed, {change for change in written if change})
-        if part is InstructionPart.TOKENS and getattr(call.what, "role", Role.OTHER).routed:
-            part = InstructionPart.EXPERTS
-        if part in (None, InstructionPart.PROMPTS):
-            carrier = carrier_of([job.rows for job, _ in written.values()], [its[index] for _, its in written.values()])
+    for call, quantity in zip(calls, programs.quantities(job), strict=True):
+        part = kind.quantity(quantity)
+        if part is BatchQuantity.TOKENS and getattr(call.what, "role", Role.OTHER).routed:
+            part = BatchQuantity.EXPERTS
+        if part is BatchQuantity.BENT_PROMPTS:
+            part = BatchQuantity.PROMPTS
+        elif part in (BatchQuantity.PROMPTS, BatchQuantity.ROWS):
+            carrier = carrier_of(job.rows, call)
             if carrier is not None:
-                part = InstructionPart.CARRIED
+                part = BatchQuantity.ROWS
                 carriers.append(carrier)
-        if part is None:
-            return None
+            elif part is BatchQuantity.ROWS:
+                return None
         parts.append(part)
-    if programs.taken_s(first, kind.captured) is None or not (layout.chained or mixed.serial):
+    if programs.taken_s(calls, kind.captured) is None or not (layout.chained or mixed.serial):
         return None
-    return Shape(programs, sizes, mixed.breakpoints, layout, first, tuple(parts), carriers, kind)
+    return Shape(programs, sizes, mixed.breakpoints, layout, tuple(parts), carriers, kind)
+
+
+def drafts_apart(job: Job) -> bool:
+    """Whether quantities of a drafter's passes are not those of the model's. The first has fewer tokens a sequence that
+    decodes, which padding to a captured size mostly makes up for; later ones have a token a sequence."""
+    _, *passes = passes_of(job)
+    captured = job.capture is Captured.PIECES
+    return any(part.tokens not in (0, job.tokens) and (number or not captured) for number, part in enumerate(passes))
 
 
 class Shape:
@@ -156,8 +159,7 @@ class Shape:
         sizes: tuple[int, ...],
         breakpoints: tuple[int, ...],
         layout: InstructionLayout,
-        calls: list[StageCall],
-        parts: tuple[InstructionPart, ...],
+        parts: tuple[BatchQuantity, ...],
         carriers: Sequence[RowConsumer],
         kind: StepComposition,
     ) -> None:
@@ -168,9 +170,9 @@ class Shape:
             breakpoints,
             sizes,
         )
-        index = {part: [i for i, own_part in enumerate(parts) if own_part is part] for part in InstructionPart}
+        index = {part: [i for i, own_part in enumerate(parts) if own_part is part] for part in BatchQuantity}
         self._where = index
-        self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in InstructionPart}
+        self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in BatchQuantity}
         self._carriers = carriers
         self._of_prompts = [consumer.field.prompts for consumer in carriers]
         self._known_s = remembered(MOST_PROMPTS)(self._carried_s)
@@ -178,42 +180,41 @@ class Shape:
         #: Tokens of the prompt chunk that accompanies the measured part.
         self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
         self._last: dict[StepWork, list[StageCall]] = {}
-        self._constant = layout.issued_s + self._sums(calls, InstructionPart.NOTHING)
         smallest = self._written(self._work(MOST_DECODED + 1 if not sizes else sizes[0] + MOST_DECODED))
-        least = self._least = sum(float(self._sums(smallest, part)[0]) for part in InstructionPart)
+        least = self._least = sum(float(self._sums(smallest, part)[0]) for part in BatchQuantity)
         first = self._beside + MOST_DECODED + 1
 
-        def over_tokens(part: InstructionPart) -> Cells:
+        def over_tokens(part: BatchQuantity) -> Cells:
             return Cells(lambda n: self._part(part, self._work(n - self._beside)), least, first=first, ends=sizes)
 
-        self._tokens, self._experts = over_tokens(InstructionPart.TOKENS), over_tokens(InstructionPart.EXPERTS)
+        self._tokens, self._experts = over_tokens(BatchQuantity.TOKENS), over_tokens(BatchQuantity.EXPERTS)
         self._of_all = TokenVectors(self._of_experts, least)
-        self._outputs = Cells(lambda n: self._part(InstructionPart.OUTPUTS, self._sampling(n)), least, coarse=64)
+        self._outputs = Cells(lambda n: self._part(BatchQuantity.OUTPUTS, self._sampling(n)), least, coarse=64)
         self._read_tokens = Cells(
-            lambda n: self._part(InstructionPart.READ, self._work(n)), least, first=MOST_DECODED + 1
+            lambda n: self._part(BatchQuantity.READ, self._work(n)), least, first=MOST_DECODED + 1
         )
-        self._cached = Cells(lambda n: self._part(InstructionPart.CACHED, self._work(self._piece, n)), least)
-        self._lengths = Cells(lambda n: self._part(InstructionPart.LENGTHS, self._long(n)), least)
+        self._cached = Cells(lambda n: self._part(BatchQuantity.CACHED, self._work(self._piece, n)), least)
+        self._lengths = Cells(lambda n: self._part(BatchQuantity.LENGTHS, self._long(n)), least)
         self._prompts: dict[int, Cells] = {}
         self._decoding: dict[int, KnotLine] = {}
         #: (Sequences, knot of their mean context) → the vector there, and its growth to the next.
         self._between: dict[tuple[int, int], tuple[Floats, Floats]] = {}
         # Several prompts in a window cost the same as one prompt of all their tokens, if this holds.
-        half = self._piece // 2 if sizes else COMPARED // 2
-        apart = self._part(InstructionPart.PROMPTS, self._step((PromptChunk(half + 32, 0), PromptChunk(half - 32, 0))))
-        together = self._part(InstructionPart.PROMPTS, self._step((PromptChunk(2 * half, 0),)))
+        half = self._piece // 2 if sizes else TYPICAL // 2
+        apart = self._part(BatchQuantity.PROMPTS, self._step((PromptChunk(half + 32, 0), PromptChunk(half - 32, 0))))
+        together = self._part(BatchQuantity.PROMPTS, self._step((PromptChunk(2 * half, 0),)))
         self._joins = bool(abs(apart - together).max() <= EPSILON / 2 * least)
         self._shares_experts, self._reads, self._caches, self._spans, self._prompted = (
             bool(self._where[part])
             for part in (
-                InstructionPart.EXPERTS,
-                InstructionPart.READ,
-                InstructionPart.CACHED,
-                InstructionPart.LENGTHS,
-                InstructionPart.PROMPTS,
+                BatchQuantity.EXPERTS,
+                BatchQuantity.READ,
+                BatchQuantity.CACHED,
+                BatchQuantity.LENGTHS,
+                BatchQuantity.PROMPTS,
             )
         )
-        carries = self._carries = self._follows[InstructionPart.CARRIED]
+        carries = self._carries = self._follows[BatchQuantity.ROWS]
         #: Where prompts alone are asked for what takes whole rows: what each such kernel's seconds are in every place.
         self._singles: list[Floats] = []
         if carriers and all(self._of_prompts):
@@ -268,12 +269,12 @@ class Shape:
         """Seconds of the part that depends on expert tokens, with ``tokens`` per replica, in a small step."""
         work = self._work(self._piece)
         (job,) = self.programs.together(work, tokens / work.tokens)
-        return self._sums(self._calls(job), InstructionPart.EXPERTS)
+        return self._sums(self._calls(job), BatchQuantity.EXPERTS)
 
-    def _part(self, part: InstructionPart, work: StepWork) -> Floats:
+    def _part(self, part: BatchQuantity, work: StepWork) -> Floats:
         return self._sums(self._written(work), part)
 
-    def _sums(self, calls: list[StageCall], part: InstructionPart) -> Floats:
+    def _sums(self, calls: list[StageCall], part: BatchQuantity) -> Floats:
         """For every position, the seconds of a part's instructions from there on."""
         taken_s = self.programs.taken_s([calls[i] for i in self._where[part]], self.kind.captured)
         assert taken_s is not None
@@ -291,7 +292,7 @@ class Shape:
             tokens = next(size for size in self._sizes if size >= tokens)
             if self._piece - (batch - 1) * self.programs.query_len <= MOST_DECODED + TILE:
                 return None
-        total = self._constant + self._tokens(tokens)
+        total = self.layout.issued_s + self._tokens(tokens)
         if self._shares_experts:
             total += self._experts(tokens) if expert_tokens is None else self._of_all(expert_tokens)
         if self.kind.outputs:
@@ -347,7 +348,7 @@ class Shape:
         """The part that depends on prompts without listing them: one chunk is interpolated between contexts, several
         come from their program."""
         if len(chunks) > 1 and not self._joins:
-            return self._part(InstructionPart.PROMPTS, self._step(chunks))
+            return self._part(BatchQuantity.PROMPTS, self._step(chunks))
         tokens, cached = sum([chunk.query_tokens for chunk in chunks]), min([chunk.context_tokens for chunk in chunks])
         low, high = around(cached)
         start = self._behind(low)(tokens)
@@ -359,7 +360,7 @@ class Shape:
         if cached not in self._prompts:
 
             def value(tokens: int) -> Floats:
-                return self._part(InstructionPart.PROMPTS, self._work(tokens, cached))
+                return self._part(BatchQuantity.PROMPTS, self._work(tokens, cached))
 
             self._prompts[cached] = Cells(value, self._least, first=MOST_DECODED + 1)
         return self._prompts[cached]
@@ -395,7 +396,7 @@ class Shape:
                 work = StepWork(
                     (PromptChunk(tokens, self._before, False),), (max(1, context),) * batch, self.programs.query_len
                 )
-                return self._part(InstructionPart.DECODING, work)
+                return self._part(BatchQuantity.DECODING, work)
 
             self._decoding[batch] = KnotLine(value, self._least, self.breakpoints)
         return self._decoding[batch]

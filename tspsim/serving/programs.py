@@ -13,14 +13,14 @@ from ..base.memo import Itself, knowing, once, remembered
 from ..base.quick import replace
 from ..hardware import Costs
 from ..hardware.pricers import price
-from ..operators import Operator, Role
+from ..operators import BatchQuantity, Operator, Role
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of
 from ..parallel.checks import check
 from ..parallel.serving_engine import Captured
 from ..parallel.step import written_passes
 from ..program import Collective, Program, SendReceive
 from ..program.instructions import Mesh
-from ..program.layout import MOVES, InstructionLayout, StageCall, Timed, flattened
+from ..program.layout import MOVES, InstructionLayout, StageCall, Timed, flattened, quantities
 from ..step import metrics
 from ..step.description import range_of
 from ..step.question import Question
@@ -238,18 +238,31 @@ class StepPrograms:
 
     def written_out(self, job: Job) -> tuple[LaidOut, Sequence[Job]]:
         """The same from programs written for this job, and the jobs of their passes."""
+        layout, every, _, passes = self._looked_up(job)
+        return LaidOut(layout.different(every), layout), passes
+
+    def quantities(self, job: Job) -> list[BatchQuantity]:
+        """What the size of each of the different kernel calls depends on."""
+        layout, _, stages, _ = self._looked_up(job)
+        every = quantities(stages)
+        return [every[index] for index, _ in layout.where]
+
+    def _looked_up(self, job: Job) -> tuple[InstructionLayout, list[Timed], list[Program], Sequence[Job]]:
+        """The layout of a job's programs; the kernels and transfers in which it is looked up, their programs and the
+        jobs of their passes."""
         shorter, passes = self._shorter(job)
         form, every = flattened(shorter)
         key = job.capture, form
         if key not in self._layouts:
             self._layouts[key] = InstructionLayout.of(self.written_of(job)[0], shorter)
         layout = self._layouts[key]
-        if layout is None:
-            # Some of its instructions are not in the shorter program.
-            whole, passes = self.written_of(job)
-            layout, (_, every) = InstructionLayout.of(whole, whole), flattened(whole)
-            assert layout is not None
-        return LaidOut(layout.different(every), layout), passes
+        if layout is not None:
+            return layout, every, shorter, passes
+        # Some of its instructions are not in the shorter program.
+        whole, passes = self.written_of(job)
+        layout = InstructionLayout.of(whole, whole)
+        assert layout is not None
+        return layout, flattened(whole)[1], whole, passes
 
     def _shorter(self, job: Job) -> WrittenPasses:
         """The programs with the fewest layers that contain all kinds. With a pipeline, all layers."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...base.errors import InputError
 from ...base.registry import Registry
-from ...operators import DTYPES, Gemm, Operator, Role
+from ...operators import DTYPES, BatchQuantity, Gemm, Operator, Role
 from ...operators.dtypes import caches
 from ..parts import Block, Dimensions, WeightClass
 from ..shard import ServingShard, Shard
@@ -198,6 +198,11 @@ class AttentionKind(ABC):
     @abstractmethod
     def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """Attention over the cache."""
+
+    def reads(self, operator: Operator, block: Block) -> BatchQuantity:
+        """What of a pass the size of one of these operators of a layer depends on. Of what reads
+        :attr:`~tspsim.operators.BatchQuantity.ROWS`, no part of a step's time has a table."""
+        return operator.reads
 
     def choose(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """The part of :meth:`attend` that selects tokens; empty where all are attended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...operators import Attention, DecodeAttention, MemoryBound, Operator, Role
+from ...operators import Attention, BatchQuantity, DecodeAttention, MemoryBound, Operator, Role
 from ..parts import Block, Dimensions
 from ..shard import ServingShard, Shard
 from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, tokens_of
@@ -87,6 +87,10 @@ class Grouped(AttentionKind):
                 )
             )
         return tuple(operators)
+
+    def reads(self, operator: Operator, block: Block) -> BatchQuantity:
+        bends = isinstance(operator, Attention) and (block.window or block.chunk)
+        return BatchQuantity.BENT_PROMPTS if bends else operator.reads
 
     @staticmethod
     def _seen(layer: ServingShard, context: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...operators import AbsorbProduct, Gemm, LatentDecode, LatentPrefill, MemoryBound, Operator, Role
+from ...operators import AbsorbProduct, BatchQuantity, Gemm, LatentDecode, LatentPrefill, MemoryBound, Operator, Role
 from ..parts import Block, Dimensions, LatentAttention
 from ..shard import ServingShard
 from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, tokens_of
@@ -99,6 +99,12 @@ class Latent(AttentionKind):
                 LatentDecode(seen, layer.heads, latent.kv_rank, latent.rope_dim, layer.wide_dtype, kept, queries)
             )
         return tuple(operators)
+
+    def reads(self, operator: Operator, block: Block) -> BatchQuantity:
+        """Keys and values are made of all tokens of prompts; sequences that decode absorb them."""
+        if isinstance(operator, AbsorbProduct):
+            return BatchQuantity.DECODING
+        return BatchQuantity.LENGTHS if operator.role is Role.LATENT_KEYS_VALUES else operator.reads
 
     def leave(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         latent, decodes = self.facts(layer.model), tokens_of(decoded(rows))

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...base.errors import InputError
-from ...operators import DTYPES, DeltaScan, MemoryBound, Operator, Role, ShortConvolution, element_bytes
+from ...operators import DTYPES, BatchQuantity, DeltaScan, MemoryBound, Operator, Role, ShortConvolution, element_bytes
 from ..parts import Block, Dimensions, LinearAttention
 from ..shard import ServingShard
-from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, product, tokens_of
+from .base import ATTENTION_KINDS, MOST_DECODED, AttentionKind, CacheUse, Rows, decoded, prefilled, product, tokens_of
 from .grouped import GROUPED
 from .latent import LATENT
 
@@ -74,6 +74,12 @@ class Linear(AttentionKind):
             )
             for part in _kernels(rows)
         )
+
+    def reads(self, operator: Operator, block: Block) -> BatchQuantity:
+        """One kernel has the prompts and one the sequences that decode (:func:`_kernels`)."""
+        if not isinstance(operator, DeltaScan | ShortConvolution):
+            return operator.reads
+        return BatchQuantity.DECODING if operator.rows[0][0] <= MOST_DECODED else BatchQuantity.PROMPTS
 
     def leave(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         linear, tokens = linear_of(layer.model), tokens_of(rows)

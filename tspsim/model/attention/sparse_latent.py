@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...operators import Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
+from ...operators import BatchQuantity, Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
 from ..parts import Block, Dimensions, IndexerSpec
 from ..shard import ServingShard
 from .base import ATTENTION_KINDS, CacheUse, Model, Rows, attended, product, tokens_of
@@ -106,6 +106,10 @@ class SparseLatent(Latent):
 
     def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         return *self.choose(layer, rows), *self.attend_chosen(layer, rows)
+
+    def reads(self, operator: Operator, block: Block) -> BatchQuantity:
+        """Prompts absorb keys and values too."""
+        return operator.reads
 
     def choose(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """Scores of this rank's index keys, and the selection among them."""

@@ -15,7 +15,7 @@ from ...base.quick import replace
 from ...model.attention import decoded, prefilled
 from ...model.attention.base import Rows
 from ...model.layer import LayerShard, ServingLayer
-from ...operators import Gemm, MemoryBound, Operator, Role
+from ...operators import BatchQuantity, Gemm, MemoryBound, Operator, Role
 from ..builder import ProgramBuilder
 from ..experts import expert, expert_serving
 from ..feature import attending
@@ -71,7 +71,8 @@ def serve_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str)
     entered, projected = project(builder, job, layer, share, axis, before)
     attended = attending(job, attend)(builder, job, layer, share, [projected])
     output = of_shards(layer, share.own)
-    done = builder.compute("output projection", *operators_of(job, output, layer.attention_kind.leave), after=attended)
+    leaving_heads = operators_of(job, output, layer.attention_kind.leave)
+    done = builder.compute("output projection", *leaving_heads, after=attended, reads=layer.reads)
     residual = residual_of(job.plan)
     reduced = sum_rows(builder, job, axis, done, "sum attention", sums=residual.sums_attention)
     first, leaving = mlp(builder, job, layer, axis, [] if residual.late else [reduced])
@@ -99,7 +100,7 @@ def project(
 
     def flush(name: str) -> None:
         nonlocal first, ready, waiting
-        ready = [builder.compute(name, *waiting, after=ready)]
+        ready = [builder.compute(name, *waiting, after=ready, reads=layer.reads)]
         first = ready[0] if first < 0 else first
         waiting = []
 
@@ -134,14 +135,24 @@ def attend(builder: ProgramBuilder, job: Job, layer: ServingLayer, share: Contex
     if share.ranks == 1:
         branches = job.work.load.streams.branches
         kernels = attend_branches(job, own) if branches else operators_of(job, own, kind.attend)
-        return [builder.compute("attention", *kernels, after=after)]
+        return [builder.compute("attention", *kernels, after=after, reads=layer.reads)]
     prompts, decodes = prefilled(rows), decoded(rows)
     if prompts:
-        hand_on_entries(builder, Partial(share, layer, prompts, index_exchange_of(job.plan)), after)
-        after = [builder.compute("attention of prompts", *kind.attend(own, prompts), after=after)]
+        with builder.sized(BatchQuantity.READ):
+            hand_on_entries(builder, Partial(share, layer, prompts, index_exchange_of(job.plan)), after)
+        kernels = kind.attend(own, prompts)
+        after = [builder.compute("attention of prompts", *kernels, after=after, reads=of_prompts(layer))]
     if decodes:
-        after = exchange_of(job).attend(builder, Partial(share, layer, decodes, index_exchange_of(job.plan)), after)
+        partial = Partial(share, layer, decodes, index_exchange_of(job.plan))
+        with builder.sized(BatchQuantity.DECODING):
+            after = exchange_of(job).attend(builder, partial, after)
     return after
+
+
+def of_prompts(layer: ServingLayer) -> Callable[[Operator], BatchQuantity]:
+    """What operators of attention of the prompts alone read."""
+    bent = BatchQuantity.BENT_PROMPTS
+    return lambda operator: bent if layer.reads(operator) is bent else BatchQuantity.PROMPTS
 
 
 def attend_branches(job: Job, own: ServingLayer) -> tuple[Operator, ...]:
@@ -164,7 +175,8 @@ def gather_cached(builder: ProgramBuilder, job: Job, layer: ServingLayer, share:
         return []
     cut = _heads(layer, share.projected), _heads(layer, share.attended)
     kind = "all_gather" if cut[0] == cut[1] else "all_to_all"
-    return [builder.collective(kind, share.axis, size, "gather cached K,V")]
+    with builder.sized(BatchQuantity.CACHED):
+        return [builder.collective(kind, share.axis, size, "gather cached K,V")]
 
 
 def cached_bytes(layer: ServingLayer, share: ContextShare, rows: Rows) -> float:
@@ -256,13 +268,15 @@ def sampled_head(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str
     """
     tokens, ranks = job.head_tokens, job.plan.degree(axis)
     normed = job.tokens if job.work.stack.engine.norms_all else tokens
-    builder.compute("final norm", layer.norm(normed))
+    with builder.sized(BatchQuantity.TOKENS if job.work.stack.engine.norms_all else BatchQuantity.OUTPUTS):
+        builder.compute("final norm", layer.norm(normed))
     ready: list[int] = []
-    if job.token_shards > 1 and axis == job.plan.token_axis:
-        size = tokens * job.model.hidden * job.activation_bytes
-        ready = [builder.collective("broadcast", axis, size, "last tokens")]
-    logits = builder.compute("language-model head", layer.head(tokens), after=ready)
-    if ranks > 1:
-        whole = tokens * layer.vocab * ranks * LOGIT_BYTES
-        logits = builder.collective("all_gather", axis, whole, "gather logits", after=[logits])
-    builder.compute("sample", layer.sample(tokens), after=[logits])
+    with builder.sized(BatchQuantity.OUTPUTS):
+        if job.token_shards > 1 and axis == job.plan.token_axis:
+            size = tokens * job.model.hidden * job.activation_bytes
+            ready = [builder.collective("broadcast", axis, size, "last tokens")]
+        logits = builder.compute("language-model head", layer.head(tokens), after=ready)
+        if ranks > 1:
+            whole = tokens * layer.vocab * ranks * LOGIT_BYTES
+            logits = builder.collective("all_gather", axis, whole, "gather logits", after=[logits])
+        builder.compute("sample", layer.sample(tokens), after=[logits])
