@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import create_model
 
 from tspsim.base.provenance import Provenance
-from tspsim.base.strict import Strict
+from tspsim.base.strict import Strict, keys_that_state, stated_in
 from tspsim.base.units import duration, gib
 
-from ..base.stated import Expected, Stated, keys_that_state, stated_in
+from ..base.stated import Expected, Stated
 from .engine_memory import MemoryRule, StateRule
 from .paces import Pace
 from .serving_engine import Graphs, Prior, Scheduler, Selection, ServingEngine

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, Field, PositiveInt, StrictBool
 
 from ..base.memo import remembered
-from ..base.stated import PLAIN, STATED, Expected, FileKey, Source, Stated
-from ..base.strict import section
+from ..base.stated import STATED, Expected, Source, Stated
+from ..base.strict import PLAIN, FileKey, section
 from ..base.units import Bytes, PositiveCount, Seconds
 from ..model.attention import NO_CONTEXT, decoded
 from ..model.attention.base import tokens_of
