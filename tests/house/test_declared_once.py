@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import fields
+from typing import get_type_hints
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from tspsim.base.errors import InputError
-from tspsim.base.strict import Strict
+from tspsim.base.strict import FileKey, Strict, keys_that_state
 from tspsim.hardware.announced import AnnouncedDevice
 from tspsim.hardware.specification import DeviceSpec
 from tspsim.model import Architecture
@@ -21,9 +22,12 @@ from tspsim.network.announced import AnnouncedLink, AnnouncedNode, LentNode
 from tspsim.network.specs import LinkSpec, NodeSpec
 from tspsim.parallel import Adapters, ExpertRouting, Optimizer, Plan
 from tspsim.parallel.engine_memory import EngineLimits, MemoryRule, Pages, StateRule
+from tspsim.parallel.engine_spec import EngineSpec
 from tspsim.parallel.recomputed import PartialRecompute
 from tspsim.parallel.search_keys import ORDER, search_keys
-from tspsim.parallel.serving_engine import Graphs, Scheduler, Selection
+from tspsim.parallel.serving_engine import Graphs, Scheduler, Selection, ServingEngine
+from tspsim.parallel.stack import Stack
+from tspsim.parallel.stack_spec import StackSpec, VersionSpec
 from tspsim.parallel.switches import OpenSwitches, PartlyRecomputed, Switches
 from tspsim.scenario import load
 from tspsim.scenario.plan import PlanSpec
@@ -49,6 +53,34 @@ def test_a_section_declares_no_field_of_its_facts_again(section: type[Strict], f
     again = {name for cls in sections for name in vars(cls).get("__annotations__", {}) if name in names}
     assert issubclass(section, facts) and again <= LEFT_OUT
     assert names <= section.model_fields.keys()
+
+
+#: Sections whose keys are derived from the fields of a frozen dataclass, and that dataclass; keys declared by hand.
+DERIVED: tuple[tuple[type[Strict], type, set[str]], ...] = (
+    (EngineSpec, ServingEngine, set()),
+    (StackSpec, Stack, {"name", "description", "vendors", "steps", "engine", "versions"}),
+)
+
+
+@pytest.mark.parametrize(("section", "facts", "further"), DERIVED, ids=lambda of: getattr(of, "__name__", ""))
+def test_keys_of_stated_facts_are_derived_from_fields(section: type[Strict], facts: type, further: set[str]) -> None:
+    """A field is a key as soon as it is marked; the section declares none of them itself."""
+    derived = keys_that_state(facts)
+    assert section.model_fields.keys() == derived.keys() | further
+    assert set(vars(section).get("__annotations__", {})) == further
+    marked = {name for name, hint in get_type_hints(facts, include_extras=True).items() if _is_marked(hint)}
+    assert len(marked) == len(derived) and {field.name for field in fields(facts)} - marked <= {"name", "engine"}
+
+
+def test_a_version_declares_no_key_of_its_own() -> None:
+    keys = VersionSpec.model_fields.keys() - EngineSpec.model_fields.keys()
+    assert keys and keys < keys_that_state(Stack).keys()
+    assert not vars(VersionSpec).get("__annotations__")
+    assert all(VersionSpec.model_fields[key].annotation == StackSpec.model_fields[key].annotation for key in keys)
+
+
+def _is_marked(hint: object) -> bool:
+    return any(isinstance(part, FileKey) for part in getattr(hint, "__metadata__", ()))
 
 
 def test_what_is_resolved_has_the_same_fields() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from .strict import Strict
+from .strict import FileKey, Strict
 
 Value = TypeVar("Value")
 #: Where a value is from.
@@ -36,3 +36,7 @@ class Expected(Stated[Value], Generic[Value]):
     def ends(self) -> tuple[Any, Any]:
         """The range; without one, the value twice."""
         return self.range if self.range is not None else (self.value, self.value)
+
+
+#: Mark of a field whose value a file states with its source.
+STATED = FileKey(Stated)

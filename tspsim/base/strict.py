@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Annotated, Any, Optional, TypeVar
+from typing import Annotated, Any, NamedTuple, Optional, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import PydanticCustomError, PydanticKnownError, PydanticSerializationError, core_schema
 
 from .errors import either, is_ctrl_c
-from .memo import once
+from .memo import once, remembered
 
 Facts = TypeVar("Facts")
 
@@ -140,3 +140,90 @@ class OneOf:
 def refuse(sentence: str) -> PydanticCustomError:
     """An error whose text the user reads unchanged."""
     return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})
+
+
+@dataclass(frozen=True)
+class FileKey:
+    """Marks a field of a frozen dataclass as a key of files. In ``Annotated``, what stands before the mark is of the
+    value, what stands after it is of the key.
+
+    Attributes
+    ----------
+    form
+        Type of what a file states, or an open generic one (:class:`~.stated.Stated`) around the field's type; None: the
+        field's type.
+    name
+        The key, if not the field's name.
+    """
+
+    form: Any = None
+    name: str = ""
+
+
+#: Mark of a value as it is.
+PLAIN = FileKey()
+
+
+class _Declared(NamedTuple):
+    """A key of a file: its field, its name and type, and what else is declared of it."""
+
+    field: str
+    key: str
+    form: Any
+    further: tuple[Any, ...]
+
+
+@remembered(16)
+def _declared(facts: type) -> tuple[_Declared, ...]:
+    hints = get_type_hints(facts, include_extras=True)
+    return tuple(key for field in fields(facts) for key in _key(field.name, hints[field.name]))
+
+
+def _key(field: str, hint: Any) -> Iterator[_Declared]:
+    """The key of a field; none if it has no mark."""
+    parts = getattr(hint, "__metadata__", ())
+    at = next((at for at, part in enumerate(parts) if isinstance(part, FileKey)), None)
+    if at is None:
+        return
+    mark, own = parts[at], hint.__origin__
+    value = next((part for part in get_args(own) if part is not type(None)), own) if _optional(own) else own
+    if parts[:at]:
+        value = Annotated[(value, *parts[:at])]
+    is_open = getattr(mark.form, "__parameters__", ()) != ()
+    form = value if mark.form is None else mark.form[value] if is_open else mark.form
+    yield _Declared(field, mark.name or field, form, parts[at + 1 :])
+
+
+def _optional(hint: Any) -> bool:
+    return type(None) in get_args(hint) and get_origin(hint) is not tuple
+
+
+def keys_that_state(facts: type, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Keys of a section that states a frozen dataclass, or those with some names, for :func:`pydantic.create_model`.
+    All may be left out: a key of many values is empty then, another None.
+
+    >>> from pydantic import create_model
+    >>> @dataclass(frozen=True)
+    ... class Host:
+    ...     step_s: Annotated[float, FileKey(name="step")] = 0.0
+    ...     threads: Annotated[tuple[int, ...], PLAIN] = (1,)
+    ...     name: str = "host"
+    >>> keys = create_model("Keys", __base__=Strict, **keys_that_state(Host))
+    >>> keys(), stated_in(keys(step=2e-6), Host)
+    (Keys(step=None, threads=()), {'step_s': 2e-06, 'threads': ()})
+    """
+    keys: dict[str, Any] = {}
+    for _, name, form, further in _declared(facts):
+        if names is None or name in names:
+            many = get_origin(form)
+            kept = form if many in (dict, tuple) else Optional[form]  # noqa: UP045
+            declared = Annotated[(kept, *further)] if further else kept
+            keys[name] = (declared, many() if many in (dict, tuple) else None)
+    return keys
+
+
+def stated_in(section: BaseModel, facts: type) -> dict[str, Any]:
+    """Field of a frozen dataclass → what a section states for it; only of keys that it has and that are not left
+    out."""
+    stated = {field: getattr(section, key, None) for field, key, *_ in _declared(facts)}
+    return {field: entry for field, entry in stated.items() if entry is not None}

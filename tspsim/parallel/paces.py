@@ -13,7 +13,7 @@ from tspsim.base.provenance import Provenance
 from tspsim.base.units import Seconds, duration
 from tspsim.operators import Operator
 
-from ..base.stated import Expected
+from ..base.stated import Expected, Stated
 
 #: Name of the products of routed experts in :class:`Pace`.
 ROUTED = "routed"
@@ -26,6 +26,17 @@ FAMILIES = frozenset(
     if isinstance(thing, type) and issubclass(thing, operators.Operator) and name in operators.__all__
 )
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
+
+
+def of_families(stated: Stated[dict[str, int]]) -> Stated[dict[str, int]]:
+    """Refuse names that are no class of operators."""
+    names = {name.split()[0] for name in stated.value}
+    if wrong := sorted(names - FAMILIES):
+        near = ", ".join(sorted(FAMILIES))
+        raise PydanticCustomError(
+            "family", "no operator is a {wrong}; they are {near}", {"wrong": wrong[0], "near": near}
+        )
+    return stated
 
 
 class Pace(Expected[Factor]):

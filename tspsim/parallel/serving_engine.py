@@ -15,18 +15,18 @@ from enum import Enum
 from math import log2
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, PositiveInt, StrictBool
+from pydantic import AfterValidator, Field, PositiveInt, StrictBool
 
 from ..base.memo import remembered
-from ..base.stated import Expected, Source
-from ..base.strict import section
-from ..base.units import PositiveCount, Seconds
+from ..base.stated import STATED, Expected, Source, Stated
+from ..base.strict import PLAIN, FileKey, section
+from ..base.units import Bytes, PositiveCount, Seconds
 from ..model.attention import NO_CONTEXT, decoded
 from ..model.attention.base import tokens_of
 from ..model.parts import Experts
 from ..operators import AbsorbProduct, Gemm, Operator, Role
 from .engine_memory import ALL_FOR_CACHES, EngineLimits, MemoryRule, Pages, StateRule
-from .paces import Pace
+from .paces import Factor, Pace, of_families
 
 if TYPE_CHECKING:
     from ..hardware import Device
@@ -60,6 +60,13 @@ class Prior(NamedTuple):
 
 NONE = Prior(0.0, 0.0, 0.0)
 
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+BytesPerLogit = Annotated[float, Field(ge=0.0, le=256.0, allow_inf_nan=False)]
+#: Seconds that a file states with their range, and such times by name.
+Time = Annotated[Prior, FileKey(Expected[Seconds])]
+Times = Annotated[Mapping[str, Prior], FileKey(dict[str, Expected[Seconds]])]
+#: Class of operators → kernels that the host launches for one.
+Launched = Annotated[Stated[dict[str, PositiveInt]], AfterValidator(of_families)]
 
 #: A size, or (start, stride).
 Size = PositiveInt | tuple[PositiveInt, PositiveInt]
@@ -198,103 +205,104 @@ class Selection:
 class ServingEngine:
     """How an engine runs the passes of a model.
 
-    Attributes
-    ----------
-    kernels
-        First word of the libraries of its kernels for fused experts, attention and all-reduces; empty: a device's own.
-    libraries
-        Family and types of a kernel, such as ``fused_moe nvfp4`` → the library that runs instead, for kernels that
-        engines share but only one's tables measure. Of experts ``whole`` or ``divided``: whether ranks have all columns
-        of some or a part of each.
-    graphs
-        Graphs that it captures.
-    saved, saved_types
-        Seconds that a captured graph saves of a product measured alone; by type of operands, if different.
-    fused_quantising
-        Types to which the kernel before a product casts its input: no product quantises.
-    separate_quantising
-        Types to which a separate kernel casts every product's input, after norms too.
-    step, sequence
-        Seconds of the host per step, and per sequence in it: scheduling, inputs, sampling, copies.
-    hidden
-        Share of both that runs beside the device.
-    layer, routed
-        Seconds per layer, and in addition per layer with routed experts, of small kernels that programs leave out:
-        casts, copies, scales, sorting.
-    drafted
-        Seconds of the host between the passes of a verify step, while its device waits.
-    selection
-        Kernels that select experts with corrected scores; None: one kernel.
-    launched
-        Family of operators → kernels that the host launches for one; default: one.
-    skew, skews
-        Seconds by which a collective takes longer in a step than alone, per doubling of its ranks, since they wait for
-        the slowest; by device, if different.
-    front_end
-        Seconds from a request's arrival to its first schedule plus from its first token to the client.
-    hosts
-        Device → slowdown of its host against that of the times above.
-    paces
-        Kernels that take longer on some devices than the measured ones, since the engine runs others there.
-    memory
-        The rule that gives caches their memory.
-    context_bytes, peer_bytes, graph_bytes
-        Memory of the runtime, of communication per other GPU of a replica, and of captured graphs.
-    logit_bytes
-        Bytes per logit while the largest pass samples for all sequences that may run.
-    block_tokens, pages
-        Tokens of a cache block, and cases with other sizes.
-    states
-        How states of linear attention are kept; None: beside the sequence's blocks, reusable at any block.
-    context_workspace
-        Most tokens of cached latents expanded to keys and values at once, for the prompts of a pass; 0: all.
-    limits
-        Limits of a pass's tokens and of sequences by memory, ascending.
-    few_tokens
-        Limit of a pass's tokens for attention replicas with low-latency dispatch, whose buffers are small; 0: no other.
-    slots
-        Sequences that may run at once, if a script states it.
-    norms_all
-        Whether the last norm is of all tokens of a pass; otherwise of those that output one.
-    scheduler
-        The scheduler of requests.
+    Keys of files are derived from the fields (:class:`~tspsim.parallel.engine_spec.EngineSpec`); descriptions say what
+    they are. Further: ``kernels`` is of fused experts, attention and all-reduces; empty: a device's own. ``libraries``
+    are of kernels that engines share but only one's tables measure; of experts ``whole`` or ``divided``: ranks have all
+    columns of some, or a part of each. No product quantises types in ``fused_quantising``. A collective takes longer by
+    ``skew`` in a step than alone, since its ranks wait for the slowest. ``selection`` None: one kernel; ``states``
+    None: kept beside the sequence's blocks, reusable at any block. Zeros of ``context_workspace`` and ``few_tokens``
+    are no limits. ``limits`` ascend by memory.
     """
 
     name: str = "ideal"
-    kernels: str = ""
-    libraries: Mapping[str, str] = field(default_factory=dict)
-    graphs: Graphs = NO_GRAPHS
-    saved: Prior = NONE
-    saved_types: Mapping[str, Prior] = field(default_factory=dict)
-    fused_quantising: tuple[str, ...] = ()
-    separate_quantising: tuple[str, ...] = ()
-    step: Prior = NONE
-    sequence: Prior = NONE
-    hidden: float = 0.0
-    layer: Prior = NONE
-    routed: Prior = NONE
-    drafted: Prior = NONE
-    selection: Selection | None = None
-    launched: Mapping[str, int] = field(default_factory=dict)
-    skew: Prior = NONE
-    skews: Mapping[str, Prior] = field(default_factory=dict)
-    front_end: Prior = NONE
-    hosts: Mapping[str, Prior] = field(default_factory=dict)
-    paces: tuple[Pace, ...] = ()
-    memory: MemoryRule = ALL_FOR_CACHES
-    context_bytes: Prior = NONE
-    peer_bytes: Prior = NONE
-    graph_bytes: Prior = NONE
-    logit_bytes: Prior = NONE
-    block_tokens: int = 1
-    pages: tuple[Pages, ...] = ()
-    states: StateRule | None = None
-    context_workspace: int = 0
-    limits: tuple[EngineLimits, ...] = ()
-    few_tokens: int = 0
-    slots: int | None = None
-    norms_all: bool = False
-    scheduler: Scheduler = Scheduler("no engine's scheduler", "vllm")
+    kernels: Annotated[str, STATED, Field(description="first word of its kernels' libraries")] = ""
+    libraries: Annotated[
+        Mapping[str, str],
+        FileKey(dict[str, Stated[str]]),
+        Field(description="family and types → the library that it runs instead, by the first words of its name"),
+    ] = field(default_factory=dict)
+    graphs: Annotated[Graphs, PLAIN] = NO_GRAPHS
+    saved: Annotated[Time, Field(description="time that a graph saves of a product measured alone")] = NONE
+    saved_types: Annotated[Times, Field(description="type of operands → the same, if different")] = field(
+        default_factory=dict
+    )
+    fused_quantising: Annotated[
+        tuple[str, ...], STATED, Field(description="types to which the kernel before a product casts its input")
+    ] = ()
+    separate_quantising: Annotated[
+        tuple[str, ...],
+        STATED,
+        Field(description="types to which a separate kernel casts every product's input, after norms too"),
+    ] = ()
+    step: Annotated[Time, Field(description="host time per step")] = NONE
+    sequence: Annotated[Time, Field(description="host time per sequence of a step")] = NONE
+    hidden: Annotated[Share, STATED, Field(description="share of both that runs beside the device")] = 0.0
+    layer: Annotated[Time, Field(description="time per layer of small kernels that programs leave out")] = NONE
+    routed: Annotated[Time, Field(description="the same, in addition, per layer with routed experts")] = NONE
+    drafted: Annotated[
+        Time, Field(description="host time between the passes of a verify step, while the device waits")
+    ] = NONE
+    selection: Annotated[Selection | None, PLAIN] = None
+    launched: Annotated[
+        Mapping[str, int],
+        FileKey(Launched),
+        Field(description="class of operators → kernels that the host launches for one"),
+    ] = field(default_factory=dict)
+    skew: Annotated[Time, Field(description="wait in a collective per doubling of its ranks")] = NONE
+    skews: Annotated[Times, Field(description="device → the same, if different")] = field(default_factory=dict)
+    front_end: Annotated[Time, Field(description="from arrival to schedule and first token to client")] = NONE
+    hosts: Annotated[
+        Mapping[str, Prior], FileKey(dict[str, Expected[Factor]]), Field(description="device → slowdown of its host")
+    ] = field(default_factory=dict)
+    paces: Annotated[
+        tuple[Pace, ...],
+        PLAIN,
+        Field(description="kernels that take longer on some GPUs than measured; the first entry that applies"),
+    ] = ()
+    memory: Annotated[MemoryRule, PLAIN] = ALL_FOR_CACHES
+    context_bytes: Annotated[Prior, FileKey(Expected[Bytes], "context"), Field(description="memory of the runtime")] = (
+        NONE
+    )
+    peer_bytes: Annotated[
+        Prior, FileKey(Expected[Bytes], "peer"), Field(description="memory of communication per other GPU of a replica")
+    ] = NONE
+    graph_bytes: Annotated[
+        Prior, FileKey(Expected[Bytes], "graph_memory"), Field(description="memory of captured graphs")
+    ] = NONE
+    logit_bytes: Annotated[
+        Prior,
+        FileKey(Expected[BytesPerLogit], "logit"),
+        Field(description="bytes per logit while the largest pass samples"),
+    ] = NONE
+    block_tokens: Annotated[
+        PositiveInt, FileKey(Stated, "block"), Field(description="tokens of a block of the cache")
+    ] = 1
+    pages: Annotated[
+        tuple[Pages, ...], PLAIN, Field(description="other sizes of blocks; the first entry that applies")
+    ] = ()
+    states: Annotated[StateRule | None, PLAIN, Field(description="how states of linear attention are kept")] = None
+    context_workspace: Annotated[
+        PositiveCount,
+        STATED,
+        Field(description="most tokens of cached latents expanded to keys and values at once; default: whole contexts"),
+    ] = 0
+    limits: Annotated[tuple[EngineLimits, ...], STATED] = ()
+    few_tokens: Annotated[
+        PositiveCount,
+        STATED,
+        Field(description="tokens of a pass if attention replicas reach experts by low-latency messages"),
+    ] = 0
+    slots: Annotated[PositiveCount | None, STATED, Field(description="sequences that may run at once, if stated")] = (
+        None
+    )
+    norms_all: Annotated[
+        StrictBool,
+        STATED,
+        Field(description="the last norm is of all tokens of a pass, not only of those that output one"),
+    ] = False
+    scheduler: Annotated[Scheduler, PLAIN, Field(description="scheduler of requests, and its options")] = Scheduler(
+        "no engine's scheduler", "vllm"
+    )
 
     def __hash__(self) -> int:
         return hash((self.name, self.kernels, self.graphs, self.step, self.sequence, self.block_tokens, self.slots))

@@ -8,175 +8,246 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from pydantic import AfterValidator, Field, StrictBool
+
+from ..base.errors import UnknownNameError
 from ..base.memo import once
+from ..base.stated import STATED, Expected, Stated
+from ..base.strict import FileKey
+from ..base.units import Count, FlopsPerSecond, PositiveCount, Seconds
 from ..hardware.pricers import in_steps
 from ..model.routed import CHOICE_BYTES
 from ..operators import ChoiceKernels, Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role, element_bytes
+from .activation_store import ACTIVATION_STORES
 from .paces import paced
+from .separate_kernels import WIDE, bias_kernels, with_casts
 from .serving_engine import NO_ENGINE, Captured, Saving, ServingEngine
 
 if TYPE_CHECKING:
     from ..hardware import Device
     from ..model.parts import Experts
 
+Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
+Lower = Annotated[float, Field(ge=0.3, le=1.0)]
+Upper = Annotated[float, Field(ge=1.0, le=20.0)]
+#: A registered store of activations; the error for an unknown name offers the nearest.
+StoreName = Annotated[str, AfterValidator(lambda name: ACTIVATION_STORES.get(name).name)]
+BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
+Launches = Annotated[float, Field(ge=0.0, le=1000.0, allow_inf_nan=False)]
+Tensors = Annotated[float, Field(ge=2.0, le=20.0, allow_inf_nan=False)]
+BytesPerLogit = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
+Passes = Annotated[float, Field(ge=0.0, le=8.0)]
+
+
+def _roles(stated: Stated[dict[str, float]]) -> Stated[dict[str, float]]:
+    for name in stated.value:
+        if name not in LAUNCH_NAMES:
+            raise UnknownNameError("operator", name, LAUNCH_NAMES)
+    return stated
+
+
+#: Kernels launched per operator, by its name (:func:`tspsim.parallel.stack.launch_name`).
+Launched = Annotated[Stated[dict[str, Launches]], AfterValidator(_roles)]
+
 
 @dataclass(frozen=True)
 class Stack:
     """How a framework runs a program.
 
-    Attributes
-    ----------
-    kernel_s
-        Host seconds to launch a kernel. The host runs ahead of the device, which waits if it is faster.
-    collective_s, collective_s_per_rank
-        Host seconds to launch a collective, and in addition per other rank of the group.
-    message_s
-        Host seconds to launch a message.
-    expert_s
-        Host seconds per local expert of a product of experts, in frameworks that issue them one by one.
-    role_launches
-        Name of an operator (:func:`launch_name`) → kernels that the host launches for it, its own included; default 1.
-    cast_launches
-        Further kernels launched for a product in eight bits or fewer, which scale and cast its operands.
-    exchange_launches
-        Kernels launched for an all-to-all with experts: by a library that reads tokens in place, and by a plain
-        all-to-all, which needs counts, splits and orders of rows.
-    reads_counts
-        Whether the host, in training, waits after every choice of experts to read the rows of each expert.
-    ahead_without_experts
-        Whether the host always runs ahead of the device for models without routed experts; their launches then cost
-        nothing.
-    queues_chunks
-        Whether, with several chunks per stage, the device alone waits for messages, and the host goes on launching.
-    traffic_factor
-        Bytes of norms, rope, activations and residual sums over those of the fused kernels.
-    loss_factor
-        Bytes of the loss and its gradient over those of a fused loss; None: ``traffic_factor``.
-    softmax_bytes
-        Bytes of a logit's softmax that the loss keeps beside the logits and their gradient: 4 in fp32, 2 in their type.
-    accumulation_bytes
-        Bytes per weight of adding a micro-batch's gradient to the kept one, beyond writing it in bf16: 6 if the product
-        itself adds to fp32 gradients.
-    optimizer_state
-        Bytes per parameter of master weights and moments, for workloads that state no optimizer: 4 for two moments in
-        bf16; None: Adam's 12 in fp32.
-    activation_factor
-        Kept activations of a layer over those that fused kernels need.
-    activation_store
-        Type of kept activations for plans that state none (:mod:`tspsim.parallel.activation_store`).
-    remakes
-        What the backwards of its fused kernels recompute: names of :data:`tspsim.parallel.recompute.ROLES`.
-    remakes_in_backward
-        Whether recomputed activations are computed inside their backward's kernel, which reads their inputs anyway.
-    exchange_units
-        Multiprocessors of its exchanges with experts, which kernels beside them lack; None: those of library and
-        device.
-    exchange_library
-        Library of its exchanges with experts, if a node's file has several; None: the first.
-    attention_flops_per_s
-        Upper limit of its attention kernel's rate; None: the device's best.
-    flash_attention
-        Whether attention is one kernel; otherwise scores are written out: two batched products and a softmax with mask
-        and dropout.
-    libraries
-        Kernel family, or family and type → library that runs it instead of the device's default
-        (:meth:`tspsim.hardware.Device.with_engine`).
-    clocks
-        The device's clock in its steps (:class:`tspsim.hardware.Device`): ``burst`` if so much other work is between
-        products that a long step never reaches the power limit.
-    reduced_bytes
-        Bytes of a gradient element in reductions between replicas: 4 if the framework reduces in fp32; None: as kept.
-    reduces_once
-        Whether replicas that divide gradients (ZeRO 2 and 3) sum them after the last micro-batch alone, and keep them
-        whole until then.
-    keeps_whole
-        Plans and models (:data:`tspsim.parallel.whole.KEPT_WHOLE`) with which gathered weights stay from the first
-        micro-batch to the last one's backward, and gradients are summed after it.
-    gathered_copy_bytes, reduced_copy_bytes
-        Bytes per element that compute kernels copy around exchanges between replicas: weights out of the gather's
-        buffer, gradients into the reduction's (PyTorch's FSDP, ``_fsdp_collectives.py``).
-    norm_tensors
-        Tensors of the residual stream that kernels read and write around a norm: forward, recomputed, backward. None:
-        one kernel with 4 in each; recomputed, it would need only 2.
-    casts_apart
-        Whether separate kernels cast the operands of products in eight bits, also after norms. Gradients and inputs are
-        also transposed for the weights' gradient, weights for the inputs' gradient.
-    choice_kernels
-        Kernels in which a library chooses a token's experts, if no single kernel does: in a forward those over all
-        scores, those over few numbers, and top-k searches; in a backward the first two.
-    layout_token_s
-        Seconds per token of the kernel that counts tokens per destination rank, before a forward's exchange.
-    expert_bias_bytes
-        Bytes per output element of separate kernels that add routed experts' biases: of gate and up in a forward and in
-        a backward, of the down projection in both.
-    clip_passes
-        Further reads or writes of gradients to clip them by their norm.
-    regathers_context
-        Whether K and V of other sequence shards are gathered again for recomputation and for the backward, and not
-        kept.
-    row_copies
-        Further reads and writes of rows that ``tp`` gathers or scatters, to make them contiguous.
-    overlap_gradients, overlap_weights
-        Whether exchanges between replicas run beside the backward, and beside the forward; otherwise after and before
-        them.
-    step_s
-        Seconds of every step: data, logging, checks that wait for the device.
-    spread
-        90 % interval of measured over simulated step time, kernels and transfers aside.
-    spread_on
-        Devices whose whole runs gave ``spread``, which there includes the errors of kernels and transfers.
-    engine
-        The serving engine: graphs, padding, host time per step, memory. In its steps the host times above apply outside
-        graphs.
+    Keys of files are derived from the fields (:class:`~tspsim.parallel.stack_spec.StackSpec`); descriptions say what
+    they are. Further:
+
+    * The host runs ahead of the device, which waits if it is faster. ``expert_s`` is of frameworks that issue experts'
+      products one by one. ``role_launches`` are by :func:`launch_name`, an operator's own kernel included; default 1.
+      A library of exchanges reads tokens in place; a plain all-to-all needs counts, splits and orders of rows.
+    * ``loss_factor`` None: ``traffic_factor``, of norms, rope, activations and residual sums. ``accumulation_bytes``
+      are 6 if the product itself adds to fp32 gradients. ``optimizer_state`` is 4 for two moments in bf16; None:
+      Adam's 12 in fp32. ``remakes`` are names of :data:`tspsim.parallel.recompute.ROLES`, ``keeps_whole`` of
+      :data:`tspsim.parallel.whole.KEPT_WHOLE`.
+    * None of ``exchange_units``: those of library and device; of ``exchange_library``: the first; of
+      ``attention_flops_per_s``: the device's best; of ``reduced_bytes``: as kept (4 if summed in fp32).
+    * Without ``flash_attention`` scores are written out: two batched products and a softmax with mask and dropout.
+      ``libraries`` run instead of the device's default (:meth:`tspsim.hardware.Device.with_engine`). ``clocks`` are
+      ``burst`` if other work between products keeps a long step below the power limit.
+    * With ``reduces_once`` gradients are whole until the last micro-batch. Copies stand around exchanges between
+      replicas (PyTorch's FSDP, ``_fsdp_collectives.py``). With ``casts_apart`` gradients and inputs are also transposed
+      for the weights' gradient, weights for the inputs' gradient. A recomputed norm in one kernel needs 2 tensors.
+    * With ``regathers_context`` recomputation gathers again too. ``row_copies`` make rows contiguous. Without an
+      overlap, exchanges between replicas run after the backward, and before the forward.
+    * ``spread`` leaves kernels and transfers aside but on devices of ``spread_on``. In steps of ``engine`` the host
+      times above apply outside graphs.
     """
 
     name: str
-    kernel_s: float = 0.0
-    collective_s: float = 0.0
-    collective_s_per_rank: float = 0.0
-    message_s: float = 0.0
-    expert_s: float = 0.0
-    role_launches: tuple[tuple[str, float], ...] = ()
-    cast_launches: float = 0.0
-    exchange_launches: tuple[float, float] = (0.0, 0.0)
-    reads_counts: bool = False
-    ahead_without_experts: bool = False
-    queues_chunks: bool = False
-    traffic_factor: float = 1.0
-    loss_factor: float | None = None
-    softmax_bytes: float = 4.0
-    accumulation_bytes: float = 0.0
-    optimizer_state: float | None = None
-    activation_factor: float = 1.0
-    activation_store: str | None = None
-    remakes: tuple[str, ...] = ()
-    remakes_in_backward: bool = False
-    exchange_units: int | None = None
-    exchange_library: str | None = None
-    attention_flops_per_s: float | None = None
-    flash_attention: bool = True
-    libraries: tuple[tuple[str, str], ...] = ()
-    clocks: Literal["sustained", "burst"] = "sustained"
-    reduced_bytes: float | None = None
-    reduces_once: bool = False
-    keeps_whole: tuple[str, ...] = ()
-    gathered_copy_bytes: float = 0.0
-    reduced_copy_bytes: float = 0.0
-    norm_tensors: tuple[float, float, float] | None = None
-    casts_apart: bool = False
-    choice_kernels: tuple[int, int, int, int, int] | None = None
-    layout_token_s: float = 0.0
-    expert_bias_bytes: tuple[float, float, float, float] | None = None
-    clip_passes: float = 0.0
-    regathers_context: bool = False
-    row_copies: float = 0.0
-    overlap_gradients: bool = True
-    overlap_weights: bool = True
-    step_s: float = 0.0
-    spread: tuple[float, float] = (1.0, 1.0)
-    spread_on: tuple[str, ...] = ()
+    kernel_s: Annotated[Seconds, FileKey(Expected, "kernel"), Field(description="host time of a kernel")] = 0.0
+    collective_s: Annotated[
+        Seconds, FileKey(Expected, "collective"), Field(description="host time of a collective")
+    ] = 0.0
+    message_s: Annotated[Seconds, FileKey(Expected, "message"), Field(description="host time of a message")] = 0.0
+    collective_s_per_rank: Annotated[
+        Seconds, FileKey(Expected, "collective_per_rank"), Field(description="host time of a collective per other rank")
+    ] = 0.0
+    expert_s: Annotated[
+        Seconds, FileKey(Stated, "expert"), Field(description="host time per local expert of a product of experts")
+    ] = 0.0
+    role_launches: Annotated[
+        tuple[tuple[str, float], ...],
+        FileKey(Launched),
+        Field(description="operator by role → kernels launched for one"),
+    ] = ()
+    cast_launches: Annotated[
+        Launches,
+        STATED,
+        Field(description="further kernels that scale and cast the operands of a product in eight bits or fewer"),
+    ] = 0.0
+    exchange_launches: Annotated[
+        tuple[Launches, Launches],
+        STATED,
+        Field(description="kernels launched for an all-to-all with experts: by a library, by a plain all-to-all"),
+    ] = (0.0, 0.0)
+    reads_counts: Annotated[
+        StrictBool,
+        STATED,
+        Field(description="in training the host waits after a choice of experts to read the rows of each"),
+    ] = False
+    ahead_without_experts: Annotated[
+        StrictBool,
+        STATED,
+        Field(description="for models without routed experts the host runs ahead of the device: launches cost nothing"),
+    ] = False
+    queues_chunks: Annotated[
+        StrictBool,
+        STATED,
+        Field(description="with several chunks per stage, the device alone waits for messages of other stages"),
+    ] = False
+    traffic_factor: Annotated[Factor, STATED, Field(description="bytes of unfused kernels over fused ones")] = 1.0
+    loss_factor: Annotated[
+        Factor | None, STATED, Field(description="bytes of the loss and its gradient over a fused one")
+    ] = None
+    softmax_bytes: Annotated[
+        BytesPerLogit,
+        STATED,
+        Field(description="bytes of a logit's softmax that the loss keeps beside logit and gradient; default 4 (fp32)"),
+    ] = 4.0
+    accumulation_bytes: Annotated[BytesPerWeight, STATED, Field(description="beyond writing a gradient in bf16")] = 0.0
+    optimizer_state: Annotated[
+        BytesPerWeight | None,
+        STATED,
+        Field(description="bytes per parameter of master weights and moments, if a workload states no optimizer"),
+    ] = None
+    activation_factor: Annotated[Factor, STATED, Field(description="kept activations over those of fused kernels")] = (
+        1.0
+    )
+    activation_store: Annotated[
+        StoreName | None, STATED, Field(description="type of kept activations; a plan's wins")
+    ] = None
+    remakes: Annotated[
+        tuple[str, ...],
+        FileKey(Stated[tuple[Literal["norms", "products"], ...]]),
+        Field(description="what backwards of its fused kernels recompute, whatever a plan recomputes"),
+    ] = ()
+    remakes_in_backward: Annotated[
+        StrictBool, STATED, Field(description="recomputed activations are computed inside their backward's kernel")
+    ] = False
+    exchange_units: Annotated[
+        PositiveCount | None,
+        STATED,
+        Field(description="multiprocessors of exchanges with experts, which kernels beside them lack"),
+    ] = None
+    exchange_library: Annotated[
+        str | None, STATED, Field(description="library of exchanges with experts, if a node's file has several")
+    ] = None
+    attention_flops_per_s: Annotated[
+        FlopsPerSecond | None, FileKey(Stated, "attention"), Field(description="highest rate of its attention kernel")
+    ] = None
+    flash_attention: Annotated[StrictBool, STATED] = True
+    libraries: Annotated[
+        tuple[tuple[str, str], ...],
+        FileKey(dict[str, Stated[str]]),
+        Field(description="kernel family, or family and type: the library that runs it instead of the device's own"),
+    ] = ()
+    clocks: Annotated[
+        Literal["sustained", "burst"],
+        STATED,
+        Field(description="clock of the device in its steps; default: sustained, products follow each other"),
+    ] = "sustained"
+    reduced_bytes: Annotated[
+        BytesPerWeight | None, STATED, Field(description="bytes of a gradient element in reductions")
+    ] = None
+    reduces_once: Annotated[
+        StrictBool, STATED, Field(description="gradients of ZeRO 2 and 3 are summed after the last micro-batch alone")
+    ] = False
+    keeps_whole: Annotated[
+        tuple[str, ...],
+        FileKey(Stated[tuple[Literal["pipelines", "experts"], ...]]),
+        Field(
+            description="when weights of ZeRO 3 are gathered once per step, and gradients summed after its last"
+            " backward"
+        ),
+    ] = ()
+    gathered_copy_bytes: Annotated[BytesPerWeight, STATED, Field(description="per weight, out of gather's buffer")] = (
+        0.0
+    )
+    reduced_copy_bytes: Annotated[BytesPerWeight, STATED, Field(description="per gradient, into the sum's buffer")] = (
+        0.0
+    )
+    norm_tensors: Annotated[
+        tuple[Tensors, Tensors, Tensors] | None,
+        STATED,
+        Field(
+            description="tensors of the residual stream moved by a norm: forward, recomputed, backward; 4 in one kernel"
+        ),
+    ] = None
+    casts_apart: Annotated[
+        StrictBool,
+        STATED,
+        Field(description="separate kernels cast and transpose the operands of products in eight bits"),
+    ] = False
+    choice_kernels: Annotated[
+        tuple[Count, Count, Count, Count, Count] | None,
+        STATED,
+        Field(
+            description="kernels that choose a token's experts if no single one does: over all scores, over few"
+            " numbers, top-k searches; in a backward over all scores, over few numbers"
+        ),
+    ] = None
+    layout_token_s: Annotated[
+        Seconds,
+        FileKey(Stated, "layout_token"),
+        Field(description="time per token of the kernel that counts tokens per destination rank before an exchange"),
+    ] = 0.0
+    expert_bias_bytes: Annotated[
+        tuple[BytesPerWeight, BytesPerWeight, BytesPerWeight, BytesPerWeight] | None,
+        STATED,
+        Field(
+            description="bytes per output element of separate kernels that add experts' biases: of gate and up in a"
+            " forward and a backward, of down in both"
+        ),
+    ] = None
+    clip_passes: Annotated[
+        Passes, STATED, Field(description="further reads or writes of gradients to clip them by their norm")
+    ] = 0.0
+    regathers_context: Annotated[
+        StrictBool, STATED, Field(description="keys and values are gathered again for the backward, and not kept")
+    ] = False
+    row_copies: Annotated[
+        Passes, STATED, Field(description="further reads and writes of rows that tp gathers or scatters")
+    ] = 0.0
+    overlap_gradients: Annotated[StrictBool, STATED] = True
+    overlap_weights: Annotated[StrictBool, STATED] = True
+    step_s: Annotated[Seconds, FileKey(Stated, "step"), Field(description="time of every step, whatever its size")] = (
+        0.0
+    )
+    spread: Annotated[
+        tuple[Lower, Upper], STATED, Field(description="90 % interval of measured step time over the simulated one")
+    ] = (1.0, 1.0)
+    spread_on: Annotated[
+        tuple[str, ...],
+        STATED,
+        Field(description="devices whose whole runs gave the spread, kernels' and transfers' errors in it"),
+    ] = ()
     engine: ServingEngine = NO_ENGINE
 
     @property
@@ -295,22 +366,10 @@ class Stack:
         for operator in operators:
             yield from self._kernels(operator)
             if biased and self.expert_bias_bytes is not None and isinstance(operator, GroupedGemm):
-                yield from self._biases(operator, self.expert_bias_bytes)
+                yield from bias_kernels(operator, self.expert_bias_bytes)
             if adds and isinstance(operator, Gemm) and operator.computes is Computes.WEIGHT_GRADIENT:
                 weights = operator.batch * operator.m * operator.n
                 yield MemoryBound("add", self.accumulation_bytes * weights, operator.m, name=ADD_TO_GRADIENT)
-
-    @staticmethod
-    def _biases(product: GroupedGemm, sizes: tuple[float, float, float, float]) -> Iterator[Operator]:
-        """Kernels that add the biases of a product of experts, or sum their gradients beside its weights'."""
-        forward, backward = sizes[2:] if product.role is Role.EXPERTS_DOWN else sizes[:2]
-        rows, size = product.m, forward
-        if product.computes is Computes.WEIGHT_GRADIENT:
-            rows, size = product.k, backward
-        elif product.computes is Computes.INPUT_GRADIENT:
-            return
-        if size:
-            yield MemoryBound("add", size * product.batch * rows * product.n, rows, name="biases of experts")
 
     def _kernels(self, operator: Operator) -> tuple[Operator, ...]:
         if not self.flash_attention and operator.role is Role.ATTENTION:
@@ -318,7 +377,7 @@ class Stack:
         if self.choice_kernels is not None and operator.role in _ROUTES:
             return self._chosen(operator, self.choice_kernels)
         if self.casts_apart and isinstance(operator, Gemm) and element_bytes(operator.dtype) < WIDE:
-            return _with_casts(operator)
+            return with_casts(operator)
         if self.norm_tensors is not None and operator.role is Role.NORM and isinstance(operator, MemoryBound):
             return (self._norm(operator, self.norm_tensors),)
         own_factor = self.loss_factor if operator.role is Role.LOSS else None
@@ -352,40 +411,8 @@ def launch_name(role: Role, computes: Computes = Computes.OUTPUT) -> str:
     return role.value if computes is Computes.OUTPUT else f"{role.value}: {computes.value}"
 
 
-def _with_casts(product: Gemm) -> tuple[Operator, ...]:
-    """A product in eight bits, and the kernels that write its operands.
-
-    Hopper's tensor cores read eight-bit operands along k alone (CUTLASS and DeepGEMM multiply "NT"). Operands kept in
-    eight bits for the weights' gradient are therefore transposed, with scales of their own (DeepSeek-V3, §3.5.2, asks
-    for hardware that makes this needless), and so are the weights. Attention's output is kept in 12 bits instead
-    (§3.3.3), cast there and back by further kernels.
-    """
-    element, rows = element_bytes(product.dtype), product.batch * product.m
-    waits = product.role is Role.OUTPUT
-
-    def moved(name: str, elements: float, size: float, rows: int) -> MemoryBound:
-        return MemoryBound("copy", elements * size, rows, name=name, computes=product.computes)
-
-    own = product.batch * product.m * product.k
-    alone = replace(product, cast_apart=True)
-    if product.computes is Computes.WEIGHT_GRADIENT:
-        if waits:
-            back = moved("cast back", own, E5M6 + WIDE, rows)
-            return back, moved("inputs across", own, WIDE + element, rows), alone
-        return moved("inputs across", own, 2.0 * element, rows), alone
-    casts = () if product.quantised else (moved("cast", own, WIDE + element, rows),)
-    if product.computes is Computes.OUTPUT:
-        return *((moved("cast for backward", own, WIDE + E5M6, rows),) if waits else ()), *casts, alone
-    weights = product.batch * product.n * product.k
-    turned = moved("weights across", weights, 2.0 * element, product.batch * product.k)
-    read = element if product.quantised else WIDE
-    return turned, *casts, alone, moved("gradients across", own, read + element, rows)
-
-
 #: Names of operators in :attr:`Stack.role_launches`.
 LAUNCH_NAMES = tuple(launch_name(role, computes) for role in Role for computes in Computes)
-#: Bytes of an element before a cast, and of one in 12 bits (E5M6) with a scale per 128 elements.
-WIDE, E5M6 = element_bytes("bf16"), 1.5 + 4.0 / 128.0
 #: Tensors of the residual stream that a fused residual add and norm moves, forward or backward.
 NORM_TENSORS = 4.0
 #: Roles of the operators that choose a token's experts.

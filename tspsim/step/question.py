@@ -150,8 +150,8 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         raise error.at(key="workload.model") from None
     if STEPS.get(workload.pass_).serves and not states_library(scenario):
         cluster = cluster.with_all_reduces(stack.stack().engine.kernels)
-    if stack.exchange_library is not None:
-        cluster = cluster.with_exchanges(stack.exchange_library.value)
+    if (library := stack.stack().exchange_library) is not None:
+        cluster = cluster.with_exchanges(library)
     device = limited(lookups.load_device(cluster.device_name), scenario)
     stack.check(device.name, device.vendor, STEPS.get(workload.pass_))
     if STEPS.get(workload.pass_).serves:
