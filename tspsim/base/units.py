@@ -479,5 +479,14 @@ def duration(time_s: float, micro: str = "u") -> str:
     return _three_digits(time_s / 3600) + " h" if abs(time_s) >= 3600 else _three_digits(time_s / 60) + " min"
 
 
+def signed_duration(time_s: float) -> str:
+    """A difference of times, with its sign.
+
+    >>> signed_duration(0.00123), signed_duration(-5e-6)
+    ('+1.23 ms', '−5.00 us')
+    """
+    return ("−" if time_s < 0 else "+") + duration(abs(time_s))
+
+
 def _three_digits(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}"

@@ -135,25 +135,22 @@ def _print_laid(laid: Laid) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..base.units import duration, percent
-
-    def signed(seconds: float) -> str:
-        return ("−" if seconds < 0 else "+") + duration(abs(seconds))
+    from ..base.units import duration, percent, signed_duration
 
     lines = [
         f"step: measured {duration(laid.measured_s)}, simulated {duration(laid.simulated_s)} "
-        f"({signed(laid.simulated_s - laid.measured_s)})"
+        f"({signed_duration(laid.simulated_s - laid.measured_s)})"
     ]
     if laid.layer_s is not None:
         lines.append(f"layer: measured {duration(laid.layer_s[0])}, simulated {duration(laid.layer_s[1])}")
     lines.append(f"matched: {percent(laid.matched_share)} of the kernels' time")
-    lines += [f"{name[:-2]}: {signed(seconds)}" for name, seconds in laid.causes.to_json().items()]
+    lines += [f"{name[:-2]}: {signed_duration(seconds)}" for name, seconds in laid.causes.to_json().items()]
     lines += [*laid.notes, laid.in_a_sentence]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("kind", "measured", "simulated", "lost"):
         table.add_column(name, justify="left" if name == "kind" else "right")
     for row in laid.kinds:
-        cells = (duration(row.measured_s), duration(row.simulated_s), signed(row.lost_s))
+        cells = (duration(row.measured_s), duration(row.simulated_s), signed_duration(row.lost_s))
         table.add_row(Text(row.kind), *cells)
     print_rich(*(printable(line) for line in lines), table)
 

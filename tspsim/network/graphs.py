@@ -239,14 +239,14 @@ def links_of(graph: nx.Graph[Any]) -> tuple[Link, ...]:
         try:
             bandwidth, latency = number(facts, BANDWIDTH), number(facts, LATENCY)
         except InputError as error:
-            raise error.at(key=_edge(source, target)) from None
+            raise error.at(key=edge_in_words(source, target)) from None
         for name, value, fits, allowed in (
             (BANDWIDTH, bandwidth, 0.0 < bandwidth < math.inf, "over 0"),
             (LATENCY, latency, 0.0 <= latency < math.inf, "0 or more"),
         ):
             if not fits:
                 unit = SYNONYMS[name][1]
-                raise InputError(f"{name} {value:g} must be {allowed} {unit}", key=_edge(source, target))
+                raise InputError(f"{name} {value:g} must be {allowed} {unit}", key=edge_in_words(source, target))
         for ends in ((source, target),) if graph.is_directed() else ((source, target), (target, source)):
             more, beside = links.get(ends, (0.0, latency))
             if beside != latency:
@@ -257,5 +257,6 @@ def links_of(graph: nx.Graph[Any]) -> tuple[Link, ...]:
     return tuple([(*ends, *rate) for ends, rate in links.items()])
 
 
-def _edge(source: Any, target: Any) -> str:
+def edge_in_words(source: Any, target: Any) -> str:
+    """An edge as messages name it."""
     return f"edge {shorten(source)} → {shorten(target)}"

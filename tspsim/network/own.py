@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.errors import InputError, UnknownNameError, shorten
 from .cluster import Cluster
-from .graphs import BETWEEN, INSIDE, KIND, Link, links_of
+from .graphs import BETWEEN, INSIDE, KIND, Link, edge_in_words, links_of
 from .wiring import OWN
 
 if TYPE_CHECKING:
@@ -113,27 +113,23 @@ def read(graph: nx.Graph[Any]) -> GraphReading:
         ends = kinds[source], kinds[target]
         if source in local and target in local:
             if home[source] != home[target]:
-                raise InputError("leads from one node into another past their NICs", key=_edge(source, target))
+                raise InputError("leads from one node into another past their NICs", key=edge_in_words(source, target))
             inside[home[source]][local[source], local[target]] = bandwidth, latency
         elif "gpu" in ends and "nic" in ends:
             if latency:
                 problem = f"latency_s {latency:g} between a GPU and its NIC is 0: state it between NIC and switch"
-                raise InputError(problem, key=_edge(source, target))
+                raise InputError(problem, key=edge_in_words(source, target))
             way = ends.index("nic") ^ 1
             gpu, nic = ((source, target), (target, source))[way]
             hosts[int(gpu)].setdefault(str(nic), [0.0, 0.0])[way] = bandwidth
         elif source in local or target in local:
-            raise InputError("joins a node's inside and the fabric past its NICs", key=_edge(source, target))
+            raise InputError("joins a node's inside and the fabric past its NICs", key=edge_in_words(source, target))
         else:
             between[source, target] = bandwidth, latency
     nics = _nics_of(hosts, nodes, per_node) if nodes > 1 or between else ((),)
     rates = tuple([(up, down) for gpu in sorted(hosts) for up, down in list(hosts[gpu].values())[:1]])
     outer = {str(vertex): kind for vertex, kind in kinds.items() if vertex not in local}
     return GraphReading(nodes, per_node, tuple(inside), nics, rates, between, outer)
-
-
-def _edge(source: Any, target: Any) -> str:
-    return f"edge {shorten(source)} → {shorten(target)}"
 
 
 def _check_joined(links: Iterable[Link], kinds: Mapping[Any, str], gpus: int) -> None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
-from pydantic_core import PydanticCustomError, core_schema
+from pydantic_core import core_schema
 
 from ..base.errors import InputError, UnknownNameError, shorten
 from ..base.provenance import Provenance
-from ..base.strict import Strict
+from ..base.strict import Strict, refuse
 from ..base.units import BytesPerSecond, PositiveCount, Seconds
 from .calibration import BetweenNodes, CollectivesSpec, Curve, CustomAllReduce, FabricFactors, Fraction, NumberWithBasis
 from .graphs import Link, links_of
@@ -56,15 +56,11 @@ class TopologyKey:
         stated: object = {value: None} if isinstance(value, str) else value
         if not isinstance(stated, Mapping) or len(stated) != 1:
             names = ", ".join([*self.besides, *TOPOLOGIES])
-            raise _refused(f"{shorten(value)} is not one topology; name one of {names}, alone or with its argument")
+            raise refuse(f"{shorten(value)} is not one topology; name one of {names}, alone or with its argument")
         (name,) = stated
         if name not in TOPOLOGIES:
-            raise _refused(UnknownNameError("topology", name, (*self.besides, *TOPOLOGIES)).message)
+            raise refuse(UnknownNameError("topology", name, (*self.besides, *TOPOLOGIES)).message)
         return value if isinstance(value, str) else dict(stated)
-
-
-def _refused(sentence: str) -> PydanticCustomError:
-    return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})
 
 
 # --- nodes, fabrics and clusters ------------------------------------------------------------------------------

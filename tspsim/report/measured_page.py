@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base.errors import shorten
 from ..base.files import atomic_write
-from ..base.units import duration, percent
+from ..base.units import duration, percent, signed_duration
 from ..traces.comparison import Laid
 from ..traces.kinds import KINDS
 from ..traces.learned import Follows
@@ -108,10 +108,6 @@ def write_measured(laid: Laid, path: Path, follows: Follows | None = None) -> No
     atomic_write(path, page)
 
 
-def _signed(seconds: float) -> str:
-    return ("−" if seconds < 0 else "+") + duration(abs(seconds))
-
-
 def _off(measured_s: float, simulated_s: float) -> str:
     if not measured_s:
         return "not measured"
@@ -134,19 +130,22 @@ def _summary(laid: Laid) -> dict[str, Any]:
         "matched": percent(laid.matched_share),
         "sentence": laid.in_a_sentence,
         "notes": laid.notes,
-        "causes": [(name, _signed(getattr(laid.causes, key)), what) for name, key, what in _CAUSES],
+        "causes": [(name, signed_duration(getattr(laid.causes, key)), what) for name, key, what in _CAUSES],
     }
 
 
 def _tables(laid: Laid) -> dict[str, Any]:
     return {
         "kinds": [
-            (row.kind, f"{row.count:,}", duration(row.measured_s), duration(row.simulated_s), _signed(row.lost_s))
+            (
+                row.kind, f"{row.count:,}", duration(row.measured_s), duration(row.simulated_s),
+                signed_duration(row.lost_s),
+            )
             for row in sorted(laid.kinds, key=lambda row: -row.lost_s)
         ],
         "operators": [
             (row.name, row.phase, row.kind, f"{row.count:,}", duration(row.measured_s), duration(row.simulated_s),
-             _signed(row.lost_s))
+             signed_duration(row.lost_s))
             for row in laid.operators[:MOST_ROWS]
         ],
         "left": [

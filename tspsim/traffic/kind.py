@@ -26,6 +26,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 from ..base.errors import UnitError, did_you_mean, either
 from ..base.memo import once
 from ..base.registry import Registry
+from ..base.strict import refuse
 from ..base.units import WITH_UNITS, parse
 
 Floats = NDArray[np.float64]
@@ -145,11 +146,6 @@ def dumped(value: Kind, context: Mapping[str, Any] | None = None) -> dict[str, A
     data = value.model_dump(mode="json", by_alias=True, context=dict(context or {}), exclude_unset=again)
     alone = {key: item[0] if isinstance(item, list) and len(item) == 1 else item for key, item in data.items()}
     return {"kind": value.name, **{key: item for key, item in alone.items() if item is not None}}
-
-
-def refuse(sentence: str) -> PydanticCustomError:
-    """An error whose text is shown to the user unchanged."""
-    return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})
 
 
 def _read_rate(value: object) -> float:

@@ -8,8 +8,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, model_validator
 
+from ...base.strict import refuse
 from ...base.units import duration
-from ...traffic.kind import Floats, refuse
+from ...traffic.kind import Floats
 from .base import Durations, Span
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from pydantic import BeforeValidator, Field
 
 from ...base.registry import Registry
-from ...base.strict import OneOrSeveral, one_or_several
+from ...base.strict import OneOrSeveral, one_or_several, refuse
 from ...base.units import PositiveNumber
-from ..kind import Floats, Kind, Rate, refuse
+from ..kind import Floats, Kind, Rate
 from ..traces import RequestTrace
 
 #: The keyword in place of a rate: the highest one that keeps the bounds of ``slo``, found by bisection.

@@ -11,7 +11,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, model_validator
 
-from ..kind import Floats, refuse
+from ...base.strict import refuse
+from ..kind import Floats
 from .base import Arrivals, Renewal
 
 

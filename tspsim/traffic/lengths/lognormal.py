@@ -8,8 +8,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, model_validator
 
+from ...base.strict import refuse
 from ...base.units import PositiveCount
-from ..kind import Ints, refuse
+from ..kind import Ints
 from .base import Lengths
 
 Positive = Annotated[float, Field(gt=0, le=1e9)]

@@ -11,8 +11,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, model_validator
 
+from ...base.strict import refuse
 from ...base.units import PositiveCount
-from ..kind import Ints, refuse
+from ..kind import Ints
 from .base import Lengths
 
 Share = Annotated[float, Field(ge=0, le=100)]
