@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from ..base.memo import remembered
 from ..model.attention.base import Rows, attended, prefilled
+from ..operators import Operator
 from ..program.layout import StageCall
 
 Rows2 = tuple[tuple[int, int], ...]
@@ -34,28 +34,28 @@ class RowConsumer(NamedTuple):
     call: StageCall
     field: OperatorField
 
-    def with_rows(self, rows: tuple[Any, ...]) -> StageCall:
-        """The same operator over other rows."""
-        operator, values, places = _template(self.call.what, self.field.names)
-        filled = list(values)
-        for place, value in zip(places, rows, strict=True):
-            filled[place] = value
-        return StageCall(operator(*filled), self.call.stage)
+    def over(self) -> Callable[[tuple[Any, ...]], Operator]:
+        """A function of rows: the same operator over them. ``dataclasses.replace`` reads all fields every time."""
+        what: Any = self.call.what
+        own = [entry for entry in fields(what) if entry.init]
+        assert not any(entry.kw_only for entry in own)
+        order = [entry.name for entry in own]
+        operator, values = type(what), [getattr(what, name) for name in order]
+        (place,) = [order.index(name) for name in self.field.names]
 
+        def made(rows: tuple[Any, ...]) -> Operator:
+            filled = values.copy()
+            (filled[place],) = rows
+            kernel: Operator = operator(*filled)
+            return kernel
 
-@remembered(256)
-def _template(what: Any, names: tuple[str, ...]) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
-    """The class of an operator, the values of its fields in order, and the places of some fields;
-    ``dataclasses.replace`` reads all fields every time."""
-    own = [entry for entry in fields(what) if entry.init]
-    assert not any(entry.kw_only for entry in own)
-    order = [entry.name for entry in own]
-    return type(what), tuple(getattr(what, name) for name in order), tuple(order.index(name) for name in names)
+        return made
 
 
 def segments_of(rows: Rows) -> tuple[Rows2]:
     """Prompts among rows, as a prefill kernel reads them."""
-    return (tuple((queries, queries + context) for queries, context, count in prefilled(rows) for _ in range(count)),)
+    prompts = prefilled(rows)
+    return (tuple([(queries, queries + context) for queries, context, count in prompts for _ in range(count)]),)
 
 
 def lengths_of(rows: Rows) -> tuple[Rows2]:
