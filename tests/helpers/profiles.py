@@ -169,6 +169,8 @@ def of_lane(operations: Sequence[Any], factor: Any = lambda operation: 1.0) -> l
         shift[operation.stream] = start + length
         stream = 20 if operation.is_transfer else 7
         name = NAMES[operation.kind].format(hash_of(operation.name))
+        if operation.kind == "attention" and not operation.runs_forward:
+            name = name.replace("_fwd_", "_bwd_")
         events.append(
             {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": 1e6 + start, "dur": length,
              "args": {"device": 0, "stream": stream, "correlation": place + 1}}
