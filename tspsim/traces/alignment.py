@@ -72,7 +72,7 @@ def anchors_of(lane: RankTimeline, phases: bool = True) -> list[Operation]:
     firsts: dict[int, Operation] = {}
     for operation in lane.operations:
         forward = operation.phase == "forward" or (not phases and operation.runs_forward)
-        if operation.kind in _ATTENTION and forward and operation.layer >= 0:
+        if operation.kind in _ATTENTION and forward and operation.layer >= 0 and not operation.merges:
             firsts.setdefault(operation.instruction, operation)
     return ordered(list(firsts.values()))
 

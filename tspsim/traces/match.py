@@ -279,8 +279,8 @@ def _aligned(
 
 
 #: Pairs of a kernel and an operator up to which each may belong to each; beyond, operators look at kernels near their
-#: own place only. A step of 14,000 kernels still looks at all.
-_ALL_PAIRS = 2e8
+#: own place only. A step of 6,000 kernels still looks at all.
+_ALL_PAIRS = 4e7
 #: Kernels on either side of an operator's own place that it looks at then; a two-hundredth of all, if that is more.
 _NEAR = 512
 

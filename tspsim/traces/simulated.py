@@ -98,6 +98,11 @@ class Operation:
         return (self.operator.m, self.operator.n, self.operator.k) if isinstance(self.operator, Gemm) else None
 
     @property
+    def merges(self) -> bool:
+        """Whether it joins the outputs of attention over pieces of a context."""
+        return self.operator is not None and self.operator.role is Role.MERGE
+
+    @property
     def runs_forward(self) -> bool:
         """Whether its kernels are those of a forward pass: what a backward pass computes again too."""
         return self.phase == "forward" or self.part.endswith(" again")
@@ -164,6 +169,12 @@ class RankTimeline:
     question: Question
     #: Length of the whole simulated step.
     step_s: float = 0.0
+
+    @property
+    def span_s(self) -> float:
+        """Time from the rank's first kernel to the end of its last."""
+        begin = min((operation.start_s for operation in self.operations), default=0.0)
+        return max((operation.end_s for operation in self.operations), default=begin) - begin
 
     @property
     def layers(self) -> int:
