@@ -1,4 +1,4 @@
-"""A machine that does what is simulated, under plans of all sorts: every kernel finds the operator that it is of, whatever
+"""A machine that does what is simulated, under plans of all sorts: every kernel finds its own operator, whatever
 the order of a file's events, its clock, its numbers of processes and the speed of the machine."""
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def numbered(lane: RankTimeline, factor: Any = lambda operation: 1.0, *, told: b
                      "args": {"correlation": place + 1}})  # fmt: skip
         outer = {"backward": "autograd::engine::evaluate_function: X", "optimizer": "Optimizer.step#AdamW.step"}
         if phase == "optimizer" or back:
-            host.append({**at, "cat": "cpu_op" if back else "user_annotation", "name": outer["backward" if back else phase],
-                         "ts": 999.9 + place, "dur": 0.8, "args": {}})  # fmt: skip
+            category, key = ("cpu_op", "backward") if back else ("user_annotation", phase)
+            host.append({**at, "cat": category, "name": outer[key], "ts": 999.9 + place, "dur": 0.8, "args": {}})  # fmt: skip
     return events + host
 
 

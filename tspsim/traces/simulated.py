@@ -385,9 +385,7 @@ def _phase(part: str, operator: Operator | None) -> str:
     return "backward" if _BACK.search(part) else "forward"
 
 
-def _with_phases_of_gathers(
-    operations: list[Operation], steps: Sequence[SimulatedInstruction]
-) -> list[Operation]:
+def _with_phases_of_gathers(operations: list[Operation], steps: Sequence[SimulatedInstruction]) -> list[Operation]:
     """Gathers of weights with the phase of the kernels that wait for them: a shard's weights are gathered forward and
     backward."""
     gathers = {item.instruction for item in operations if item.part == _GATHERS}
@@ -399,9 +397,7 @@ def _with_phases_of_gathers(
         for earlier in step.after:
             if earlier in gathers and index in phases:
                 waits.setdefault(earlier, phases[index])
-    return [
-        replace(item, phase=waits[item.instruction]) if item.instruction in waits else item for item in operations
-    ]
+    return [replace(item, phase=waits[item.instruction]) if item.instruction in waits else item for item in operations]
 
 
 def _transfer(instruction: Collective | SendReceive) -> str:
