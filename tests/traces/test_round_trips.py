@@ -70,7 +70,7 @@ def numbered(lane: RankTimeline, factor: Any = lambda operation: 1.0, *, told: b
         outer = {"backward": "autograd::engine::evaluate_function: X", "optimizer": "Optimizer.step#AdamW.step"}
         if phase == "optimizer" or back:
             category, key = ("cpu_op", "backward") if back else ("user_annotation", phase)
-            host.append({**at, "cat": category, "name": outer[key], "ts": 999.9 + place, "dur": 0.8, "args": {}})  # fmt: skip
+            host.append({**at, "cat": category, "name": outer[key], "ts": 999.9 + place, "dur": 0.8, "args": {}})
     return events + host
 
 

@@ -1,8 +1,8 @@
 """Results of serving benchmarks: a row is a measure (kind ``measure``).
 
 ``vllm bench serve`` and ``sglang.bench_serving`` write JSON (or JSON lines, of which the last counts) and a table of
-text; AIPerf and GenAI-Perf a JSON and a CSV with statistics of each metric, and JSON lines of requests; ``trtllm-bench``
-a JSON report and a text.
+text; AIPerf and GenAI-Perf a JSON and a CSV with statistics of each metric, and JSON lines of requests;
+``trtllm-bench`` a JSON report and a text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from .table import Rows
 _UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "us": 1e-6, "ns": 1e-9, "milliseconds": 1e-3}
 _MISSING = ("kernels: a benchmark has times of whole requests",)
 #: A line of a table: name, unit in brackets, number.
-_MEASURE = re.compile(r"^\s*(?P<name>[A-Z][\w .\-]*?[\w.])\s*(?P<rest>\([^:]*\))?\s*:\s+(?P<value>-?[\d,]+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*$")  # fmt: skip
+_MEASURE = re.compile(
+    r"^\s*(?P<name>[A-Z][\w .\-]*?[\w.])\s*(?P<rest>\([^:]*\))?\s*:\s+"
+    r"(?P<value>-?[\d,]+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*$"
+)
 #: Headings of the tables of texts.
 _TABLES = re.compile(r"Serving Benchmark Result|PERFORMANCE OVERVIEW|Offline Throughput Benchmark Result")
 #: Words of a table → the key that the JSON of the same benchmark has.
@@ -84,8 +87,8 @@ def read_bench_text(path: Path) -> FilePart:
 
 
 def read_aiperf(path: Path) -> FilePart:
-    """Read AIPerf's or GenAI-Perf's JSON: one row for each metric and statistic; of JSON lines of requests, the mean and
-    percentiles of each metric."""
+    """Read AIPerf's or GenAI-Perf's JSON: one row for each metric and statistic; of JSON lines of requests, the mean
+    and percentiles of each metric."""
     rows = Rows()
     documents = list(_documents(path))
     requests = [entry["metrics"] for entry in documents if isinstance(entry.get("metrics"), dict)]
@@ -187,7 +190,7 @@ TRACE_READERS.register(
         "tables that `vllm bench`, SGLang's bench_serving and `trtllm-bench` print",
         lambda path, start: not _is_json(start) and _TABLES.search(start.decode("utf-8", "replace")) is not None,
         read_bench_text,
-    )  # fmt: skip
+    )
 )
 TRACE_READERS.register(
     TraceReader(
@@ -196,7 +199,7 @@ TRACE_READERS.register(
         # With details, the lists of all requests come before the means.
         _holds((b'"mean_ttft_ms"', b'"completed"'), (b'"completed"', b'"total_input_tokens"', b'"duration"')),
         read_bench,
-    )  # fmt: skip
+    )
 )
 TRACE_READERS.register(
     TraceReader(
@@ -204,7 +207,7 @@ TRACE_READERS.register(
         "AIPerf's and GenAI-Perf's summary and requests",
         _holds((b'"time_to_first_token"', b'"unit"'), (b'"request_latency"', b'"unit"')),
         read_aiperf,
-    )  # fmt: skip
+    )
 )
 TRACE_READERS.register(
     TraceReader(
@@ -212,7 +215,7 @@ TRACE_READERS.register(
         "AIPerf's and GenAI-Perf's CSV",
         lambda path, start: re.match(rb"\s*Metric,\s*(avg|value)", start, re.IGNORECASE) is not None,
         read_aiperf_table,
-    )  # fmt: skip
+    )
 )
 TRACE_READERS.register(
     TraceReader(
@@ -220,5 +223,5 @@ TRACE_READERS.register(
         "`trtllm-bench --report_json`",
         _holds((b'"performance"', b'"request_throughput_req_s"')),
         read_trtllm,
-    )  # fmt: skip
+    )
 )

@@ -63,8 +63,8 @@ def lay(
     operation = matched(lane.operations, measured)
     start, end = float(measured.columns["start_s"].min()), float(measured.end_s.max())
     following = _following(trace, number) if number >= 0 else None
-    # A step with a following one in the trace lasts until that one begins; else it is what this rank does from its first
-    # kernel to its last, which a stage of a pipeline begins and ends apart from others.
+    # A step with a following one in the trace lasts until that one begins; else it is what this rank does from its
+    # first kernel to its last, which a stage of a pipeline begins and ends apart from others.
     measured_s = following - start if following is not None else end - start
     whole_s = lane.makespan_s if following is not None or lane.makespan_s < lane.step_s else lane.span_s
     simulated_s = whole_s + lane.between_s

@@ -2,9 +2,9 @@
 
 The lines are those of Megatron-LM ``training.py`` (*elapsed time per iteration (ms)*; *(s)* in Megatron-DeepSpeed),
 torchtitan ``metrics.py`` (*step: … tps: …*), NeMo (*train_step_timing in s*), DeepSpeed's timers (*iter time (s)*,
-*global_step=… CurrSamplesPerSec=…*), MaxText (*completed step: … seconds: …*), verl (*timing_s/step*), progress bars and
-the summary of Hugging Face's Trainer and Lightning, vLLM with ``--enable-logging-iteration-details``, its periodic *Avg
-generation throughput*, and SGLang's *Decode batch*.
+*global_step=… CurrSamplesPerSec=…*), MaxText (*completed step: … seconds: …*), verl (*timing_s/step*), progress bars
+and the summary of Hugging Face's Trainer and Lightning, vLLM with ``--enable-logging-iteration-details``, its periodic
+*Avg generation throughput*, and SGLang's *Decode batch*.
 """
 
 from __future__ import annotations

@@ -275,7 +275,7 @@ KERNEL_NAMES.register(
                 r"cudnn_generated_fort_native_sdpa",
                 r"cudnn::fusion::(compute_dot_do_o|convert_dq)",
                 r"merge_attn_states|MergeState",
-                r"_attn_",
+                r"_attn_|\bthd_(out|lse)_correction",
                 r"kn_get_mla_metadata|get_mla_metadata",
                 r"sparse_attention|indexer_[kq](?!uant)|mqa_logits",
             ),
@@ -306,7 +306,9 @@ KERNEL_NAMES.register(
                 r"rotary_?(embedding)?_kernel|_rope_kernel|\brope_kernel|RotaryEmbedding|fused_rope|mrope|_triton_rope",
                 r"ApplyRotary|applyMLARope|BiasRope|RopeQuantize|qk_rope_|_rope_embedding|norm_rope",
             ),
-            "cache": (r"set_mla_kv|concat_and_cast_mha|fused_store_\w*cache",),
+            "cache": (
+                r"set_mla_kv|concat_and_cast_mha|fused_store_\w*cache|kv_indices|req_to_token|alloc_(extend|decode)_kernel",
+            ),
             "router": (
                 r"topk(_gating|GatingSoftmax|_softmax|_sum|_forward|_idx|_transform|_sigmoid)|grouped_topk|moe_fused_gate",
                 r"[a-z]T(op|OP)k(Sigmoid|Softmax|Gating)|moeTopK|fused_topk_with|v\d_topk_kernel|fused_router",
@@ -314,7 +316,7 @@ KERNEL_NAMES.register(
             ),
             "permute": (
                 r"moe_align|count_and_sort_expert|moe_(\w+_)?sort|MoeSorting|moe_permute|expand(Input|_to_fused)|ep_(gather|scatter)",
-                r"permute_?[Kk]ernel|_permute|unpermute|finalize_?(moe|matmul|kernel|Kernel)|moe_sum|moe_reduc|reduce_fused_impl",
+                r"permute_?[Kk]ernel|_permute|unpermute|finalize_?(moe|Moe|matmul|kernel|Kernel)|moe_sum|moe_reduc|reduce_fused_impl",
                 r"get_fused_mapping|clean_and_count_expert|aux_fi_impl|unique_group_indices|_finalize_matmul_scatter",
                 r"(silu|act)_.*masked_post|post_reorder|pre_reorder|shuffle_rows|build_expert_maps",
                 r"compute_src2dst|seg_indptr|masked_m_triton|fill_gateup|row_id_map|chunk_sort|sort_chunks|writeback_idx",
@@ -343,7 +345,7 @@ KERNEL_NAMES.register(
         kinds={
             "dispatch": (
                 r"notify_dispatch",
-                r"(internode|intranode|elastic|ep)\w*::dispatch|EpDispatch|moe_?a2a_dispatch|[Dd]ispatchKernel|AllToAllDispatch",
+                r"(internode|intranode|elastic|ep)\w*::dispatch|EpDispatch(?!Combine)|moe_?a2a_dispatch|[Dd]ispatchKernel|AllToAllDispatch",
             ),
             "combine": (
                 r"cached_notify",

@@ -154,8 +154,8 @@ def reader_of(path: Path) -> TraceReader:
 def _nothing(part: FilePart) -> str:
     if part.facts and "written_by" in part.facts:
         return (
-            "holds no step line with a time: of Megatron, torchtitan, NeMo, DeepSpeed, MaxText, verl, a Trainer's progress "
-            "bar, vLLM (--enable-logging-iteration-details) or SGLang"
+            "holds no step line with a time: of Megatron, torchtitan, NeMo, DeepSpeed, MaxText, verl, a Trainer's "
+            "progress bar, vLLM (--enable-logging-iteration-details) or SGLang"
         )
     missing = f" (missing: {part.missing[0]})" if part.missing else ""
     return f"has no kernels: nothing ran on a device{missing}; profile with activities that include the device"
