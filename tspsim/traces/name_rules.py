@@ -306,9 +306,7 @@ KERNEL_NAMES.register(
                 r"rotary_?(embedding)?_kernel|_rope_kernel|\brope_kernel|RotaryEmbedding|fused_rope|mrope|_triton_rope",
                 r"ApplyRotary|applyMLARope|BiasRope|RopeQuantize|qk_rope_|_rope_embedding|norm_rope",
             ),
-            "cache": (
-                r"set_mla_kv|concat_and_cast_mha|fused_store_\w*cache|kv_indices|req_to_token|alloc_(extend|decode)_kernel",
-            ),
+            "cache": (r"set_mla_kv|concat_and_cast_mha|fused_store_\w*cache",),
             "router": (
                 r"topk(_gating|GatingSoftmax|_softmax|_sum|_forward|_idx|_transform|_sigmoid)|grouped_topk|moe_fused_gate",
                 r"[a-z]T(op|OP)k(Sigmoid|Softmax|Gating)|moeTopK|fused_topk_with|v\d_topk_kernel|fused_router",
@@ -330,7 +328,7 @@ KERNEL_NAMES.register(
                 r"grouped_gemm::cuda::utils::(transpose|fill)|batched_transpose|swizzle_(row|col)\w*scaling",
             ),
             "copy": (
-                r"create_flashinfer_kv_indices|get_last_loc|write_req_to_token|compute_slot_mapping|pack_seq",
+                r"create_flashinfer_kv_indices|get_last_loc|alloc_(extend|decode)_kernel|write_req_to_token|compute_slot_mapping|pack_seq",
                 r"^_prepare_\w+_kernel|^_post_update_kernel|multi_(un)?padding",
             ),
             "elementwise": (r"\bmhc_(post|pre_big)",),
