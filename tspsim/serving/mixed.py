@@ -98,11 +98,11 @@ class Mixed:
         outputs += work.query_len * work.sequences
         pieces = bool(self.sizes) and work.tokens <= self.sizes[-1]
         try:
-            known = work.sequences > 0, outputs > 0, cached > 0, pieces
-            shape = self._shape_of.get(known)
-            if shape is None and known not in self._shape_of:
-                self._shape_of[known] = None
-                shape = self._shape_of[known] = self._found(*known)
+            facts = work.sequences > 0, outputs > 0, cached > 0, pieces
+            shape = self._shape_of.get(facts)
+            if shape is None and facts not in self._shape_of:
+                self._shape_of[facts] = None
+                shape = self._shape_of[facts] = self._found(*facts)
             return None if shape is None else shape.seconds(work, outputs, cached, expert_tokens)
         except UnlikeError:
             return None

@@ -82,8 +82,8 @@ def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTi
     step with as many layers forward and backward."""
     own = simulated.stands_for(rank)
     lane = simulated.lane(own)
-    told = states_phases(measured)
-    anchors, forward = anchors_of(lane, told), measured.columns["start_s"][attention_rows(measured)]
+    phased = states_phases(measured)
+    anchors, forward = anchors_of(lane, phased), measured.columns["start_s"][attention_rows(measured)]
     shown = len(forward)
     if not anchors or not shown or shown >= 0.8 * len(anchors):
         return lane, []
@@ -99,7 +99,7 @@ def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTi
     # A stage in the middle of a pipeline shows what most stages do most of the time.
     stages = simulated.stages()
     for candidate in sorted(stages, key=lambda rank: abs(stages.index(rank) - len(stages) // 2)):
-        stretch = _window(simulated.lane(candidate), shown, pattern, len(backward), transfers, told)
+        stretch = _window(simulated.lane(candidate), shown, pattern, len(backward), transfers, phased)
         if stretch is not None and (best is None or stretch[0] < best[0]):
             best = (stretch[0], candidate, stretch[1], stretch[2])
         if best is not None and best[0] <= 1:
@@ -112,11 +112,11 @@ def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTi
 
 
 def _window(
-    lane: RankTimeline, layers: int, pattern: NDArray[Any], backward: int, transfers: Mapping[str, int], told: bool
+    lane: RankTimeline, layers: int, pattern: NDArray[Any], backward: int, transfers: Mapping[str, int], phased: bool
 ) -> tuple[int, float, float] | None:
     """The stretch with ``layers`` forward layers whose backward layers lie between them most as in ``pattern``; of
     equal stretches the one nearest to the middle. Returns the number of deviations, the begin and the end."""
-    anchors = anchors_of(lane, told)
+    anchors = anchors_of(lane, phased)
     if len(anchors) <= layers:
         return None
     back = np.array(sorted(o.start_s for o in lane.operations if o.kind == "attention" and not o.runs_forward))

@@ -163,16 +163,16 @@ def _documents(path: Path) -> list[dict[str, Any]]:
     """The objects of a file: one, or one a line; raises InputError where there is none."""
     lines = lines_of(path)
     for texts in (["\n".join(lines)], lines):
-        found = []
+        objects = []
         for text in texts:
             try:
                 document = json.loads(text)
             except (ValueError, RecursionError):
                 continue
             if isinstance(document, dict):
-                found.append(document)
-        if found:
-            return found
+                objects.append(document)
+        if objects:
+            return objects
     raise InputError("is cut off or no JSON of a benchmark", file=str(path))
 
 
