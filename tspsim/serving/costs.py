@@ -24,7 +24,7 @@ from ..parallel.serving_engine import NO_GRAPHS
 from ..parallel.state import capacity
 from ..parallel.state.capacity import Capacity
 from ..step.question import Question
-from ..steps import Speculation
+from ..steps import PromptChunk, Speculation
 from .compositions import StepComposition
 from .decodes import Decodes, evened
 from .grid import Cells
@@ -34,7 +34,7 @@ from .overlapped import Overlapped
 from .programs import ALONE, Priced, StepPrograms
 from .sampled import Deviation, Seen
 from .tables import Floats, KnotCurve
-from .work import PromptChunk, StepWork
+from .work import StepWork
 
 #: MOST_KEPT: steps with prompts whose seconds, or ranges, are kept. MOST_PLANS: plans per cluster whose tables are
 #: kept.

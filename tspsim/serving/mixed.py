@@ -29,12 +29,13 @@ from ..parallel import Job
 from ..parallel.serving_engine import Captured
 from ..parallel.step import passes_of
 from ..program.layout import InstructionLayout, StageCall
+from ..steps import PromptChunk
 from .carriers import RowConsumer, carrier_of
 from .compositions import BATCH, SECOND, StepComposition
 from .grid import TILE, Cells, KnotLine, TokenVectors
 from .programs import StepPrograms
 from .tables import EPSILON, Floats
-from .work import PromptChunk, StepWork
+from .work import StepWork
 
 #: Tokens of a typical step.
 TYPICAL = 2048
