@@ -9,7 +9,7 @@ where it belongs in its layer; ``name`` is for display only.
 """
 
 from .base import MEMORY_BOUND_OPS, ChoiceKernels, Computes, MemoryBound, Operator, Role, Sharding
-from .batch import BatchQuantity
+from .batch import BatchQuantity, RowField, Rows
 from .dtypes import DTYPES, DataType, element_bytes, kindred_of, multiplied_as, weight_bytes, widened_to
 from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
@@ -38,6 +38,8 @@ __all__ = [
     "Operator",
     "Part",
     "Role",
+    "RowField",
+    "Rows",
     "Sharding",
     "ShortConvolution",
     "SparseAttention",

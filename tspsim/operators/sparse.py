@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 from ..base.quick import quick
 from .base import Operator, Role, first_three
+from .batch import ALL_ROWS, Rows
 from .dtypes import element_bytes
-
-#: (query tokens a sequence, cached tokens before them, sequences).
-Rows = tuple[tuple[int, int, int], ...]
 
 
 def seen(queries: int, context: int) -> float:
@@ -58,6 +56,7 @@ class Indexer(Operator):
     shards: int = 1
 
     kind = "attention"
+    rows_field = ALL_ROWS
 
     @property
     def stride(self) -> int:
@@ -155,6 +154,7 @@ class SparseAttention(Operator):
     apart: bool = False
 
     kind = "attention"
+    rows_field = ALL_ROWS
 
     def attended(self, queries: int, context: int) -> float:
         """Entries that a query attends on this rank: the mean over ``queries`` tokens after ``context`` others."""

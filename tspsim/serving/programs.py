@@ -243,6 +243,10 @@ class StepPrograms:
         every = quantities(stages)
         return [every[index] for index, _ in layout.where]
 
+    def passes(self, job: Job) -> Sequence[Job]:
+        """The passes of a job's programs as they were written: the model's, and its drafter's."""
+        return self._looked_up(job)[3]
+
     def _looked_up(self, job: Job) -> tuple[InstructionLayout, list[Timed], list[Program], Sequence[Job]]:
         """The layout of a job's programs; the kernels and transfers in which it is looked up, their programs and the
         jobs of their passes."""

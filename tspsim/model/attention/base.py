@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...base.errors import InputError
 from ...base.registry import Registry
-from ...operators import DTYPES, BatchQuantity, Gemm, Operator, Role
+from ...operators import DTYPES, BatchQuantity, Gemm, Operator, Role, Rows
 from ...operators.dtypes import caches
 from ..parts import Block, Dimensions, WeightClass
 from ..shard import ServingShard, Shard
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from .sections import AttentionSection
 
 Model = TypeVar("Model", bound=Dimensions)
-#: (query tokens a sequence, cached tokens before them, sequences).
-Rows = tuple[tuple[int, int, int], ...]
 #: Most queries a sequence that decode kernels take (drafts + 1); engines reorder batches by such a threshold.
 MOST_DECODED = 16
 #: Cached tokens of a padding row: with its own token, it attends 0.

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...operators import Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
+from ...operators import Gemm, Indexer, MemoryBound, Operator, Role, Rows, SparseAttention
 from ..parts import Block, CompressedAttention, Dimensions, WeightClass
 from ..shard import ServingShard
-from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, attended, product, tokens_of
+from .base import ATTENTION_KINDS, AttentionKind, CacheUse, attended, product, tokens_of
 from .sparse_latent import index_entry, indexer_of, key_bytes
 
 if TYPE_CHECKING:

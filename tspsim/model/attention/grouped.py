@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...operators import Attention, BatchQuantity, DecodeAttention, MemoryBound, Operator, Role
+from ...operators import Attention, BatchQuantity, DecodeAttention, MemoryBound, Operator, Role, Rows
 from ..parts import Block, Dimensions
 from ..shard import ServingShard, Shard
-from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, tokens_of
+from .base import ATTENTION_KINDS, AttentionKind, CacheUse, decoded, prefilled, tokens_of
 
 if TYPE_CHECKING:
     from .sections import AttentionSection

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...operators import BatchQuantity, Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
+from ...operators import BatchQuantity, Gemm, Indexer, MemoryBound, Operator, Role, Rows, SparseAttention
 from ..parts import Block, Dimensions, IndexerSpec
 from ..shard import ServingShard
-from .base import ATTENTION_KINDS, CacheUse, Model, Rows, attended, product, tokens_of
+from .base import ATTENTION_KINDS, CacheUse, Model, attended, product, tokens_of
 from .latent import LATENT, Latent
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import floor
 
 from ...model.attention import decoded
-from ...model.attention.base import Rows
 from ...model.layer import ServingLayer
+from ...operators import Rows
 
 
 def parted(rows: Rows, share: float) -> tuple[Rows, Rows]:

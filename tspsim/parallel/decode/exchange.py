@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from ...base.memo import once
 from ...base.registry import Registry
-from ...model.attention.base import Rows, tokens_of
+from ...model.attention.base import tokens_of
 from ...model.layer import ServingLayer
-from ...operators import MemoryBound, Operator, Role, TopK
+from ...operators import MemoryBound, Operator, Role, Rows, TopK
 from ..builder import ProgramBuilder
 from ..job import Job
 from ..pipeline import Refusal

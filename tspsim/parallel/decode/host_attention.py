@@ -29,8 +29,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...model.attention.base import Rows, tokens_of
+from ...model.attention.base import tokens_of
 from ...model.layer import LayerShard, ServingLayer
+from ...operators import Rows
 from ..builder import ProgramBuilder
 from ..feature import FEATURES, Feature
 from ..job import Job

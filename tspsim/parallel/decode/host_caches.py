@@ -20,8 +20,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...model.attention.base import Rows
 from ...model.layer import ServingLayer
+from ...operators import Rows
 from ..builder import ProgramBuilder
 from ..feature import FEATURES, Attend, Feature
 from ..job import Job

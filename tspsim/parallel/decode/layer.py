@@ -13,9 +13,8 @@ from math import ceil
 
 from ...base.quick import replace
 from ...model.attention import decoded, prefilled
-from ...model.attention.base import Rows
 from ...model.layer import LayerShard, ServingLayer
-from ...operators import BatchQuantity, Gemm, MemoryBound, Operator, Role
+from ...operators import BatchQuantity, Gemm, MemoryBound, Operator, Role, Rows
 from ..builder import ProgramBuilder
 from ..experts import expert, expert_serving
 from ..feature import attending
