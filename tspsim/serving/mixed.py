@@ -158,7 +158,7 @@ def drafts_read_other_rows(programs: StepPrograms, job: Job) -> bool:
     """Whether kernels of a drafter read all rows of a pass that are not those of the model's."""
     rows = attended(job.rows)
     passes = [part for part in programs.passes(job)[1:] if attended(part.rows) != rows]
-    operators = (own for part in passes for made in part.attention_operators.values() for own in made.operators)
+    operators = (own for part in passes for entry in part.attention_operators.values() for own in entry.operators)
     return any(own.rows_field is not None and own.rows_field.reads is BatchQuantity.ROWS for own in operators)
 
 

@@ -83,9 +83,9 @@ def bare(point: Mapping[str, Any]) -> LoadRun:
 def run_of(run: ServingRun, plan: PlanResult) -> LoadRun:
     """A run with its arrays."""
     waits = run.waits
-    order = np.argsort(waits.sent_s, kind="stable")
+    order = np.argsort(waits.arrival_s, kind="stable")
     requests = Requests(
-        waits.sent_s[order], waits.scheduled_s[order], waits.first_token_s[order], waits.end_s[order],
+        waits.arrival_s[order], waits.first_scheduled_s[order], waits.first_token_s[order], waits.end_s[order],
         waits.prompt_tokens[order], waits.output_tokens[order], waits.preemptions[order], waits.cached_tokens[order],
     )  # fmt: skip
     replicas = int(plan.settings.get("attention_replicas") or 1)
