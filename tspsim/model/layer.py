@@ -80,7 +80,7 @@ class ServingLayer(ServingShard, LayerShard):
     def own_operators(self) -> bool:
         """Whether ranks that divide tokens run the attention kind's operators, not those of keys and values per head.
         Convolutions, which reach across the shards' borders, are not among them."""
-        return self.attention_kind.chooses or isinstance(self.attention_kind, Linear)
+        return self.attention_kind.selects or isinstance(self.attention_kind, Linear)
 
     def entering(self, tokens: int) -> tuple[Operator, ...]:
         kind = self.attention_kind

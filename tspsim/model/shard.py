@@ -314,7 +314,7 @@ class ServingShard(Shard):
     #: Ranks over which the indexer's keys are divided.
     index_shards: int = 1
     #: Every context shard attends the best ``topk`` of its own entries, not its share of the best of all.
-    chooses_apart: bool = False
+    selects_apart: bool = False
 
     def held(self, tokens: int) -> int:
         """Tokens of a context of ``tokens`` on the context shard that holds most."""

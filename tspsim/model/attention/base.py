@@ -119,7 +119,7 @@ class AttentionKind(ABC):
     #: Ranks can divide a prompt's tokens in prefill.
     divides_prompts: ClassVar[bool] = False
     #: An indexer selects the tokens that a query attends: ranks that divide the context agree on the selection.
-    chooses: ClassVar[bool] = False
+    selects: ClassVar[bool] = False
 
     # --- the model's description ----------------------------------------------------------------------------
 
@@ -202,11 +202,11 @@ class AttentionKind(ABC):
         :attr:`~tspsim.operators.BatchQuantity.ROWS`, no part of a step's time has a table."""
         return operator.reads
 
-    def choose(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
+    def select(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """The part of :meth:`attend` that selects tokens; empty where all are attended."""
         return ()
 
-    def attend_chosen(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
+    def attend_selected(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """The part of :meth:`attend` after the selection."""
         return self.attend(layer, rows)
 

@@ -10,32 +10,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...operators import BatchQuantity, Gemm, Indexer, MemoryBound, Operator, Role, Rows, SparseAttention
-from ..parts import Block, Dimensions, IndexerSpec
+from ...operators import BatchQuantity, MemoryBound, Operator, Role, Rows, SparseAttention
+from ..parts import Block, Dimensions
 from ..shard import ServingShard
-from .base import ATTENTION_KINDS, CacheUse, Model, attended, product, tokens_of
+from .base import ATTENTION_KINDS, CacheUse, Model, attended, tokens_of
+from .indexed import IndexedAttention, index_entry, indexer_of, key_bytes
 from .latent import LATENT, Latent
 
 if TYPE_CHECKING:
     from .sections import AttentionSection
 
 
-def indexer_of(model: Dimensions) -> IndexerSpec:
-    assert model.indexing is not None
-    return model.indexing
-
-
-def key_bytes(indexing: IndexerSpec) -> float:
-    """Bytes of a cached index key: fp8, and a scale of 4 bytes a block of 128 elements (vLLM, SGLang)."""
-    return indexing.head_dim + 4.0 * -(-indexing.head_dim // 128)
-
-
-class SparseLatent(Latent):
+class SparseLatent(IndexedAttention, Latent):
     """Caches one latent a token; a query attends the ``topk`` best."""
 
     name = "dsa"
-    divides_prompts = True
-    chooses = True
 
     @property
     def section(self) -> type[AttentionSection]:
@@ -104,22 +93,11 @@ class SparseLatent(Latent):
         rope = MemoryBound("rope", size, tokens, role=Role.ROPE)
         return queries, rope, self._absorb(layer, tokens, latent.kv_rank, latent.nope_dim, "absorb queries")
 
-    def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        return *self.choose(layer, rows), *self.attend_chosen(layer, rows)
-
     def reads(self, operator: Operator, block: Block) -> BatchQuantity:
         """Prompts absorb keys and values too."""
         return operator.reads
 
-    def choose(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        """Scores of this rank's index keys, and the selection among them."""
-        if not layer.kind.indexer:
-            return ()
-        indexing = indexer_of(layer.model)
-        shape = indexing.heads, indexing.head_dim, indexing.topk
-        return (Indexer(attended(rows), *shape, key_bytes=key_bytes(indexing), shards=layer.index_shards),)
-
-    def attend_chosen(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
+    def attend_selected(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         latent, indexing = self.facts(layer.model), indexer_of(layer.model)
         attention = SparseAttention(
             attended(rows),
@@ -131,15 +109,9 @@ class SparseLatent(Latent):
             dtype=layer.wide_dtype,
             kv_dtype=self.element(layer),
             shards=layer.context_shards,
-            apart=layer.chooses_apart,
+            apart=layer.selects_apart,
         )
         return (attention,)
-
-    def index_topk(self, model: Dimensions, block: Block) -> int:
-        return indexer_of(model).topk if block.indexer else 0
-
-    def index_key_elements(self, model: Dimensions, block: Block) -> float:
-        return indexer_of(model).head_dim if block.indexer else 0.0
 
     def expand(self, layer: ServingShard, tokens: int) -> tuple[Operator, ...]:
         """Empty: prompts attend latents too."""
@@ -169,24 +141,6 @@ class SparseLatent(Latent):
         indexing = indexer_of(model)
         scored = 2.0 * indexing.heads * indexing.head_dim * pairs if block.indexer else 0.0
         return super().pair_flops(model, block, min(pairs, indexing.topk)) + scored
-
-
-def index_entry(layer: ServingShard, tokens: int, entering: int, key_columns: int = 0) -> tuple[Operator, ...]:
-    """Operators that make an indexer's queries, keys and head weights of ``tokens`` tokens.
-
-    One kernel rotates and quantises them and writes the keys to the cache. ``entering`` is the width of the queries'
-    input; ``key_columns`` are the columns of the key projection (0: the key's width).
-    """
-    indexing = indexer_of(layer.model)
-    queries = indexing.heads * indexing.head_dim
-    columns = (key_columns or indexing.head_dim) + indexing.heads
-    products: tuple[Gemm, ...] = (
-        product(layer, tokens, queries, entering, "indexer's queries", Role.LATENT_DOWN),
-        product(layer, tokens, columns, layer.model.hidden, "indexer's key and weights", Role.LATENT_DOWN),
-    )
-    read = (queries + columns) * layer.activation_bytes
-    size = tokens * (read + queries + key_bytes(indexing) + 4.0 * indexing.heads)
-    return *products, MemoryBound("rope", size, tokens, name="indexer's rope + cache write", role=Role.ROPE)
 
 
 SPARSE_LATENT = ATTENTION_KINDS.register(SparseLatent())

@@ -12,7 +12,7 @@ from ..job import Job
 from ..partition import Segments, block_segments, local_segments, sliced_segments
 from ..windows import block_in_window
 from .carried import carries, handed_bytes
-from .chosen import attended_bytes, chooses, scored_bytes
+from .selected import attended_bytes, scored_bytes, selects
 
 
 def attention_backward(
@@ -127,7 +127,7 @@ def shard_of(job: Job) -> LayerShard:
 def context_bytes(job: Job, layer: LayerShard) -> float:
     """Bytes of a shard's heads over the whole context: K and V, cached ones in the cache's type; for sparse attention
     latents and index keys, for linear attention tails and summaries of states."""
-    if chooses(layer):
+    if selects(layer):
         return scored_bytes(job, layer) + attended_bytes(job, layer)
     if carries(layer):
         return handed_bytes(job, layer)
@@ -168,7 +168,7 @@ def expands(job: Job, layer: LayerShard) -> bool:
 def others_context(job: Job) -> float:
     """Bytes of the other shards' K and V, of the layer with least."""
     layers = [job.layer(job.plan.tp, block) for block in job.model.distinct]
-    if not any(chooses(layer) or carries(layer) for layer in layers):
+    if not any(selects(layer) or carries(layer) for layer in layers):
         layers = [shard_of(job)]
     least = min(context_bytes(job, layer) + latent_bytes(job, layer) for layer in layers)
     return (job.plan.sp - 1) / job.plan.sp * least

@@ -7,6 +7,12 @@ from math import floor
 from ...model.attention import decoded
 from ...model.layer import ServingLayer
 from ...operators import Rows
+from ..plan import Plan
+
+
+def remote_share(plan: Plan, key: str) -> float:
+    """Share of the decoding sequences whose caches are not on the device, which a plan states under ``key``."""
+    return float(plan.options.get(key, 0.0))
 
 
 def parted(rows: Rows, share: float) -> tuple[Rows, Rows]:

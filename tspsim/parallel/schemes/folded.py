@@ -23,8 +23,8 @@ from ...model.layer import LayerShard
 from ...steps import STEPS, Step
 from ..builder import ProgramBuilder
 from ..context.attention import context_bytes, latent_bytes
-from ..context.chosen import chooses
 from ..context.method import in_parts_refused
+from ..context.selected import selects
 from ..decode import exchange, index_exchange
 from ..decode.layer import sampled_head
 from ..decode.sharing import refused_exchange
@@ -115,7 +115,7 @@ def gathered_context(job: Job) -> float:
     """
     groups = job.plan.attended_groups
     group = job.layer(groups)
-    if chooses(group):  # all heads share latents and index keys
+    if selects(group):  # all heads share latents and index keys
         return max(context_bytes(job, job.layer(groups, block)) for block in job.model.distinct)
     every = [job.layer(groups, block) for block in job.model.distinct] if job.step.serves else [group]
     one = max(context_bytes(job, member) for member in every)

@@ -159,13 +159,13 @@ def travel_attention(builder: ProgramBuilder, mine: Job, layer: LayerShard) -> i
     group = folded_attention.group_of(mine, layer)
     assert isinstance(group, ServingLayer)
     whole = folded_attention.gather_attention_whole(builder, mine, layer, [])
-    entering = layer.norm(mine.tokens), *kind.enter(layer, mine.rows), *kind.choose(layer, mine.rows)
+    entering = layer.norm(mine.tokens), *kind.enter(layer, mine.rows), *kind.select(layer, mine.rows)
     last = builder.compute("norm", *entering, after=whole)
     for step in range(groups):
         moved = folded_attention.bring_weights(builder, mine, group, step, [] if overlap else [last])
         if overlap:
             buffers.fill(step, *moved)
-        attending = kind.attend_chosen(group, mine.rows)
+        attending = kind.attend_selected(group, mine.rows)
         operators = *kind.project(group, mine.rows), *attending, *kind.leave(group, mine.rows)
         last = builder.compute(f"attention {step + 1}/{groups}", *operators, after=moved[-1:])
         if overlap:

@@ -20,9 +20,9 @@ from ..job import Job
 from ..partition import Segments
 
 
-def chooses(layer: LayerShard) -> bool:
+def selects(layer: LayerShard) -> bool:
     """Whether queries of a layer attend a selection of their context (sparse attention), in serving steps."""
-    return isinstance(layer, ServingLayer) and layer.attention_kind.chooses
+    return isinstance(layer, ServingLayer) and layer.attention_kind.selects
 
 
 def scored_bytes(job: Job, layer: LayerShard) -> float:
@@ -57,13 +57,13 @@ def rows_of(segments: Segments) -> tuple[tuple[int, int, int], ...]:
     return tuple((queries, context, count) for (queries, context), count in counts.items())
 
 
-def choose(
+def select(
     builder: ProgramBuilder, job: Job, layer: LayerShard, segments: Segments, after: list[int], *, overlap: bool
 ) -> list[int]:
     """Gather index keys and latents, and score; returns the dependencies of attention."""
     assert isinstance(layer, ServingLayer)
     axis, scored = job.plan.token_axis, list(after)
-    kernels = layer.attention_kind.choose(layer, rows_of(segments))
+    kernels = layer.attention_kind.select(layer, rows_of(segments))
     if kernels:
         keys = builder.collective(
             "all_gather", axis, scored_bytes(job, layer), "gather index keys", after=after, stream="context"
@@ -83,4 +83,4 @@ def choose(
 def attending(layer: LayerShard, segments: Segments) -> tuple[Operator, ...]:
     """Attention kernels of a shard's heads over the selected tokens."""
     assert isinstance(layer, ServingLayer)
-    return layer.attention_kind.attend_chosen(layer, rows_of(segments))
+    return layer.attention_kind.attend_selected(layer, rows_of(segments))
