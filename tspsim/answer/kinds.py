@@ -154,7 +154,7 @@ def question_of(source: object) -> Scenario:
         if not source:
             raise InputError("no plan was found that could be simulated")
         source = source[0]
-    scenario = getattr(source, "asked", None)
+    scenario = getattr(source, "source_scenario", None)
     return scenario if isinstance(scenario, Scenario) else load(source)  # type: ignore[arg-type]
 
 

@@ -88,7 +88,7 @@ def plan(
         outputs.write(
             {
                 "json": lambda: json_text(placement.to_json()),
-                "write": lambda path: atomic_write(path, scenario_text(placement.asked)),
+                "write": lambda path: atomic_write(path, scenario_text(placement.source_scenario)),
             },
             show=lambda: print_rich(*placement.in_words()),
         )

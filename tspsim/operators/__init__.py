@@ -10,7 +10,7 @@ where it belongs in its layer; ``name`` is for display only.
 
 from .base import MEMORY_BOUND_OPS, ChoiceKernels, Computes, MemoryBound, Operator, Role, Sharding
 from .batch import BatchQuantity, RowField, Rows
-from .dtypes import DTYPES, DataType, element_bytes, kindred_of, multiplied_as, weight_bytes, widened_to
+from .dtypes import DTYPES, DataType, element_bytes, multiplied_as, similar_types, weight_bytes, widened_to
 from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
 from .part import Part
@@ -45,8 +45,8 @@ __all__ = [
     "SparseAttention",
     "TopK",
     "element_bytes",
-    "kindred_of",
     "multiplied_as",
+    "similar_types",
     "weight_bytes",
     "widened_to",
 ]

@@ -24,7 +24,7 @@ NORMS, PRODUCTS = "norms", "products"
 ROLES = {NORMS: (Role.NORM,), PRODUCTS: (Role.ACTIVATION, Role.EXPERTS_ACTIVATION)}
 
 
-def remade(job: Job) -> frozenset[str]:
+def recomputed_groups(job: Job) -> frozenset[str]:
     """Keys of :data:`ROLES` that a layer does not keep."""
     again = job.plan.recomputation
     return frozenset(ROLES) if again == CHEAP else frozenset(() if again == FULL else job.work.stack.remakes)
@@ -40,7 +40,7 @@ def recomputed_kernels(job: Job, *operators: Operator) -> tuple[Operator, ...]:
         operators = tuple(_beside_backward(job, operator) for operator in operators)
     if job.plan.recomputation == CHEAP or not job.work.stack.remakes:
         return operators if job.plan.recomputation == CHEAP else ()
-    roles = [role for name in remade(job) for role in ROLES[name]]
+    roles = [role for name in recomputed_groups(job) for role in ROLES[name]]
     return tuple(operator for operator in operators if operator.role in roles)
 
 

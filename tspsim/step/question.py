@@ -194,7 +194,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         if entry.pools is not None:
             plans.append(first_of_pools(scenario, entry, cluster, lookups))
             continue
-        recomputation, recomputed = entry.remade
+        recomputation, recomputed = entry.recomputes
         gpus = cluster.gpus - own_gpus(entry, cluster)
         plan = Plan(
             entry.name,

@@ -172,8 +172,8 @@ class AttentionKind(ABC):
 
     def shard_parameters(self, layer: Shard) -> int:
         """Matrix elements of one shard among those that heads divide."""
-        whole = self.undivided_parameters(layer.model, layer.kind)
-        return (self.matrix_parameters(layer.model, layer.kind) - whole) // layer.shards
+        whole = self.undivided_parameters(layer.model, layer.composition)
+        return (self.matrix_parameters(layer.model, layer.composition) - whole) // layer.shards
 
     def other_parameters(self, model: Dimensions, block: Block) -> int:
         """Biases and other parameters of attention that are neither matrices nor norms."""

@@ -15,7 +15,7 @@ from ...operators import Gemm, MemoryBound, Operator, Role, Rows, SparseAttentio
 from ..parts import Block, CompressedAttention, Dimensions, WeightClass
 from ..shard import ServingShard
 from .base import ATTENTION_KINDS, CacheUse, attended, product, tokens_of
-from .indexed import IndexedAttention, index_entry, indexer_of, key_bytes
+from .sparse_latent import IndexedAttention, index_entry, indexer_of, key_bytes
 
 if TYPE_CHECKING:
     from .sections import AttentionSection
@@ -110,7 +110,7 @@ class Compressed(IndexedAttention):
     # --- serving steps --------------------------------------------------------------------------------------
 
     def enter(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        model, block, tokens = layer.model, layer.kind, tokens_of(rows)
+        model, block, tokens = layer.model, layer.composition, tokens_of(rows)
         facts, indexing, entry = facts_of(model), indexer_of(model), self.entry_bytes(model, layer.formats.cache)
         width, columns = facts.q_rank + model.head_dim, self.compressor_columns(model, block)
         name = "norms of latents + cache write"
@@ -139,7 +139,7 @@ class Compressed(IndexedAttention):
         )
 
     def attend_selected(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        model, block = layer.model, layer.kind
+        model, block = layer.model, layer.composition
         facts, indexing = facts_of(model), indexer_of(model)
         widths = layer.heads, model.head_dim, model.head_dim
         entry, kept = self.entry_bytes(model, layer.formats.cache), self.element(layer)

@@ -94,7 +94,7 @@ class Grouped(AttentionKind):
 
     @staticmethod
     def _seen(layer: ServingShard, context: int) -> int:
-        most = layer.kind.window or layer.kind.chunk
+        most = layer.composition.window or layer.composition.chunk
         return layer.held(min(context, most) if most else context)
 
     @staticmethod
@@ -104,7 +104,7 @@ class Grouped(AttentionKind):
         Wherever chunks begin, this is the most work; a decode query likewise sees a full chunk. So more context is
         never less work.
         """
-        chunk = layer.kind.chunk
+        chunk = layer.composition.chunk
         if not chunk:
             return ((queries, cached + queries),)
         whole, rest = divmod(queries, chunk)

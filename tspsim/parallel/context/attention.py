@@ -101,7 +101,7 @@ def held_segments(job: Job, layer: LayerShard, position: int, held: Sequence[tup
     for tokens, count in job.lengths:
         among = plan.partition, tokens, shards, position, held
         if narrows(job, layer):
-            visible += block_in_window(*among, count, layer.kind.window, job.cached, layer.borders)
+            visible += block_in_window(*among, count, layer.composition.window, job.cached, layer.borders)
         else:
             visible += sliced_segments(*among, count, work.causal, job.cached)
     return visible
@@ -116,7 +116,7 @@ def slice_segments(job: Job, layer: LayerShard, position: int, part: int, parts:
 def narrows(job: Job, layer: LayerShard) -> bool:
     """Whether a window, chunk or document hides part of a sequence from its last token."""
     longest = max(tokens for tokens, _ in job.lengths) + job.cached
-    return any(0 < size < longest for size in (layer.kind.window, *layer.borders))
+    return any(0 < size < longest for size in (layer.composition.window, *layer.borders))
 
 
 def shard_of(job: Job) -> LayerShard:
@@ -149,7 +149,7 @@ def cached_entries(job: Job, layer: LayerShard) -> float:
     if not job.cached:
         return 0.0
     assert isinstance(layer, ServingLayer)
-    use = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache)
+    use = layer.attention_kind.cache(layer.model, layer.composition, layer.formats.cache)
     tokens = min(job.cached, use.window) if use.window else job.cached
     return tokens * job.sequences * use.token_bytes / min(layer.shards, use.heads)
 

@@ -28,7 +28,7 @@ def selects(layer: LayerShard) -> bool:
 def scored_bytes(job: Job, layer: LayerShard) -> float:
     """Bytes of a layer's index keys over the whole context."""
     assert isinstance(layer, ServingLayer)
-    kind, model, block = layer.attention_kind, layer.model, layer.kind
+    kind, model, block = layer.attention_kind, layer.model, layer.composition
     use = kind.cache(model, block, layer.formats.cache)
     size = job.group_tokens * kind.index_key_elements(model, block) * job.activation_bytes
     return size + job.cached * job.sequences * use.shared_token_bytes
@@ -38,7 +38,7 @@ def attended_bytes(job: Job, layer: LayerShard) -> float:
     """Bytes of latents of the whole context, shared by all heads; of compressed caches the entries, and the latest
     tokens before every border between shards."""
     assert isinstance(layer, ServingLayer)
-    kind, model, block, plan = layer.attention_kind, layer.model, layer.kind, job.plan
+    kind, model, block, plan = layer.attention_kind, layer.model, layer.composition, job.plan
     use = kind.cache(model, block, layer.formats.cache)
     borders = plan.token_shards * (2 if plan.partition == "zigzag" else 1) * job.sequences
     size = job.group_tokens * kind.cache_elements(model, block) + borders * kind.boundary_elements(model, block)

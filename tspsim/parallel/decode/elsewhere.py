@@ -34,5 +34,5 @@ def parted(rows: Rows, share: float) -> tuple[Rows, Rows]:
 
 def cache_bytes(layer: ServingLayer, shards: int, rows: Rows) -> float:
     """Bytes of sequences' caches in one layer, of a rank's heads."""
-    use = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache)
+    use = layer.attention_kind.cache(layer.model, layer.composition, layer.formats.cache)
     return sum(count * use.rank_bytes(queries + context, shards) for queries, context, count in rows)

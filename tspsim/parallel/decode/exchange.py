@@ -98,7 +98,7 @@ class Partial:
     @property
     def topk(self) -> int:
         """k: tokens that the layer's indexer selects per query; 0 without an indexer."""
-        return self.layer.attention_kind.index_topk(self.layer.model, self.layer.kind)
+        return self.layer.attention_kind.index_topk(self.layer.model, self.layer.composition)
 
     @property
     def candidates(self) -> float:
@@ -129,10 +129,10 @@ class Partial:
         """Bytes of cache entries that a rank's heads produce for ranks with other heads."""
         layer, share = self.layer, self.share
         model = layer.model
-        use = layer.attention_kind.cache(model, layer.kind, layer.formats.cache)
+        use = layer.attention_kind.cache(model, layer.composition, layer.formats.cache)
         if min(share.projected, use.heads) <= min(share.attended, use.heads):
             return 0.0
-        elements = layer.attention_kind.cache_elements(model, layer.kind) / min(share.projected, use.heads)
+        elements = layer.attention_kind.cache_elements(model, layer.composition) / min(share.projected, use.heads)
         return self.tokens * elements * self.element
 
     @once

@@ -16,7 +16,7 @@ from .exchange import DECODE_EXCHANGES, DecodeExchange, Partial
 def block_bytes(partial: Partial) -> float:
     """Bytes of the rows' cache that a rank holds in one layer."""
     layer, share = partial.layer, partial.share
-    use = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache)
+    use = layer.attention_kind.cache(layer.model, layer.composition, layer.formats.cache)
     token = use.token_bytes / min(share.attended, use.heads)
     seen = [(min(c + q, use.window) if use.window else c + q, n) for q, c, n in partial.rows]
     return sum(partial.attending.held(tokens) * n for tokens, n in seen) * token

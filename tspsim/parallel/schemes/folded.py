@@ -56,14 +56,14 @@ def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position
 
     if job.step.serves:
         return served_mlp(builder, job, layer, [attended], mlp)
-    if not layer.kind.experts:
+    if not layer.composition.experts:
         return mlp([attended])
     return [expert.forward(builder, job, layer, [attended], mlp if layer.ffn else None)]
 
 
 def served_mlp(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], mlp: expert.Shared) -> list[int]:
     """The MLP of a rank's own tokens in a serving step; routed experts are all local, or on the ranks of ``ep``."""
-    if not layer.kind.experts:
+    if not layer.composition.experts:
         return mlp(after)
     shared = mlp if layer.ffn else None
     if job.plan.ep > 1:
@@ -80,7 +80,7 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
     here.
     """
     builder.part = "mlp backward"
-    if layer.kind.experts:
+    if layer.composition.experts:
 
         def shared(after: list[int]) -> list[int]:
             return [mlp_backward(builder, job, layer)]

@@ -98,8 +98,8 @@ def dealt_bytes(job: Job, layer: ServingLayer) -> tuple[float, float]:
     ranks, mine = job.plan.tsp, own_sequences(job)
     every = Partial(in_heads(ranks), layer, job.rows, index_exchange_of(job.plan))
     kind, model = layer.attention_kind, layer.model
-    use = kind.cache(model, layer.kind, layer.formats.cache)
-    entries = every.tokens * kind.cache_elements(model, layer.kind) / ranks if use.heads > 1 else 0.0
+    use = kind.cache(model, layer.composition, layer.formats.cache)
+    entries = every.tokens * kind.cache_elements(model, layer.composition) / ranks if use.heads > 1 else 0.0
     there = every.tokens * every.heads * every.query_width + entries
     back = mine.batch.tokens * model.heads * every.width
     return there * job.activation_bytes, back * job.activation_bytes

@@ -45,7 +45,7 @@ def _shares(result: Result, plan: PlanResult) -> tuple[Any, ...]:
 
 def bounds_of(result: Result) -> dict[str, float]:
     """Bounds in seconds by wait; those of the protocol where the scenario states none."""
-    question = result.asked
+    question = result.source_scenario
     if question is not None and question.traffic is not None:
         return question.traffic.bounds(question.workload.model)
     stated = (result.scenario.get("traffic") or {}).get("slo") or {}
@@ -177,7 +177,7 @@ def kicker(result: Result) -> str:
 
 def traffic_in_words(result: Result) -> str:
     """Arrivals and lengths of requests; empty without the question."""
-    traffic = result.asked.traffic if result.asked is not None else None
+    traffic = result.source_scenario.traffic if result.source_scenario is not None else None
     if traffic is None:
         return ""
     lengths = {"prompts": traffic.prompt, "outputs": traffic.output}
