@@ -354,7 +354,7 @@ class Job:
             return tasks
         return [task._replace(beside=index % 2 == 0) for index, task in enumerate(tasks)]
 
-    def again(self, chunk: Chunk) -> tuple[str, ...]:
+    def recomputation_of(self, chunk: Chunk) -> tuple[str, ...]:
         """The recomputation of each of a chunk's layers."""
         what, partly = self.plan.recomputation, self.plan.recomputed
         return partly.by_layer(what, chunk.layers) if partly is not None else (what,) * chunk.layers

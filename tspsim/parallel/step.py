@@ -233,7 +233,7 @@ class Writer:
         def layer(shard: LayerShard, kind: KeptActivations) -> list[int]:
             whole = job
             # Inside a group, a layer is recomputed like one that is recomputed alone.
-            here = whole.with_recomputation(FULL if kind.again == INSIDE else kind.again)
+            here = whole.with_recomputation(FULL if kind.recomputation == INSIDE else kind.recomputation)
             here_again = 0
             if kind.away:
                 here_again = offload.bring_back(builder, whole, scheme_shards, kind, self.gate)
@@ -375,7 +375,7 @@ class Writer:
     def kept_kinds(self, chunk: Chunk, blocks: Sequence[Block], task: Task) -> list[KeptActivations]:
         """Kinds of a chunk's layers for a task; recomputation distinguishes layers in a backward alone."""
         job, plan = self.job, self.job.plan
-        again = job.again(chunk) if task.kind == BACKWARD else (plan.recomputation,) * chunk.layers
+        again = job.recomputation_of(chunk) if task.kind == BACKWARD else (plan.recomputation,) * chunk.layers
         if self.builder.further_token or not job.training:
             again = (plan.recomputation,) * chunk.layers
         resident = self.builder.further_token or task.kind == WEIGHTS

@@ -43,7 +43,7 @@ Found = TypeVar("Found")
 
 
 @dataclass
-class Known:
+class PlanTables:
     """Tables of a plan's steps that do not depend on captured graphs: curves of decode steps, shapes of steps with
     prompts, overlapped and serial."""
 
@@ -74,10 +74,10 @@ class ProgramCosts:
         *,
         speculation: Speculation | None = None,
         num_gpu_blocks: int | None = None,
-        tables: Known | None = None,
+        tables: PlanTables | None = None,
     ) -> None:
         self.question, self.plan, self.num_gpu_blocks = question, plan, num_gpu_blocks
-        tables = tables or Known()
+        tables = tables or PlanTables()
         self.programs = StepPrograms(question, plan, speculation)
         self._decodes = Decodes(self.programs, tables.curves)
         breakpoints = self._decodes.breakpoints
@@ -297,7 +297,7 @@ def costs_of(
         The plan does not serve this model.
     """
     alike = *content(capturing_nothing(question), plan), speculation
-    tables = kept(question, "known", alike, Known)
+    tables = kept(question, "known", alike, PlanTables)
     return kept(
         question,
         "costs",

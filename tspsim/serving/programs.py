@@ -336,7 +336,7 @@ class StepPrograms:
     def price(self, job: Job) -> Priced:
         """One step, added up if it is a chain."""
         chain = self.chain(job) if self._adds_up else None
-        return self.simulated(job) if chain is None else self._told(job, chain)
+        return self.simulated(job) if chain is None else self._added_up(job, chain)
 
     def chain(self, job: Job) -> Chain | None:
         """A step whose programs form a chain; None for any other."""
@@ -357,7 +357,7 @@ class StepPrograms:
         period_s = metrics.turn_s(job, makespan_s, slowest_s)
         return Chain(calls, layout, taken_s, makespan_s, makespan_s + metrics.host_s(job, period_s, makespan_s))
 
-    def _told(self, job: Job, chain: Chain) -> Priced:
+    def _added_up(self, job: Job, chain: Chain) -> Priced:
         stages, layout = len(chain.layout.starts), chain.layout
         runs = layout.follows[list(layout.starts)].tolist()
         compute: defaultdict[str, float] = defaultdict(float)

@@ -144,7 +144,7 @@ class Sizing(Pictured):
     sized: tuple[Sized, ...]
 
     @property
-    def asked_in_words(self) -> str:
+    def question_in_words(self) -> str:
         """The model, the rate, and the bounds."""
         work, traffic = self.scenario.workload, self.scenario.traffic
         assert traffic is not None

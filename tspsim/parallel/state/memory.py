@@ -27,11 +27,11 @@ from . import data, served, weight_offload
 
 
 class KeptActivations(NamedTuple):
-    """A kind of layer by what it keeps for its backward: its recomputation (``again``), whether the activations are
+    """A kind of layer by what it keeps for its backward: its ``recomputation``, whether the activations are
     offloaded to the host (``away``), and whether its weights come from there (``fetched``)."""
 
     block: Block
-    again: str
+    recomputation: str
     away: bool = False
     fetched: bool = False
 
@@ -131,13 +131,13 @@ def waiting(job: Job, compute_shards: int, chunks: Sequence[Chunk]) -> Iterator[
     in transit if there are two.
     """
     for kind in kept_kinds(job, chunks):
-        kept = kept_activations(job.with_recomputation(kind.again), compute_shards, kind.block)
+        kept = kept_activations(job.with_recomputation(kind.recomputation), compute_shards, kind.block)
         if kind.away:
             moving = min(OFFLOADING, job.plan.offload_layers)
             yield Buffer("offload_buffers", moving * kept, Lifetime.LAYER, kind)
         else:
             yield Buffer("kept_activations", kept, Lifetime.IN_FLIGHT, kind)
-        if kind.again == INSIDE and job.plan.recomputed is not None:
+        if kind.recomputation == INSIDE and job.plan.recomputed is not None:
             whole = kept_activations(job.with_recomputation(KEPT), compute_shards, kind.block)
             yield Buffer("repeated_group", (job.plan.recomputed.group - 1) * whole, Lifetime.LAYER, kind)
 
@@ -156,7 +156,9 @@ def kept_kinds(job: Job, chunks: Sequence[Chunk]) -> Counter[KeptActivations]:
         else:
             blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers]
             away = spread_over(chunk.layers, job.plan.offload_layers)
-            kinds.update(itertools.starmap(KeptActivations, zip(blocks, job.again(chunk), away, strict=True)))
+            kinds.update(
+                itertools.starmap(KeptActivations, zip(blocks, job.recomputation_of(chunk), away, strict=True))
+            )
         if chunk.has_head and job.further_layers:
             kinds[KeptActivations(job.further_block, job.plan.recomputation)] += job.further_layers
     return kinds
@@ -185,7 +187,7 @@ def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Hasha
     """
     chunks = [kept_kinds(job, [chunk]) for chunk in job.chunks(stage)]
     parts = {
-        kind: kept_activations(job.with_recomputation(kind.again), compute_shards, kind.block) * (not kind.away)
+        kind: kept_activations(job.with_recomputation(kind.recomputation), compute_shards, kind.block) * (not kind.away)
         for kinds in chunks
         for kind in kinds
     }

@@ -116,7 +116,7 @@ class TrafficPlanned(ServicePlanned[ServiceUnderLoad]):
     notes: tuple[str, ...] = ()
 
     @property
-    def asked_again(self) -> Scenario:
+    def scenario_to_run(self) -> Scenario:
         """A scenario to run: the best plan under its load. With offers, every offer with its own best plan, all under
         the loads of each."""
         if not self.scenario.offers:
