@@ -67,7 +67,8 @@ WIDTH_OF_GATE_AND_UP = {"qwen"}
 #: Families whose attention and MLP read one input, unless the key says no.
 SIDE_BY_SIDE = {
     **dict.fromkeys(("gptj", "codegen", "phi", "cohere", "cohere2"), ""),
-    "falcon": "parallel_attn", "gpt_neox": "use_parallel_residual",
+    "falcon": "parallel_attn",
+    "gpt_neox": "use_parallel_residual",
 }
 #: Period of layers with full attention among windowed ones where no key states it, from configuration classes.
 FULL_EVERY = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4}
