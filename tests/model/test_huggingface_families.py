@@ -117,3 +117,50 @@ def test_first_layers_without_experts_are_read(tmp_path: Path) -> None:
 def test_blocks_side_by_side_are_noted(tmp_path: Path) -> None:
     assert "residual: parallel" in read(tmp_path, FALCON).note
     assert not read(tmp_path, FALCON | {"parallel_attn": False}).note
+
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "tie_word_embeddings": False,
+}  # fmt: skip
+MX = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}
+STAGES = [{"dtype": "fp8_e4m3", "qscheme": "per_tensor"}, {"dtype": "int4", "qscheme": "per_channel"}]
+
+
+@pytest.mark.parametrize(
+    ("stated", "attention", "dense"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "int4", "int4"),
+        ({"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["self_attn"]}, "bf16", "int4"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4", "int4"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8", "int8"),
+        ({"quant_method": "quark", "global_quant_config": {"weight": MX}, "exclude": ["lm_head"]}, "mxfp4", "mxfp4"),
+        ({"quant_method": "quark", "global_quant_config": {"weight": STAGES}}, "int4", "int4"),
+        (
+            {
+                "quant_method": "quark", "global_quant_config": {"weight": STAGES[0]},
+                "layer_quant_config": {"*.mlp.*": {"weight": MX}},
+            },
+            "fp8", "mxfp4",
+        ),
+    ],
+)  # fmt: skip
+def test_published_ways_of_quantising_are_read(
+    tmp_path: Path, stated: dict[str, Any], attention: str, dense: str
+) -> None:
+    model = read(tmp_path, LLAMA | {"quantization_config": stated})
+    kept = {str(part): name for part, name in model.checkpoint.weights.items()}
+    assert (kept.get("attention", "bf16"), kept.get("dense", "bf16")) == (attention, dense)
+    assert not model.note
+
+
+def test_an_awq_checkpoint_is_as_large_as_published(tmp_path: Path) -> None:
+    """Llama-3.1-8B in AWQ's four bits is 5.73 GB: its groups are of 128, and count as of 32 here."""
+    model = read(tmp_path, LLAMA | {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}})
+    assert model.weight_bytes() == pytest.approx(5.73e9, rel=0.06)
+
+
+def test_weights_that_cannot_be_read_are_noted(tmp_path: Path) -> None:
+    model = read(tmp_path, LLAMA | {"quantization_config": {"quant_method": "eetq"}})
+    assert "quantised by 'eetq' are read as bf16" in model.note
+    assert not read(tmp_path, LLAMA).note
