@@ -152,8 +152,8 @@ def with_times(name: str) -> RequestTrace:
     """
     trace = read_trace(name)
     if not len(trace.arrival_s):
-        known = ", ".join(f"{form.time} of {form.name}" for form in TRACE_FORMS.values() if form.time)
-        raise InputError(f"has lengths but no column of times (known: {known})", file=shorten(name))
+        columns = ", ".join(f"{form.time} of {form.name}" for form in TRACE_FORMS.values() if form.time)
+        raise InputError(f"has lengths but no column of times (known: {columns})", file=shorten(name))
     return trace
 
 
