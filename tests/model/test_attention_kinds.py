@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -415,3 +416,20 @@ def test_a_window_of_half_the_sequence_attends_three_quarters_of_it() -> None:
     matrices = 2 * model.active_matrix_parameters(windowed)
     attention = model.block_forward_flops_per_token(windowed, 8192) - matrices
     assert attention == 4 * model.attention_width * (4096 - 4096**2 / (2 * 8192))
+
+
+@pytest.mark.parametrize("key", ["window", "chunk"])
+def test_layers_are_windowed_unless_some_are_full(key: str, tmp_path: Path) -> None:
+    """``window: 4096`` alone, as Mistral 7B has it, left every layer full."""
+
+    def read(**more: int) -> Architecture:
+        stated = describe(load_model("llama-3.2-1b"))
+        attention = {name: value for name, value in stated["attention"].items() if name != "full_every"}
+        path = tmp_path / "own.yaml"
+        path.write_text(json.dumps(stated | {"attention": attention | {key: 128} | more}))
+        return load_model(str(path))
+
+    assert {getattr(block, key) for block in read().blocks} == {128}
+    assert [getattr(block, key) for block in read(full_every=2).blocks[:4]] == [128, 0, 128, 0]
+    with pytest.raises(InputError, match="full_every 1 leaves no layer a window"):
+        read(full_every=1)

@@ -85,6 +85,10 @@ def test_parameters_are_the_published(tmp_path: Path, stated: dict[str, Any], bi
         (GEMMA3, 1024, 6),
         (GEMMA3 | {"sliding_window_pattern": 4}, 1024, 4),
         (GEMMA2 | {"layer_types": ["full_attention"] * 42}, 0, 1),
+        (GEMMA2 | {"layer_types": ["sliding_attention"] * 42}, 4096, 43),
+        (SMOLLM3 | {"model_type": "mistral", "sliding_window": 4096}, 4096, 37),
+        (SMOLLM3 | {"model_type": "mistral", "sliding_window": None}, 0, 37),
+        (SMOLLM3 | {"model_type": "phi3", "sliding_window": 2047, "use_sliding_window": False}, 0, 37),
     ],
 )
 def test_windows_of_a_family_need_no_list_of_layers(

@@ -60,7 +60,7 @@ class Architecture(Dimensions):
         Mixture of experts; None: every MLP is dense.
     window, full_every
         Tokens that a layer with windowed attention sees, 0: every layer sees the whole context; every
-        ``full_every``-th layer has full attention (2: layers 1, 3, 5, … from 0).
+        ``full_every``-th layer has full attention (2: layers 1, 3, 5, … from 0; 0: none).
     chunk
         Tokens of a chunk of the sequence that attends only itself, in the layers that would have a window; 0: no
         chunks.

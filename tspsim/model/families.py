@@ -70,8 +70,15 @@ SIDE_BY_SIDE = {
     "falcon": "parallel_attn",
     "gpt_neox": "use_parallel_residual",
 }
-#: Period of layers with full attention among windowed ones where no key states it, from configuration classes.
-FULL_EVERY = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4}
+#: Period of layers with full attention among windowed ones where no key states it, from configuration classes and
+#: modelling code; 0: all layers are windowed.
+FULL_EVERY = {
+    "gemma2": 2,
+    "gemma3": 6,
+    "gemma3_text": 6,
+    "cohere2": 4,
+    **dict.fromkeys(("mistral", "mixtral", "phi3", "starcoder2"), 0),
+}
 TIED_BY_DEFAULT = {
     *("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "starcoder2", "cohere", "cohere2"),
     *("gemma", "gemma2", "gemma3", "gemma3_text", "smollm3", zaya.FAMILY),

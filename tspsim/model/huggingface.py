@@ -111,8 +111,8 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
     compressed = _compressed(data, layers)
     latent = None if compressed else _latent(data)
     linear, indexing = _linear(data, layers), _indexing(data, layers, needed=compressed is not None)
-    window, full_every = (0, 1) if compressed else _window(data, family)
-    chunk, chunk_every = (0, 1) if compressed or window else _chunk(data, layers)
+    window, full_every = (0, 0) if compressed else _window(data, family)
+    chunk, chunk_every = (0, 0) if compressed or window else _chunk(data, layers)
     ffn = _size(data, "ffn", None if gated else 4 * hidden) if _has_dense_layers(experts) else 0
     if ffn and experts and _found(data, "dense_width"):
         ffn = _size(data, "dense_width")
@@ -288,38 +288,41 @@ def _kv_heads(data: Mapping[str, Any], heads: int) -> int:
 
 
 def _window(data: Mapping[str, Any], family: str) -> tuple[int, int]:
-    """(window in tokens, period of full layers); (0, 1) where windowed and full layers do not alternate regularly."""
+    """(window in tokens, period of full layers, 0: none); no window where the two do not alternate regularly."""
     kinds = _list(data, "layer_types")
-    if kinds or data.get(_PATTERN) is not None:
-        period = _alternation(kinds, "sliding_attention") if kinds else _plain_size(data, _PATTERN)
+    period: int | None
+    if kinds:
+        period = _alternation(kinds, "sliding_attention")
     else:
-        period = families.FULL_EVERY.get(family, 0)
-    return (_plain_size(data, "sliding_window"), period) if data.get("sliding_window") and period else (0, 1)
+        period = _plain_size(data, _PATTERN) if data.get(_PATTERN) is not None else families.FULL_EVERY.get(family)
+    if not data.get("sliding_window") or data.get("use_sliding_window") is False or period is None:
+        return 0, 0
+    return _plain_size(data, "sliding_window"), period
 
 
 def _chunk(data: Mapping[str, Any], layers: int) -> tuple[int, int]:
-    """(chunk in tokens, period of full layers); (0, 1) where chunked and full layers do not alternate regularly.
+    """(chunk in tokens, period of full layers, 0: none); no chunks where the two do not alternate regularly.
 
     Layers without rotary positions have full attention: every fourth by default (transformers, Llama4TextConfig).
     """
     if not data.get("attention_chunk_size"):
-        return 0, 1
+        return 0, 0
     rotary = _list(data, "no_rope_layers")
     kinds = _list(data, "layer_types") or [
         "chunked_attention" if (rotary[layer] if layer < len(rotary) else (layer + 1) % 4) else "full_attention"
         for layer in range(layers)
     ]
     period = _alternation(kinds, "chunked_attention")
-    return (_plain_size(data, "attention_chunk_size"), period) if period else (0, 1)
+    return (0, 0) if period is None else (_plain_size(data, "attention_chunk_size"), period)
 
 
-def _alternation(kinds: Sequence[Any], kind: str) -> int:
-    """Period of full-attention layers among layers of ``kind``; 0 where the order is not regular."""
-    if kind not in kinds or "full_attention" not in kinds:
-        return 0
-    period = kinds.index("full_attention") + 1
-    regular = ["full_attention" if (layer + 1) % period == 0 else kind for layer in range(len(kinds))]
-    return period if list(kinds) == regular else 0
+def _alternation(kinds: Sequence[Any], kind: str) -> int | None:
+    """Period of full-attention layers among layers of ``kind``, 0 without any; None where the order is not regular."""
+    if kind not in kinds:
+        return None
+    period = kinds.index("full_attention") + 1 if "full_attention" in kinds else 0
+    regular = ["full_attention" if period and (layer + 1) % period == 0 else kind for layer in range(len(kinds))]
+    return period if list(kinds) == regular else None
 
 
 def _list(data: Mapping[str, Any], key: str) -> list[Any]:
