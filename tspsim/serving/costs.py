@@ -244,7 +244,7 @@ class ProgramCosts:
         """Tokens that the cache of one replica holds, in whole blocks; None where caches do not grow."""
         if self.num_gpu_blocks is not None:
             return self.num_gpu_blocks * self.block_tokens
-        return self._tokens(self._longest)
+        return self.tokens_of(self._longest)
 
     def tokens_beside_states(self, share: float = 1.0) -> int | None:
         """Tokens in a ``share`` of the memory for caches, where states of linear attention have their own memory, or
@@ -263,7 +263,8 @@ class ProgramCosts:
         """Context length at which blocks of a cache are counted."""
         return self.question.model.max_context or 2**17
 
-    def _tokens(self, context: int) -> int | None:
+    def tokens_of(self, context: int) -> int | None:
+        """Tokens that the cache of one replica holds in sequences of ``context``; None where caches do not grow."""
         sessions = self.capacity.sessions(context)
         if sessions == float("inf"):
             return None
