@@ -30,11 +30,7 @@ def scenario_of(plan: ServedPlan, **amount: Any) -> dict[str, Any]:
             precision[key] = dict(classes)
     if plan.kv:
         precision["kv"] = plan.kv
-    plan_keys: dict[str, Any] = {"name": "run", "tp": plan.tp, "dp": plan.dp * replicas}
-    if plan.ep > 1:
-        plan_keys["ep"] = plan.ep
-    if plan.dp > 1 and plan.ep > 1:
-        plan_keys["expert_dispatch"] = "gather"
+    plan_keys: dict[str, Any] = {"name": "run", "tp": plan.tp, "dp": plan.dp * replicas, **plan.expert_keys}
     return {
         "name": "validation",
         "cluster": {"device": plan.device, "node": node, "nodes": 1},
