@@ -102,8 +102,8 @@ class ExpertBalance:
     #: (visits, pairs of a token and a choice, options) → distinct experts that each rank reads in a serving step, for
     #: policies that choose the copy that runs; None: those of its experts that any choice falls on.
     touched: Callable[..., tuple[float, ...]] | None = None
-    #: (experts, ranks, options) → slots for experts and copies over all ranks, which alone the ranks have to divide; None:
-    #: they have to divide the experts.
+    #: (experts, ranks, options) → slots of experts and copies over all ranks, which the ranks divide; None: they divide
+    #: the experts.
     slots: Callable[[int, int, Mapping[str, Any]], int] | None = None
     #: Why a search over plans skips it with its options at their defaults; empty: it does not.
     why_not: str = ""

@@ -92,8 +92,8 @@ def balance(visits: Visits, replicas: int | None, groups: int, nodes: int, stale
 def slots_of(experts: int, ranks: int, options: Mapping[str, Any]) -> int:
     """Experts and copies in all; where they are not stated, a copy more a rank.
 
-    >>> slots_of(256, 32, {"replicas": None}), slots_of(256, 48, {"replicas": None}), slots_of(256, 48, {"replicas": 288})
-    (288, 336, 288)
+    >>> [slots_of(256, *of) for of in ((32, {"replicas": None}), (48, {"replicas": None}), (48, {"replicas": 288}))]
+    [288, 336, 288]
     """
     stated: int | None = options["replicas"]
     return (-(-experts // ranks) + 1) * ranks if stated is None else stated

@@ -44,6 +44,8 @@ class ServedPlan:
     dispatch: str = "gather"
     #: Experts and copies over all ranks of an expert group; 0: no copies.
     slots: int = 0
+    #: Whether all experts get as many tokens.
+    even: bool = False
 
     @property
     def gpus(self) -> int:

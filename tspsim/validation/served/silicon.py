@@ -18,7 +18,7 @@ from ..devices import named_device
 from . import clients
 from .clients import concurrency_of
 from .doubts import DOUBTFUL, refuse_doubtful
-from .racks import Workers, rack_of
+from .racks import EVEN_FROM, Rack, Workers, rack_of
 from .recipes import RECIPES, DecodeWorkers, Recipe
 from .run import Options, ServedPlan, ServedRun
 from .scripts import MeasuredRun, Script, defaults, inferencex
@@ -315,8 +315,11 @@ def disaggregated(row: Row) -> ServedRun:
     """A run with prefill and decode workers. Raises InputError if neither the row nor a recipe states them."""
     prefill, decode = (count_of(row, f"{phase}_num_workers") for phase in ("prefill", "decode"))
     name = named_device(row["system"])
+    rack = _rack(row, name)
+    if rack is not None:
+        return _of_rack(row, name, rack)
     if not (prefill and decode):
-        return _of_rack(row, name)
+        raise InputError("incomplete: disaggregated, and its workers are not stated")
     model, engine = MODELS.get(str(row["model_path"])), str(row["backend"])
     if model is None:
         raise InputError("no such model in the catalog")
@@ -358,42 +361,39 @@ def disaggregated(row: Row) -> ServedRun:
     )
 
 
-def _of_rack(row: Row, device: str) -> ServedRun:
-    """The run of a row that states the GPUs of a decode worker and not how many workers there are: its recipe's.
-
-    Raises
-    ------
-    InputError
-        No recipe is known for it.
-    """
-    model, engine, weights = MODELS.get(str(row["model_path"])), str(row["backend"]), str(row.get("precision"))
-    prompt, gpus = count_of(row, "isl"), count_of(row, "decode_tp_size")
+def _rack(row: Row, device: str) -> Rack | None:
+    """The workers that a row's recipe launches; None where no recipe is known."""
+    if (row["backend"], MODELS.get(str(row["model_path"]))) != ("sglang", "deepseek-r1") or not concurrency_of(row):
+        return None
+    narrow = str(row.get("precision")) == "fp4"
     version = str(row.get("backend_version", ""))
-    known = engine == "sglang" and model == "deepseek-r1"
-    rack = rack_of(device, version, weights == "fp4", prompt, gpus) if known else None
-    concurrency = concurrency_of(row)
-    if rack is None or model is None or not concurrency:
-        raise InputError("incomplete: disaggregated, and its workers are not stated")
+    return rack_of(device, version, narrow, count_of(row, "isl"), count_of(row, "decode_tp_size"))
+
+
+def _of_rack(row: Row, device: str, rack: Rack) -> ServedRun:
+    """The run of a row on a rack; the row's own numbers of workers, where it states them, come first."""
+    model, engine, concurrency = MODELS[str(row["model_path"])], str(row["backend"]), concurrency_of(row)
     stack, types = _stack(engine, row), _weights(row, model)
+    readers, writers = (count_of(row, f"{phase}_num_workers") for phase in ("prefill", "decode"))
 
     def plan_of(workers: Workers) -> ServedPlan:
         tp, dp = (1, workers.gpus) if workers.replicates else (workers.gpus, 1)
         return ServedPlan(
-            model, device, tp, dp, dp, stack=stack, weights=workers.weights or types,
-            activations=activations_of(model, device), kv="fp8", dispatch=workers.dispatch, slots=workers.slots,
+            model, device, tp, dp, dp, stack, workers.weights or types, activations_of(model, device), "fp8",
+            dispatch=workers.dispatch, slots=workers.slots, even=workers.gpus >= EVEN_FROM,
         )  # fmt: skip
 
     return ServedRun(
         plan=plan_of(rack.decode),
         policy=engine,
-        prompt=prompt,
+        prompt=count_of(row, "isl"),
         output=count_of(row, "osl"),
         concurrency=concurrency,
         requests=10 * concurrency,
         least=0.8,
         options=tuple(sorted(rack.decode.options.items())),
-        replicas=rack.decode.number,
-        prefill=(plan_of(rack.prefill), rack.prefill.number),
+        replicas=writers or rack.decode.number,
+        prefill=(plan_of(rack.prefill), readers or rack.prefill.number),
         reading=tuple(sorted(rack.prefill.options.items())),
     )
 
