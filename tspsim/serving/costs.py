@@ -228,6 +228,11 @@ class ProgramCosts:
         """Seconds from a request's arrival to its first schedule, plus from its first token to the client."""
         return self.question.work.stack.engine.front_end.value
 
+    @property
+    def tokenize_s(self) -> float:
+        """Seconds a token of a prompt, of the process that reads all prompts one after the other."""
+        return self.question.work.stack.engine.tokenize.value
+
     @once
     def capacity(self) -> Capacity:
         """Capacity of the caches of one replica by the engine's rule."""
