@@ -58,6 +58,14 @@ def pytest_collection(session: pytest.Session) -> None:
 gc.disable()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before slow tests are deselected."""
+    from helpers.draws import mark_left_out
+
+    mark_left_out(items)
+
+
 def pytest_collection_finish() -> None:
     """What all modules hold stays until the end: the collector need not walk through it again and again."""
     gc.collect()

@@ -33,6 +33,7 @@ REGISTERED = [
 NEEDED = {"durations/fixed": {"of": "2 h"}}
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("name", REGISTERED)
 def test_all_that_is_registered_keeps_the_contract(name: str) -> None:
     checked = contract.check(name, NEEDED.get(name))

@@ -94,6 +94,7 @@ def khinchin(load: float) -> float:
     return load / (2.0 * (1.0 - load))
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(("servers", "exponential"), [(1, True), (1, False), (4, True)])
 def test_every_wait_is_that_of_the_recursion_of_kiefer_and_wolfowitz(servers: int, exponential: bool) -> None:
     """Kiefer and Wolfowitz 1955: a job starts when it comes, or when the first of the servers is done."""

@@ -48,6 +48,7 @@ def rates(routing: Routing, plane: Clos, flows: int, seeds: int) -> list[float]:
     return found
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(
     ("flows", "paths", "rate"),
     [(2, 2, 0.75), (4, 4, 0.51), (8, 8, 0.41), (8, 16, 0.53), (8, 32, 0.68), (16, 16, 0.34), (64, 64, 0.26)],

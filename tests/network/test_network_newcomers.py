@@ -178,6 +178,7 @@ PLACES = {
 }
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

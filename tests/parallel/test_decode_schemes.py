@@ -94,6 +94,7 @@ def sums(model: Architecture, layout: str, tokens: int) -> Fraction:
     return 2 * Fraction(ranks - 1, ranks) * 2 * tokens * model.hidden
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("shape", MODELS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_exchange_moves_its_closed_form_to_the_byte(shape: str, layout: str, tmp_path: Path) -> None:
@@ -275,6 +276,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("cluster", ["mi300x-8", "hgx-h100-8", "mi300x-2x8"])
 def test_folded_equals_every_rank(cluster: str, tmp_path: Path) -> None:
     path = model_file(tmp_path, GROUPED)

@@ -121,6 +121,7 @@ def test_of_layers_made_again_in_part_the_step_lies_between_none_and_all(tmp_pat
         assert none < some < all_
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @pytest.mark.parametrize(
     "keys",

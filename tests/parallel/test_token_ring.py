@@ -32,6 +32,7 @@ def layer_ms(model: str, device: str, *plans: dict[str, object]) -> list[float]:
     return [1e3 * 64 * KI / plan.block_forward_tokens_per_s for plan in result.plans]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("model", "device"), EXPECTED)
 def test_it_pays_where_every_head_has_its_own_keys_and_links_have_two_directions(model: str, device: str) -> None:
     ring = {"exchange": "ring", "context_transport": "ring"}

@@ -135,6 +135,7 @@ def test_lists_of_options_say_their_package_version_and_where_each_is():
         assert len(listed(engine)["options"]) > 200
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("device", ["h200", "mi355x"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_flag_and_value_is_one_of_the_command_s_own(engine: str, device: str):
