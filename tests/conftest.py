@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 # How long an example takes depends on what else the machine does; no claim of these tests is about that. Examples are
 # drawn anew in every run, so that few a run are many over the runs.
-settings.register_profile("any machine", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("any machine", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
 

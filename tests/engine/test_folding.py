@@ -286,7 +286,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[int], list[list[tuple[int, int]]]]:
     return colours, edges
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(graphs())
 def test_refinement_is_equitable_and_respects_colours(
     graph: tuple[list[int], list[list[tuple[int, int]]]],
@@ -300,7 +300,7 @@ def test_refinement_is_equitable_and_respects_colours(
                 assert colours[one] == colours[other] and views[one] == views[other]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(graphs(), st.randoms(use_true_random=False))
 def test_refinement_does_not_depend_on_how_vertices_are_numbered(
     graph: tuple[list[int], list[list[tuple[int, int]]]], random: Any

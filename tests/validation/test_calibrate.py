@@ -327,7 +327,7 @@ def test_any_process_writes_the_same_file(here: Path) -> None:
         "    assert main(['calibrate', 'h200', '--data', 'data', '--out', file]) == 0\n"
         "print(pathlib.Path(file).read_text())\n"
     )
-    assert "name: h200" in said_in_any_process(script)
+    assert "name: hgx-h200-8" in said_in_any_process(script)
     assert len([*here.glob("*.yaml")]) == 2
 
 
