@@ -45,6 +45,7 @@ def run(rows: list[Row], nodes: int, scheduler: str, leaf: int = 8) -> Fleet:
     return fleet
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("scheduler", POLICIES)
 def test_starts_of_a_short_log(scheduler: str) -> None:
     for seed in range(4):

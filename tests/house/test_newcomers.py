@@ -145,7 +145,7 @@ def test_a_search_goes_through_them(model: str) -> None:
     assert planned.best and planned.best[0].result.ran
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @pytest.mark.parametrize("keys", [*METHODS, *ALONE], ids=str)
 def test_everything_registered_keeps_the_contract(model: str, keys: dict[str, Any], pass_: str) -> None:

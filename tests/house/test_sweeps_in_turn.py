@@ -44,6 +44,6 @@ def test_over_its_runs_a_sweep_asks_everything(monkeypatch: pytest.MonkeyPatch) 
 
 def test_one_process_asks_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(asked("", monkeypatch)) == 5 + 2 + 1 + 2
-    assert [case.marks for case in draws.in_turn("abcd")] == [()] * 4  # type: ignore[attr-defined]
+    assert not any(case.marks for case in draws.in_turn("abcd"))  # type: ignore[attr-defined]
     monkeypatch.setattr(draws, "RUN", "any")
     assert sum(not case.marks for case in draws.in_turn("abcd")) == 2  # type: ignore[attr-defined]

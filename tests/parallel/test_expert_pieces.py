@@ -182,7 +182,7 @@ def test_a_dense_model_and_a_serving_step_take_neither(tmp_path: Path) -> None:
 SERVED = {"prefill": {"sequence": 4096, "sequences_per_replica": 1}, "decode": {"batch": 16, "context": 1024}}
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("dispatch", ["links", "gather", "ranks"])
 @pytest.mark.parametrize("pass_", SERVED)
 def test_a_serving_step_in_pieces_moves_the_same_and_hides_long_exchanges_alone(

@@ -114,6 +114,7 @@ def test_its_copies_are_weights_and_it_does_not_train(tmp_path: Path) -> None:
 # --- Speculative MoE ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("pass_", ["prefill", "decode"])
 @pytest.mark.parametrize("rate", [0.125, 0.62, 1.0])
 def test_what_is_predicted_right_does_not_travel(tmp_path: Path, pass_: str, rate: float) -> None:

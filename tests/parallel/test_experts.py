@@ -313,6 +313,7 @@ def test_what_cannot_be_spread_is_refused_with_the_remedy(model: Architecture, p
 # Modules for further tokens.
 
 
+@pytest.mark.in_turn(3)
 def test_a_module_for_a_further_token_is_one_layer_a_projection_and_the_head_again(switches: dict[str, Any]) -> None:
     model = replace(moe(layers=3, vocab=1000), multi_token=1)
     plain = job_of(model, pass_="training", **switches, recomputation="none")
@@ -477,7 +478,7 @@ def test_between_a_dispatch_and_its_experts_kernels_of_the_other_task_run() -> N
     assert hidden > exchanges / 2
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(
     ("micro_batches", "chunks"), [(1, 1), (2, 1), (3, 1), (4, 1), (6, 1), (7, 1), (9, 1), (4, 2), (8, 2), (12, 2)]
 )

@@ -202,6 +202,7 @@ def test_the_head_costs_its_two_gradients_and_folded_its_product_once_more(switc
     assert extra[1] == extra[0] * (4 if switches.get("tsp", 1) > 1 else 3)
 
 
+@pytest.mark.in_turn(3)
 def test_overlap_and_partition_do_not_change_how_many_bytes_are_asked_for(switches: dict[str, Any]) -> None:
     def asked(**changes: Any) -> dict[str, int]:
         sizes: dict[str, int] = {}
@@ -223,6 +224,7 @@ def communications(program: Program) -> Iterator[Collective | SendReceive]:
             yield issued.instruction
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 def test_every_wait_is_for_an_earlier_instruction(switches: dict[str, Any], pass_: str) -> None:
     for program in programs_of(job_of(MODELS["with a vocabulary"], pass_=pass_, **switches)):
@@ -230,6 +232,7 @@ def test_every_wait_is_for_an_earlier_instruction(switches: dict[str, Any], pass
             assert all(0 <= other < index for other in issued.after)
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 def test_kernels_and_communication_do_not_share_a_stream(switches: dict[str, Any], pass_: str) -> None:
     for program in programs_of(job_of(MODELS["with a vocabulary"], pass_=pass_, **switches)):
@@ -237,6 +240,7 @@ def test_kernels_and_communication_do_not_share_a_stream(switches: dict[str, Any
             assert isinstance(issued.instruction, Compute) == (issued.instruction.stream == "compute")
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 def test_ranks_of_a_replica_ask_for_the_same_communication_in_the_same_order(
     switches: dict[str, Any], pass_: str

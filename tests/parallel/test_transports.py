@@ -179,7 +179,7 @@ def uncausal(job: Job) -> Job:
     return replace(job, work=replace(job.work, causal=False))
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("partition", ["zigzag", "contiguous"])
 @pytest.mark.parametrize(("degree", "here"), [(2, 2), (4, 4), (8, 8), (16, 8)])
 def test_every_schedule_has_the_models_flops(degree: int, here: int, partition: str) -> None:

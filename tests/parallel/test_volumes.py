@@ -84,7 +84,7 @@ def test_volumes_equal_the_table_to_the_byte(sequence: int) -> None:
     assert totals("tsp-8b", *PUBLISHED, sequence=sequence * KI) == expected
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("sequences", [1, 3])
 def test_volumes_follow_the_closed_forms_for_every_shape(shape: str, sequences: int, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_volumes_follow_the_closed_forms_for_every_shape(shape: str, sequences: 
         assert volumes["total"] == attention + mlp, plan["name"]
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_how_sequence_shards_exchange_changes_the_bytes_only_for_ulysses(shape: str, tmp_path: Path) -> None:
     model = SHAPES[shape]
@@ -274,6 +274,7 @@ def dispatched(model: Architecture, ep: int, tokens: int) -> float:
     return 2 * round(2 * model.hidden * tokens * copies) * (ep - 1) / ep
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(
     ("plan", "shards"),
     [

@@ -159,7 +159,7 @@ def test_more_sequences_and_longer_contexts_never_take_less_time(count: int) -> 
                 assert further.step_time_s >= found.step_time_s * (1 - ROUNDING), more
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("model", MODELS)
 def test_one_short_sequence_more_beside_long_ones_never_takes_less_time(model: str) -> None:
     """It lowers the mean context of the batch."""

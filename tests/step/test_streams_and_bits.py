@@ -58,6 +58,7 @@ def test_streams_that_share_a_cache_each_put_out_a_token(count: int) -> None:
     assert one.step_time_s <= many.step_time_s < 1.05 * one.step_time_s
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("plan", [{"tp": 4, "pp": 2}, {"tsp": 8}, {"dp": 2, "tp": 4}])
 def test_every_plan_takes_streams(plan: dict[str, Any]) -> None:
     for shared in (False, True):

@@ -50,7 +50,7 @@ def test_a_plan_that_states_everything_is_not_touched(tmp_path: Path) -> None:
         assert run_plan(found, plan).settings["chosen"] == []
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(
     "stated",
     [

@@ -55,6 +55,7 @@ PACKINGS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_every_kernel_is_read(packing: str, tmp_path: Path) -> None:
     file, plain = tmp_path / "trace", tmp_path / "plain.json"
