@@ -152,7 +152,8 @@ def _text(entry: Stated[Any]) -> str:
             text += f" ({' to '.join(map(duration, entry.ends))})"
         return text
     if isinstance(value, dict):
-        return ", ".join(f"{name} {number:g}" for name, number in value.items())
+        numbers = {name: part if isinstance(part, tuple) else (part,) for name, part in value.items()}
+        return ", ".join(f"{name} {' and '.join(f'{number:g}' for number in part)}" for name, part in numbers.items())
     if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
         return " and ".join(value)
     return " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)
