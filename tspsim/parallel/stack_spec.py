@@ -27,7 +27,10 @@ def kind_of(step: Step) -> StepKind:
 
 
 #: Keys of a stack that a version may state anew; names of kernels launched are added to the stack's.
-_OF_VERSIONS = ("kernel", "collective", "collective_per_rank", "expert", "role_launches", "reads_counts", "spread")
+_OF_VERSIONS = (
+    "kernel", "collective", "collective_per_rank", "expert", "role_launches", "reads_counts", "spread",
+    "accumulation_bytes", "reduced_bytes", "gathered_copy_bytes", "reduced_copy_bytes",
+)  # fmt: skip
 
 if TYPE_CHECKING:
     _StackKeys = Strict

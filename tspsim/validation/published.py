@@ -26,6 +26,7 @@ from .frameworks import (
     turns_of,
 )
 from .recipes import how_run
+from .rocm import rocm_recipe, rocm_stack
 from .runs import TOO_LARGE, Predicted, Run, memory_of, nearest_gating, simulate_run
 from .unstated import completed
 
@@ -98,6 +99,8 @@ def stated_run(row: Row) -> Run:
     tp, ep, gpus = count_of(row, "tp"), count_of(row, "ep", 1), count_of(row, "n_gpus")
     how = how_run(source, notes, model, name, precision_of(str(row["precision"])))
     zero, precision = str(row.get("zero_stage", "")), precision_of(str(row["precision"]))
+    rocm = rocm_recipe(source, notes, model, precision, gpus)
+    recompute = next((words for words in (str(row.get("recompute", "")), rocm.recompute) if recomputation_of(words)), "")
     vpp = count_of(row, "vpp") or chunks_of(source, model)
     if str(row.get("vpp", "")).strip() == "interleaved":
         vpp = 2  # torchtitan's Interleaved1F1B: two stages a rank
@@ -116,15 +119,15 @@ def stated_run(row: Row) -> Run:
         accumulation=turns_of(source, notes, count_of(row, "pp")),
         zero=zero_of(zero),
         shard_group=sharded(row, zero, gpus // (tp * count_of(row, "pp"))) if zero_of(zero) else None,
-        recomputation=recomputation_of(str(row.get("recompute", ""))) or recomputed_by_recipe(source, model, gpus),
-        recomputed=recomputed_of(str(row.get("recompute", ""))),
+        recomputation=recomputation_of(recompute) or recomputed_by_recipe(source, model, gpus),
+        recomputed=recomputed_of(recompute),
         ep=ep,
-        expert_dispatch=how.dispatch,
+        expert_dispatch=rocm.dispatch or how.dispatch,
         expert_overlap=how.overlap if ep > 1 else "none",
         sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or ep > 1),
         multi_token=further_tokens(model, source),
         precision=precision,
-        stack=how.stack if shape.experts is not None else stack_of(source),
+        stack=rocm_stack(source, rocm) or (how.stack if shape.experts is not None else stack_of(source)),
         fabric=next((fabric for words, fabric in FABRICS.items() if words in notes), ""),
         adapter_rank=rank,
         adapter_targets=targets,
