@@ -239,11 +239,15 @@ def _borrowed(
     best = _best_measured(spec, fit.family, dtype)
     if best is None and owner.family != spec.family:
         best = _best_of_generation(spec, relatives, fit.family, dtype)
-    sustained = owner.sustained.includes(fit.library)
+    sustained = _at_step_clock(spec, owner, fit)
     if best is not None:
-        reached = best.value * (spec.sustained.rate_of(fit.family) if sustained else 1.0)
+        anchored = fit
         if library is not None and FAMILIES[fit.family].is_attention:  # libraries' products reach nearly the same rate
-            reached *= _rate_over_default(owner, fit)
+            anchored = _pick(owner, fit.family, fit.dtype, None, fit.kv_dtype, by_default=True) or fit
+        at_step = _at_step_clock(spec, owner, anchored)
+        reached = best.value * (spec.sustained.rate_of(fit.family) if at_step else 1.0)
+        if anchored is not fit:
+            reached *= _large_rate(owner, fit) / _large_rate(owner, anchored)
         elif sustained and same_type and owner.family == spec.family:
             reached *= _share_of_best(owner, fit)
         parameters |= _efficiency_reaching(reached, spec, fit, dtype)
@@ -269,17 +273,10 @@ def _borrowed(
     return _kernel(fit, dtype, parameters, basis, widths, sustained=sustained)
 
 
-def _rate_over_default(owner: DeviceSpec, fit: KernelFit) -> float:
-    """Rate of a fit's large call over that of the lender's default library, whose rate the anchor is."""
-    usual = _pick(owner, fit.family, fit.dtype, None, fit.kv_dtype, by_default=True)
-    if usual is None or usual.library == fit.library:
-        return 1.0
-    shape, _ = _LARGE[fit.family]
-    limits, seconds = limits_of(owner.as_measured, fit.dtype), FAMILIES[fit.family].seconds
-    times = [
-        seconds(limits, kernel.parameters, kernel.switches, shape, fit.dtype, fit.dtype) for kernel in (usual, fit)
-    ]
-    return float(times[0] / times[1])
+def _at_step_clock(spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit) -> bool:
+    """Whether a lender's rows are at the clock that the borrower has in a long step; not if it may draw less power."""
+    same_limit = owner.family != spec.family or spec.tdp.value >= owner.tdp.value
+    return same_limit and owner.sustained.includes(fit.library)
 
 
 def _share_of_best(owner: DeviceSpec, fit: KernelFit) -> float:
