@@ -1,8 +1,7 @@
-"""How published recipes of AMD's Megatron-LM and Primus, and of NeMo's launcher of 2024, ran where a row says nothing of
-it.
+"""How published recipes of AMD's Megatron-LM and Primus, and of NeMo of early 2024, ran where a row does not say it.
 
-Read in AMD-AGI/Primus, ``examples/megatron/configs``, in ROCm's pages of Primus and Megatron-LM v25.9 and v25.10, and in
-NVIDIA/NeMo-Framework-Launcher. Nothing here is a number that a run was measured at.
+Read in AMD-AGI/Primus, ``examples/megatron/configs``, in ROCm's pages of Primus and Megatron-LM v25.9 and v25.10, and
+in NVIDIA/NeMo-Framework-Launcher. Nothing here is a number that a run was measured at.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class AsRun:
 
 #: The first that holds is meant.
 RECIPES = (
-    # Llama 3.1 70B has ``use_torch_fsdp2: true`` everywhere. Eight nodes: ``--micro_batch_size 1 --global_batch_size 256
-    # --recompute_num_layers 12`` in BF16, 4, 256 and 80 in FP8 (ROCm's page of Primus, "Multi-node training"). What one
-    # node of MI325X recomputes with micro-batches of 1 is nowhere: MI300X's file, for 192 GB, has all 80 layers.
+    # Llama 3.1 70B has ``use_torch_fsdp2: true`` everywhere. Eight nodes: ``--micro_batch_size 1 --global_batch_size
+    # 256 --recompute_num_layers 12`` in BF16, 4, 256 and 80 in FP8 (ROCm's page of Primus, "Multi-node training").
+    # What one node of MI325X recomputes with micro-batches of 1 is nowhere: MI300X's file, for 192 GB, has 80 layers.
     AsRun("projection.md", "llama3170b", ("bf16",), 64, version="fsdp2", recompute="full block, 12 layers"),
     AsRun("projection.md", "llama3170b", ("fp8",), 64, version="fsdp2", recompute="full"),
     AsRun("projection.md", "llama3170b", version="fsdp2"),
@@ -59,8 +58,8 @@ RECIPES = (
     AsRun("AMD-AGI/Primus", "deepseekv2lite", version="separate-sums"),
     # Megatron's ``--use-torch-fsdp2``.
     AsRun(notes=".*torch FSDP2", version="fsdp2"),
-    # launcher_scripts/conf/config.yaml, 24.03 to 24.07: ``NVTE_FUSED_ATTN: 0``, enabled in August 2024 (pull request 422).
-    # Fine-tuning packs SQuAD's examples to 4,096 tokens (the page's remark): about 130 words each, taken as 256 tokens.
+    # launcher_scripts/conf/config.yaml: ``NVTE_FUSED_ATTN: 0`` until pull request 422 of August 2024, after 24.07.
+    # Fine-tuning packs SQuAD's examples to 4,096 tokens (the page's remark): of about 130 words, taken as 256 tokens.
     AsRun("NVIDIA/NeMo", ".*(sft|lora)", notes=r"NeMo 24\.0[357]", version="flash-attention-2", example=256),
     AsRun("NVIDIA/NeMo", notes=r"NeMo 24\.0[357]", version="flash-attention-2"),
 )
