@@ -8,8 +8,8 @@ import pytest
 
 from tspsim.hardware import load_device
 
-#: pytorch/ao@55c56d08, benchmarks/prototype/blockwise_fp8_training/README.md, one H100: casts from bf16 to fp8 in blocks,
-#: along rows, across, and of weights. Elements, microseconds.
+#: pytorch/ao@55c56d08, benchmarks/prototype/blockwise_fp8_training/README.md, one H100: casts from bf16 to fp8 in
+#: blocks, along rows, across, and of weights. Elements, microseconds.
 CASTS = [
     (32768 * 4096, 154.46), (32768 * 4096, 150.53), (32768 * 4096, 150.86), (32768 * 4096, 148.70),
     (32768 * 4096, 144.99), (131072 * 4096, 581.89), (131072 * 4096, 586.98), (131072 * 4096, 581.47),

@@ -11,8 +11,9 @@ k) = N·(1 − (1 − 1/N)^k) of N ranks or nodes. With r bytes a token, a rank 
     outside  tokens·r·D(m, k)·(m−1)/m      or tokens·r·k·(m−1)/m      over its share of the NICs at theirs
 
 where q is a multiprocessor's rate. A library whose multiprocessors hand tokens to the NICs in turn takes no less than
-tokens·r·D(m, k)/(SM·q_sent) for a move, its own node among the m. The time outside is multiplied by 1 + loss·(min(max(m, 4), 8) − 4)/4: it grows from
-4 nodes to 8, the most that were measured. docs/collective-models.md has the study.
+tokens·r·D(m, k)/(SM·q_sent) for a move, its own node among the m. The time outside is multiplied by
+1 + loss·(min(max(m, 4), 8) − 4)/4: it grows from 4 nodes to 8, the most that were measured. docs/collective-models.md
+has the study.
 """
 
 from __future__ import annotations
