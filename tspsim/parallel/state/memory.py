@@ -241,7 +241,7 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
     columns = before + (PRODUCTS not in again and kept(Role.DOWN)) * multiplied
     norms = 0 if NORMS in again else (kept(Role.QKV) + kept(Role.GATE_UP)) * multiplied
     output = model.heads * model.latent.value_dim if model.latent else model.attention_width
-    heads = output if cheap and model.latent else 2 * model.attention_width + 2 * model.kv_width
+    heads: float = output if cheap and model.latent else 2 * model.attention_width + 2 * model.kv_width
     if stack.casts_apart and multiplied < 1.0:
         heads -= output * (1.0 - E5M6 / wide)
     split = heads + columns * ffn_width(job, block)
