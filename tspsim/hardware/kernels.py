@@ -251,7 +251,8 @@ def _borrowed(
         mine = spec.achieved.hbm.value / spec.as_measured.hbm_bandwidth.value
         theirs = owner.achieved.hbm.value / owner.as_measured.hbm_bandwidth.value
         parameters["hbm_efficiency"] = min(1.0, parameters["hbm_efficiency"] * mine / theirs)
-        parameters["large_cost"] = 0.0  # the anchor has streamed sizes beyond the caches: their cost is in it
+        if owner.family != spec.family:  # the anchor has streamed sizes beyond the caches: their cost is in it
+            parameters["large_cost"] = 0.0
         anchor = f", anchored on streaming {mine:.0%} of HBM ({spec.achieved.hbm.source})"
     what = "" if owner is spec else f" from {owner.name}"
     second = f"/{fit.kv_dtype}" if FAMILIES[fit.family].converts else ""
