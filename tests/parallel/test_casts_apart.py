@@ -13,7 +13,7 @@ from tspsim.hardware.pricers import price
 from tspsim.hardware.prices import cast_of
 from tspsim.model.layer import gradients
 from tspsim.operators import Computes, Gemm, MemoryBound, Operator, Role
-from tspsim.parallel.recompute import recomputed_kernels
+from tspsim.parallel.recompute import recomputed_kernels, remade_inputs
 from tspsim.parallel.stack import Stack
 from tspsim.parallel.state.memory import kept_activations
 from tspsim.step.question import Question, look_up
@@ -64,6 +64,25 @@ def test_what_attention_gives_waits_in_twelve_bits() -> None:
     assert moved(tuple(stack.run([weights]))) == {"cast back": (2.0 + kept) * M * K, "inputs across": 3.0 * M * K}
 
 
+def test_what_is_made_again_is_wide_when_it_is_written_across() -> None:
+    """Report, section 3.2.3: norms and activations are computed again; tokens that were sent are kept in eight bits."""
+    asked = question("hai-llm")
+    again = remade_inputs(scheduled(asked, asked.plans[0]))
+    assert Role.EXPERTS_DOWN in again and Role.EXPERTS_GATE_UP not in again and Role.OUTPUT not in again
+    stack = Stack("apart", casts_apart=True)
+    weights = gradients(PRODUCT)[1]
+    assert moved(tuple(stack.run([weights], remade=again))) == {"inputs across": 3.0 * M * K}
+    assert not remade_inputs(scheduled(other := question("ideal", "none"), other.plans[0]))
+
+
+def test_two_projections_to_latents_cast_their_input_each() -> None:
+    """DeepSeek-V3's ``inference/model.py``: ``wq_a`` and ``wkv_a``, and ``linear`` quantises what it reads."""
+    stack = Stack("apart", casts_apart=True)
+    product = Gemm(M, 2112, K, "fp8_block", role=Role.LATENT_DOWN)
+    for part, size in ((product, 3.0), (gradients(product)[1], 2.0)):
+        assert [item.hbm_bytes for item in stack.run([part]) if isinstance(item, MemoryBound)] == 2 * [size * M * K]
+
+
 def test_a_router_and_other_stacks_stay_as_they_are() -> None:
     router = Gemm(M, 256, K, "bf16", role=Role.ROUTER)
     assert tuple(Stack("apart", casts_apart=True).run([router])) == (router,)
@@ -108,5 +127,6 @@ def test_what_waits_in_twelve_bits_takes_as_much_room() -> None:
     assert less == pytest.approx(4096 * 128 * 128 * (2.0 - (1.5 + 4 / 128)))
 
 
-def question(stack: str) -> Question:
-    return look_up(tspsim.load("deepseek-v3-2048-h800", [f"workload.stack={stack}"]))
+def question(stack: str, again: str = "cheap") -> Question:
+    keys = [f"workload.stack={stack}", f"plans.EP64-PP16.recomputation={again}"]
+    return look_up(tspsim.load("deepseek-v3-2048-h800", keys))

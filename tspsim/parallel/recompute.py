@@ -22,6 +22,16 @@ from .recomputed import CHEAP, FULL
 #: What a stack may recompute itself, and the roles of its operators.
 NORMS, PRODUCTS = "norms", "products"
 ROLES = {NORMS: (Role.NORM,), PRODUCTS: (Role.ACTIVATION, Role.EXPERTS_ACTIVATION)}
+#: Roles of the products that read it.
+_READ_BY = {
+    NORMS: (Role.QKV, Role.LATENT_DOWN, Role.LATENT_QUERIES, Role.LATENT_KEYS_VALUES, Role.GATE_UP),
+    PRODUCTS: (Role.DOWN, Role.EXPERTS_DOWN),
+}
+
+
+def remade_inputs(job: Job) -> frozenset[Role]:
+    """Roles of products whose inputs a backward computes again."""
+    return frozenset(role for name in remade(job) for role in _READ_BY[name])
 
 
 def remade(job: Job) -> frozenset[str]:
