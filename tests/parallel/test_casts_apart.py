@@ -72,7 +72,8 @@ def test_what_is_made_again_is_wide_when_it_is_written_across() -> None:
     stack = Stack("apart", casts_apart=True)
     weights = gradients(PRODUCT)[1]
     assert moved(tuple(stack.run([weights], remade=again))) == {"inputs across": 3.0 * M * K}
-    assert not remade_inputs(scheduled(other := question("ideal", "none"), other.plans[0]))
+    whole = replace(asked.plans[0], recomputation="none")
+    assert not remade_inputs(replace(scheduled(asked, asked.plans[0]), plan=whole))
 
 
 def test_two_projections_to_latents_cast_their_input_each() -> None:
@@ -127,6 +128,5 @@ def test_what_waits_in_twelve_bits_takes_as_much_room() -> None:
     assert less == pytest.approx(4096 * 128 * 128 * (2.0 - (1.5 + 4 / 128)))
 
 
-def question(stack: str, again: str = "cheap") -> Question:
-    keys = [f"workload.stack={stack}", f"plans.EP64-PP16.recomputation={again}"]
-    return look_up(tspsim.load("deepseek-v3-2048-h800", keys))
+def question(stack: str) -> Question:
+    return look_up(tspsim.load("deepseek-v3-2048-h800", [f"workload.stack={stack}"]))
