@@ -29,9 +29,9 @@ _READ_BY = {
 }
 
 
-def remade_inputs(job: Job) -> frozenset[Role]:
+def recomputed_inputs(job: Job) -> frozenset[Role]:
     """Roles of products whose inputs a backward computes again."""
-    return frozenset(role for name in remade(job) for role in _READ_BY[name])
+    return frozenset(role for name in recomputed_groups(job) for role in _READ_BY[name])
 
 
 def recomputed_groups(job: Job) -> frozenset[str]:

@@ -30,7 +30,7 @@ VERSIONS = ("0.5.8",)
 
 
 @dataclass(frozen=True)
-class Workers:
+class RackWorkers:
     """Workers of a kind: how many, the GPUs of each and how it divides the model over them."""
 
     number: int
@@ -49,8 +49,8 @@ class Workers:
 class Rack:
     """Prefill and decode workers of a recipe."""
 
-    prefill: Workers
-    decode: Workers
+    prefill: RackWorkers
+    decode: RackWorkers
 
 
 _COMMON = {"disable_radix_cache": True}
@@ -58,16 +58,16 @@ _POLLED = _COMMON | {"scheduler_recv_interval": 10}
 
 
 def _narrow(chunk: int, memory: float, readers: int, writers: int) -> Rack:
-    """Workers of four GPUs each, for few clients."""
+    """RackWorkers of four GPUs each, for few clients."""
     reading = _POLLED | {"chunked_prefill_size": chunk, "max_prefill_tokens": max(chunk, 16384)}
-    read = Workers(readers, 4, options=reading | {"max_running_requests": 512, "mem_fraction_static": 0.95})
-    return Rack(read, Workers(writers, 4, options=_POLLED | {"mem_fraction_static": memory}))
+    read = RackWorkers(readers, 4, options=reading | {"max_running_requests": 512, "mem_fraction_static": 0.95})
+    return Rack(read, RackWorkers(writers, 4, options=_POLLED | {"mem_fraction_static": memory}))
 
 
-def _wide(read: Workers, gpus: int, running: int, memory: float, weights: Options = ()) -> Rack:
+def _wide(read: RackWorkers, gpus: int, running: int, memory: float, weights: Options = ()) -> Rack:
     """One decode worker of many GPUs with DeepEP's small messages."""
     options = _COMMON | {"max_running_requests": running, "mem_fraction_static": memory}
-    return Rack(read, Workers(1, gpus, True, options, "low_latency", SLOTS, weights))
+    return Rack(read, RackWorkers(1, gpus, True, options, "low_latency", SLOTS, weights))
 
 
 def _reading(chunk: int, most: int, memory: float) -> dict[str, Any]:
@@ -75,9 +75,9 @@ def _reading(chunk: int, most: int, memory: float) -> dict[str, Any]:
     return _COMMON | options | {"mem_fraction_static": memory}
 
 
-_FOUR_BITS = Workers(4, 4, True, _reading(65536, 32768, 0.84), weights=FP8_ATTENTION)
-_FOUR_BITS_LONG = Workers(6, 4, False, _reading(131072, 524288, 0.95), weights=FP8_ATTENTION)
-_EIGHT_BITS = Workers(2, 8, True, _reading(131072, 131072, 0.75), "ranks_fp8", SLOTS)
+_FOUR_BITS = RackWorkers(4, 4, True, _reading(65536, 32768, 0.84), weights=FP8_ATTENTION)
+_FOUR_BITS_LONG = RackWorkers(6, 4, False, _reading(131072, 524288, 0.95), weights=FP8_ATTENTION)
+_EIGHT_BITS = RackWorkers(2, 8, True, _reading(131072, 131072, 0.75), "ranks_fp8", SLOTS)
 _EIGHT_BITS_LONG = replace(_EIGHT_BITS, number=5, options=_reading(131072, 131072, 0.8))
 #: (four-bit weights, prompt, GPUs of a decode worker) → workers.
 RACKS: dict[tuple[bool, int, int], Rack] = {

@@ -18,7 +18,7 @@ from ..devices import named_device
 from . import clients
 from .clients import concurrency_of
 from .doubts import DOUBTFUL, refuse_doubtful
-from .racks import EVEN_FROM, Rack, Workers, rack_of
+from .racks import EVEN_FROM, Rack, RackWorkers, rack_of
 from .recipes import RECIPES, DecodeWorkers, Recipe
 from .run import Options, ServedPlan, ServedRun
 from .scripts import MeasuredRun, Script, defaults, inferencex
@@ -376,7 +376,7 @@ def _of_rack(row: Row, device: str, rack: Rack) -> ServedRun:
     stack, types = _stack(engine, row), _weights(row, model)
     readers, writers = (count_of(row, f"{phase}_num_workers") for phase in ("prefill", "decode"))
 
-    def plan_of(workers: Workers) -> ServedPlan:
+    def plan_of(workers: RackWorkers) -> ServedPlan:
         tp, dp = (1, workers.gpus) if workers.replicates else (workers.gpus, 1)
         return ServedPlan(
             model, device, tp, dp, dp, stack, workers.weights or types, activations_of(model, device), "fp8",
