@@ -13,7 +13,7 @@ from tspsim.hardware.pricers import price
 from tspsim.hardware.prices import cast_of
 from tspsim.model.layer import gradients
 from tspsim.operators import Computes, Gemm, MemoryBound, Operator, Role
-from tspsim.parallel.recompute import recomputed_kernels, recomputed_inputs
+from tspsim.parallel.recompute import recomputed_inputs, recomputed_kernels
 from tspsim.parallel.stack import Stack
 from tspsim.parallel.state.memory import kept_activations
 from tspsim.step.question import Question, look_up
