@@ -35,13 +35,13 @@ class RowConsumer(NamedTuple):
         order = [entry.name for entry in own]
         operator, values, place = type(what), [getattr(what, name) for name in order], order.index(self.field.name)
 
-        def kernel(rows: tuple[Any, ...]) -> Operator:
+        def kernel_of(rows: tuple[Any, ...]) -> Operator:
             filled = values.copy()
             filled[place] = rows
-            made: Operator = operator(*filled)
-            return made
+            kernel: Operator = operator(*filled)
+            return kernel
 
-        return kernel
+        return kernel_of
 
 
 def consumer_of(call: StageCall, quantity: BatchQuantity, decodes: bool) -> RowConsumer | None:
