@@ -44,9 +44,11 @@ class Delay:
         self.clients.ended(request)
 
 
-def served(stated: dict[str, Any], seconds: float = 1.0, front_end_s: float = 0.0) -> tuple[Waits, Delay]:
+def served(
+    stated: dict[str, Any], seconds: float = 1.0, front_end_s: float = 0.0, tokenize_s: float = 0.0
+) -> tuple[Waits, Delay]:
     traffic = catalog.validate({"prompt": 100, "output": 10, **stated}, TrafficSpec)
-    delay = Delay(Clients(traffic.draw(), front_end_s), seconds)
+    delay = Delay(Clients(traffic.draw(), front_end_s, tokenize_s), seconds)
     return Waits.of(delay.run()), delay
 
 
@@ -106,6 +108,15 @@ def test_the_front_end_is_in_every_wait_and_in_a_client_s_pace() -> None:
     waits, _ = served({"arrivals": {"kind": "closed", "concurrency": 1}, "requests": 3}, front_end_s=0.5)
     assert waits.ttft_s == pytest.approx(1.0) and waits.e2e_s == pytest.approx(1.5)
     assert waits.arrival_s == pytest.approx([0.0, 1.5, 3.0])
+
+
+def test_prompts_that_come_together_are_tokenised_one_after_the_other() -> None:
+    """Three prompts of 100 tokens at 1 ms a token: the first waits for itself, the last for all, whoever is served."""
+    waits, _ = served(
+        {"arrivals": {"kind": "closed", "concurrency": 3}, "requests": 4}, front_end_s=0.5, tokenize_s=1e-3
+    )
+    assert waits.ttft_s[:3] == pytest.approx([1.1, 1.2, 1.3])
+    assert (waits.sent_s[3], waits.ttft_s[3]) == pytest.approx((1.6, 1.1)), "nobody is before the fourth"
 
 
 def test_a_book_gives_requests_back_as_they_were() -> None:

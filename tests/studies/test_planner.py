@@ -216,6 +216,7 @@ def test_all_ways_to_divide_state_have_one_bound_near_the_best_of_their_steps(mo
     assert together_s > alone_s * (1.01 if stages == 1 else 1.0 - 1e-12)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("degrees", "kind"), [((2, 2, 2), "forward"), ((8, 1, 1), "training")])
 def test_bounds_hold_where_stages_wait_for_nothing_and_where_regions_divide_norms(
     model: str, degrees: tuple[int, int, int], kind: str

@@ -88,6 +88,8 @@ class Operator(ABC):
     role: Role = Role.OTHER
     #: Operand type on the matrix units; empty: they are not used.
     dtype: str = ""
+    #: Whether its grid is a fixed number of blocks on all multiprocessors, each of which takes rows in turn.
+    resident: bool = False
 
     @property
     def family(self) -> str:
@@ -199,6 +201,8 @@ class MemoryBound(Operator):
     name: str = "memory"
     role: Role = Role.OTHER
     computes: Computes = Computes.OUTPUT
+    #: Its time is that of the op's own kernel and not of a copy.
+    resident: bool = False
 
     kind = "memory_bound"
     reads = BatchQuantity.TOKENS

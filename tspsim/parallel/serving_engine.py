@@ -59,6 +59,8 @@ class Prior(NamedTuple):
 
 
 NONE = Prior(0.0, 0.0, 0.0)
+#: Fields that are times of the host, slower on some devices.
+HOST_TIMES = ("step", "sequence", "drafted", "front_end", "tokenize")
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 BytesPerLogit = Annotated[float, Field(ge=0.0, le=256.0, allow_inf_nan=False)]
@@ -251,6 +253,7 @@ class ServingEngine:
     skew: Annotated[Time, Field(description="wait in a collective per doubling of its ranks")] = NONE
     skews: Annotated[Times, Field(description="device → the same, if different")] = field(default_factory=dict)
     front_end: Annotated[Time, Field(description="from arrival to schedule and first token to client")] = NONE
+    tokenize: Annotated[Time, Field(description="a token of a prompt, in one process for all of them")] = NONE
     hosts: Annotated[
         Mapping[str, Prior], FileKey(dict[str, Expected[Factor]]), Field(description="device → slowdown of its host")
     ] = field(default_factory=dict)
@@ -420,7 +423,7 @@ class ServingEngine:
         here = (1.0, self.skew, self.limits, self.block_tokens, self.selection, self.states)
         if (factor, skew, limits, block, chosen, states) == here:
             return self
-        times = {name: getattr(self, name).scaled(factor) for name in ("step", "sequence", "drafted", "front_end")}
+        times = {name: getattr(self, name).scaled(factor) for name in HOST_TIMES}
         return replace(self, skew=skew, limits=limits, block_tokens=block, selection=chosen, states=states, **times)
 
     # --- memory ---------------------------------------------------------------------------------------------

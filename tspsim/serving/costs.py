@@ -228,6 +228,11 @@ class ProgramCosts:
         """Seconds from a request's arrival to its first schedule, plus from its first token to the client."""
         return self.question.work.stack.engine.front_end.value
 
+    @property
+    def tokenize_s(self) -> float:
+        """Seconds a token of a prompt, of the process that reads all prompts one after the other."""
+        return self.question.work.stack.engine.tokenize.value
+
     @once
     def capacity(self) -> Capacity:
         """Capacity of the caches of one replica by the engine's rule."""
@@ -244,7 +249,7 @@ class ProgramCosts:
         """Tokens that the cache of one replica holds, in whole blocks; None where caches do not grow."""
         if self.num_gpu_blocks is not None:
             return self.num_gpu_blocks * self.block_tokens
-        return self._tokens(self._longest)
+        return self.tokens_of(self._longest)
 
     def tokens_beside_states(self, share: float = 1.0) -> int | None:
         """Tokens in a ``share`` of the memory for caches, where states of linear attention have their own memory, or
@@ -263,7 +268,8 @@ class ProgramCosts:
         """Context length at which blocks of a cache are counted."""
         return self.question.model.max_context or 2**17
 
-    def _tokens(self, context: int) -> int | None:
+    def tokens_of(self, context: int) -> int | None:
+        """Tokens that the cache of one replica holds in sequences of ``context``; None where caches do not grow."""
         sessions = self.capacity.sessions(context)
         if sessions == float("inf"):
             return None

@@ -119,7 +119,9 @@ class Batch:
         ``kept``: share of its visits to experts that are not dropped.
         """
         return self._mean(
-            lambda row: model.layer_forward_flops_per_token(row.pairs_per_token(self.causal), causal=False, kept=kept)
+            lambda row: model.layer_forward_flops_per_token(
+                row.query_tokens if row.context_tokens >= 0 else 0, self.causal, kept, before=max(0, row.context_tokens)
+            )
         )
 
     def forward_flops_per_token(self, model: Architecture, outputs: int, kept: float = 1.0) -> float:

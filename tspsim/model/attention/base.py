@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...base.errors import InputError
@@ -285,10 +286,23 @@ class AttentionKind(ABC):
             pairs = min(pairs, block.chunk / 2)
         return 4.0 * model.attention_width * pairs
 
+    def mean_flops(self, model: Dimensions, block: Block, first: float, last: float) -> float:
+        """:meth:`pair_flops` of a query, mean over queries that attend ``first`` to ``last`` pairs.
+
+        A query's cost is straight between :meth:`breakpoints`, so each piece counts as its middle.
+        """
+        inner = sorted(length for length in self.breakpoints(model, block) if first < length < last)
+        if not inner:
+            return self.pair_flops(model, block, (first + last) / 2)
+        pieces = pairwise((first, *inner, last))
+        return sum((end - start) * self.pair_flops(model, block, (start + end) / 2) for start, end in pieces) / (
+            last - first
+        )
+
     def flops(self, model: Dimensions, block: Block, rows: Rows) -> float:
-        """Model FLOPs of attention for all rows; every query counts the mean pairs of its row."""
+        """Model FLOPs of attention for all rows."""
         return sum(
-            sequences * queries * self.pair_flops(model, block, context + queries / 2.0)
+            sequences * queries * self.mean_flops(model, block, context, context + queries)
             for queries, context, sequences in rows
         )
 

@@ -34,12 +34,12 @@ class Grouped(AttentionKind):
         return {name: getattr(model, name) for name in names} | {"kind": self.name, "bias": model.attention_bias}
 
     def block(self, model: Dimensions, layer: int) -> Block:
-        if (layer + 1) % model.full_every == 0:
+        if model.full_every and (layer + 1) % model.full_every == 0:
             return Block(attention=self.name)
         return Block(window=model.window, chunk=model.chunk, attention=self.name)
 
     def period(self, model: Dimensions) -> int:
-        return model.full_every if model.window or model.chunk else 1
+        return model.full_every or 1 if model.window or model.chunk else 1
 
     def matrix_parameters(self, model: Dimensions, block: Block) -> int:
         """h·(2a + 2c) for Wq, Wk, Wv, Wo, and h·a for a gate."""

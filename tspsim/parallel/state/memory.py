@@ -23,6 +23,7 @@ from ..recompute import NORMS, PRODUCTS, recomputed_groups
 from ..recomputed import ATTENTION, CHEAP, FULL, INSIDE, KEPT
 from ..residency import Residency
 from ..scheme import scheme_of
+from ..separate_kernels import E5M6
 from . import data, served, weight_offload
 
 
@@ -219,7 +220,8 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
 
     A product's input is kept for its weight gradient alone, unless a kernel before it needs it: a frozen product
     without adapters keeps no norm output, activation product or expert row. A store with fewer bits applies to columns
-    that enter an activation, or also to inputs of products; latents and what attention needs keep their type.
+    that enter an activation, or also to inputs of products; latents and what attention needs keep their type. Only
+    where a stack casts apart is attention's output kept in 12 bits, for its own backward too (DeepSeek-V3, §3.3.3).
     """
     model, plan, stack, adapters = job.model, job.plan, job.work.stack, job.work.adapters
 
@@ -240,9 +242,10 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
     before = (2 if model.gated else 1) * entering
     columns = before + (PRODUCTS not in again and kept(Role.DOWN)) * multiplied
     norms = 0 if NORMS in again else (kept(Role.QKV) + kept(Role.GATE_UP)) * multiplied
-    heads = 2 * model.attention_width + 2 * model.kv_width
-    if cheap and model.latent:
-        heads = model.heads * model.latent.value_dim
+    output = model.heads * model.latent.value_dim if model.latent else model.attention_width
+    heads: float = output if cheap and model.latent else 2 * model.attention_width + 2 * model.kv_width
+    if stack.casts_apart and multiplied < 1.0:
+        heads -= output * (1.0 - E5M6 / wide)
     split = heads + columns * ffn_width(job, block)
     per_layer = (2 + norms) * residual + job.tokens * split / compute_shards + latents(job)
     if block.experts:
