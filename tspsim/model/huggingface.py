@@ -16,7 +16,7 @@ from tspsim.base.units import parse
 from . import families, zaya
 from .architecture import Architecture
 from .attention import COMPRESSED, GATED_DELTA, KIMI_DELTA, SPARSE_LATENT
-from .checkpoints import checkpoint_of, unread
+from .checkpoints import checkpoint_of, unread_note
 from .parts import CompressedAttention, Experts, IndexerSpec, LatentAttention, LinearAttention
 from .spec import MOST_LAYERS
 
@@ -394,8 +394,8 @@ def _note(data: Mapping[str, Any], window: bool, chunk: bool) -> str:
     family = str(data.get("model_type", "")).lower()
     if family in families.SIDE_BY_SIDE and data.get(families.SIDE_BY_SIDE[family]) is not False:
         notes.append("attention and MLP of a block, which read one input, run in turn; `residual: parallel` of a plan")
-    if unread(data):
-        notes.append(unread(data))
+    if note := unread_note(data):
+        notes.append(note)
     if data.get("model_type") == zaya.FAMILY:
         notes.append(zaya.NOTE)
     return "; ".join(notes)

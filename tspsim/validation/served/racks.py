@@ -58,7 +58,7 @@ _POLLED = _COMMON | {"scheduler_recv_interval": 10}
 
 
 def _narrow(chunk: int, memory: float, readers: int, writers: int) -> Rack:
-    """RackWorkers of four GPUs each, for few clients."""
+    """Workers of four GPUs each, for few clients."""
     reading = _POLLED | {"chunked_prefill_size": chunk, "max_prefill_tokens": max(chunk, 16384)}
     read = RackWorkers(readers, 4, options=reading | {"max_running_requests": 512, "mem_fraction_static": 0.95})
     return Rack(read, RackWorkers(writers, 4, options=_POLLED | {"mem_fraction_static": memory}))

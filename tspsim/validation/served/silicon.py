@@ -374,7 +374,7 @@ def _of_rack(row: Row, device: str, rack: Rack) -> ServedRun:
     """The run of a row on a rack; the row's own numbers of workers, where it states them, come first."""
     model, engine, concurrency = MODELS[str(row["model_path"])], str(row["backend"]), concurrency_of(row)
     stack, types = _stack(engine, row), _weights(row, model)
-    readers, writers = (count_of(row, f"{phase}_num_workers") for phase in ("prefill", "decode"))
+    prefill_workers, decode_workers = (count_of(row, f"{phase}_num_workers") for phase in ("prefill", "decode"))
 
     def plan_of(workers: RackWorkers) -> ServedPlan:
         tp, dp = (1, workers.gpus) if workers.replicates else (workers.gpus, 1)
@@ -392,8 +392,8 @@ def _of_rack(row: Row, device: str, rack: Rack) -> ServedRun:
         requests=10 * concurrency,
         least=0.8,
         options=tuple(sorted(rack.decode.options.items())),
-        replicas=writers or rack.decode.number,
-        prefill=(plan_of(rack.prefill), readers or rack.prefill.number),
+        replicas=decode_workers or rack.decode.number,
+        prefill=(plan_of(rack.prefill), prefill_workers or rack.prefill.number),
         reading=tuple(sorted(rack.prefill.options.items())),
     )
 
