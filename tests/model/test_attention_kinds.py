@@ -269,7 +269,7 @@ def weights(found: Iterable[Operator]) -> int:
 def test_a_decode_step_multiplies_with_every_matrix_once(name: str) -> None:
     """In decoding absorbed products stand for the matrices that make keys and values."""
     for layer in layers(name):
-        matrices = layer.model.attention_matrix_parameters(layer.kind)
+        matrices = layer.model.attention_matrix_parameters(layer.composition)
         assert weights(operators(layer, ROWS[0])) == matrices
 
 
@@ -279,7 +279,7 @@ def test_a_decode_step_multiplies_with_every_matrix_once(name: str) -> None:
 def test_shards_and_what_is_whole_on_every_rank_are_all_of_the_matrices(name: str) -> None:
     """And the products that a rank runs in decoding multiply with just these."""
     for whole, part in zip(layers(name), layers(name, 2), strict=True):
-        matrices = whole.model.attention_matrix_parameters(whole.kind)
+        matrices = whole.model.attention_matrix_parameters(whole.composition)
         assert 2 * part.attention_weights + part.down_weights == matrices
         assert whole.attention_weights + whole.down_weights == matrices
         assert weights(operators(part, ROWS[0])) == part.attention_weights + part.down_weights
@@ -306,11 +306,13 @@ def test_what_indexers_read_stays_whole_on_every_rank() -> None:
 def test_layers_without_an_indexer_take_the_choice_of_others() -> None:
     for layer in layers("glm-5.2"):
         indexers = [each for each in operators(layer, ROWS[0]) if isinstance(each, Indexer)]
-        assert len(indexers) == layer.kind.indexer
+        assert len(indexers) == layer.composition.indexer
 
 
 def test_compressed_layers_attend_a_window_and_entries() -> None:
-    found = {layer.kind.compression: operators(layer, ((1, 1_000_000, 1),)) for layer in layers("deepseek-v4-flash")}
+    found = {
+        layer.composition.compression: operators(layer, ((1, 1_000_000, 1),)) for layer in layers("deepseek-v4-flash")
+    }
     pairs = {ratio: next(each for each in ops if isinstance(each, SparseAttention)) for ratio, ops in found.items()}
     assert pairs[0].pairs == 128 and pairs[4].pairs == 512 + 128
     assert pairs[128].pairs == pytest.approx(1_000_001 / 128 + 128)

@@ -102,7 +102,7 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
     kv_heads = _kv_heads(data, heads)
     if heads % kv_heads:
         raise InputError(f"{kv_heads} key/value heads do not divide {heads} heads", key=families.NAMES["kv_heads"][0])
-    if _found(data, "head_dim") is None and hidden % heads:
+    if _key_of(data, "head_dim") is None and hidden % heads:
         raise InputError(f"{heads} heads do not divide hidden size {hidden}; give the width", key="head_dim")
     activation = str(next((data[key] for key in families.ACTIVATION if data.get(key)), "silu")).lower()
     gated = family in families.GATED or (family not in families.UNGATED and activation.startswith(families.GATES))
@@ -114,7 +114,7 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
     window, full_every = (0, 0) if compressed else _window(data, family)
     chunk, chunk_every = (0, 0) if compressed or window else _chunk(data, layers)
     ffn = _size(data, "ffn", None if gated else 4 * hidden) if _has_dense_layers(experts) else 0
-    if ffn and experts and _found(data, "dense_width"):
+    if ffn and experts and _key_of(data, "dense_width"):
         ffn = _size(data, "dense_width")
     if family in families.WIDTH_OF_GATE_AND_UP:
         ffn //= 2
@@ -339,13 +339,13 @@ def _own_name(data: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) and name[:1] not in (".", "/", "~", "") else None
 
 
-def _found(data: Mapping[str, Any], field: str) -> str | None:
+def _key_of(data: Mapping[str, Any], field: str) -> str | None:
     """The configuration's key for ``field``; None where it is absent or null."""
     return next((key for key in families.NAMES[field] if data.get(key) is not None), None)
 
 
 def _size(data: Mapping[str, Any], field: str, default: int | None = None) -> int:
-    key = _found(data, field)
+    key = _key_of(data, field)
     if key is None:
         if default is None:
             raise InputError("is required in a Hugging Face configuration", key=families.NAMES[field][0])

@@ -82,7 +82,7 @@ def answer(
         provenance=(*provenance(question), *_more_provenance(question)),
         defaults=(*scenario.in_words(), *assumptions(question)),
         unexplained=UNEXPLAINED,
-        asked=scenario,
+        source_scenario=scenario,
         interrupted=interrupted,
     )
 

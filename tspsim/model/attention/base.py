@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...base.errors import InputError
 from ...base.registry import Registry
-from ...operators import DTYPES, BatchQuantity, Gemm, Operator, Role
+from ...operators import DTYPES, BatchQuantity, Gemm, Operator, Role, Rows
 from ...operators.dtypes import caches
 from ..parts import Block, Dimensions, WeightClass
 from ..shard import ServingShard, Shard
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from .sections import AttentionSection
 
 Model = TypeVar("Model", bound=Dimensions)
-#: (query tokens a sequence, cached tokens before them, sequences).
-Rows = tuple[tuple[int, int, int], ...]
 #: Most queries a sequence that decode kernels take (drafts + 1); engines reorder batches by such a threshold.
 MOST_DECODED = 16
 #: Cached tokens of a padding row: with its own token, it attends 0.
@@ -122,7 +120,7 @@ class AttentionKind(ABC):
     #: Ranks can divide a prompt's tokens in prefill.
     divides_prompts: ClassVar[bool] = False
     #: An indexer selects the tokens that a query attends: ranks that divide the context agree on the selection.
-    chooses: ClassVar[bool] = False
+    selects: ClassVar[bool] = False
 
     # --- the model's description ----------------------------------------------------------------------------
 
@@ -175,8 +173,8 @@ class AttentionKind(ABC):
 
     def shard_parameters(self, layer: Shard) -> int:
         """Matrix elements of one shard among those that heads divide."""
-        whole = self.undivided_parameters(layer.model, layer.kind)
-        return (self.matrix_parameters(layer.model, layer.kind) - whole) // layer.shards
+        whole = self.undivided_parameters(layer.model, layer.composition)
+        return (self.matrix_parameters(layer.model, layer.composition) - whole) // layer.shards
 
     def other_parameters(self, model: Dimensions, block: Block) -> int:
         """Biases and other parameters of attention that are neither matrices nor norms."""
@@ -205,11 +203,11 @@ class AttentionKind(ABC):
         :attr:`~tspsim.operators.BatchQuantity.ROWS`, no part of a step's time has a table."""
         return operator.reads
 
-    def choose(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
+    def select(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """The part of :meth:`attend` that selects tokens; empty where all are attended."""
         return ()
 
-    def attend_chosen(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
+    def attend_selected(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """The part of :meth:`attend` after the selection."""
         return self.attend(layer, rows)
 

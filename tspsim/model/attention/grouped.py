@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...operators import Attention, BatchQuantity, DecodeAttention, MemoryBound, Operator, Role
+from ...operators import Attention, BatchQuantity, DecodeAttention, MemoryBound, Operator, Role, Rows
 from ..parts import Block, Dimensions
 from ..shard import ServingShard, Shard
-from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, tokens_of
+from .base import ATTENTION_KINDS, AttentionKind, CacheUse, decoded, prefilled, tokens_of
 
 if TYPE_CHECKING:
     from .sections import AttentionSection
@@ -94,7 +94,7 @@ class Grouped(AttentionKind):
 
     @staticmethod
     def _seen(layer: ServingShard, context: int) -> int:
-        most = layer.kind.window or layer.kind.chunk
+        most = layer.composition.window or layer.composition.chunk
         return layer.held(min(context, most) if most else context)
 
     @staticmethod
@@ -104,7 +104,7 @@ class Grouped(AttentionKind):
         Wherever chunks begin, this is the most work; a decode query likewise sees a full chunk. So more context is
         never less work.
         """
-        chunk = layer.kind.chunk
+        chunk = layer.composition.chunk
         if not chunk:
             return ((queries, cached + queries),)
         whole, rest = divmod(queries, chunk)
