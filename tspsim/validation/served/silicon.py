@@ -18,7 +18,7 @@ from ..devices import named_device
 from . import clients
 from .clients import concurrency_of
 from .doubts import DOUBTFUL, refuse_doubtful
-from .racks import EVEN_FROM, Rack, Workers, rack_of
+from .racks import EVEN_FROM, RackRecipe, RackWorkers, rack_of
 from .recipes import RECIPES, DecodeWorkers, Recipe
 from .run import Options, ServedPlan, ServedRun
 from .scripts import MeasuredRun, Script, defaults, inferencex
@@ -64,8 +64,8 @@ OLD_SGLANG = ("0.5.1.", "0.5.5", "0.5.6")
 GATED, GATED_TO = ("0.5.7", "0.5.8", "0.5.9"), "20260401"
 #: First minor version of vLLM that runs column-divided experts on Triton on Hopper.
 TRITON_SINCE = 18
-#: Models whose script for vLLM has no attention replicas, whatever labels say (kimik2.5_fp4_b200.sh, 04107b3: tp alone).
-#: Two exports of these measurements call them tp 4, ep 4, a third attention dp 4, for which there is no room.
+#: Models whose script for vLLM has no attention replicas (kimik2.5_fp4_b200.sh, 04107b3: tp alone). Two exports of
+#: their measurements say tp 4, ep 4, a third attention dp 4, for which there is no room.
 UNREPLICATED = ("kimi-k2.5",)
 #: The most GPUs of one engine.
 NODE = 8
@@ -305,8 +305,8 @@ def _weights(row: Row, model: str) -> Options:
 
 
 #: Models whose four-bit checkpoint asks for a cache in fp8 (``kv_cache_quant_algo``), which vLLM's ``auto`` follows
-#: (utils/torch_utils.py, resolve_kv_cache_dtype_string). The file itself was not read: in bf16 four B200 have room for 33
-#: of the 64 sequences of 8 Ki that rows have at once without waiting, in fp8 for all.
+#: (utils/torch_utils.py, resolve_kv_cache_dtype_string). The file itself was not read: in bf16 four B200 have room for
+#: 33 of the 64 sequences of 8 Ki that rows have at once without waiting, in fp8 for all.
 NARROW_CACHES = ("kimi-k2.5",)
 
 
@@ -376,7 +376,7 @@ def disaggregated(row: Row) -> ServedRun:
     )
 
 
-def _rack(row: Row, device: str) -> Rack | None:
+def _rack(row: Row, device: str) -> RackRecipe | None:
     """The workers that a row's recipe launches; None where no recipe is known."""
     if (row["backend"], MODELS.get(str(row["model_path"]))) != ("sglang", "deepseek-r1") or not concurrency_of(row):
         return None
@@ -385,13 +385,13 @@ def _rack(row: Row, device: str) -> Rack | None:
     return rack_of(device, version, narrow, count_of(row, "isl"), count_of(row, "decode_tp_size"))
 
 
-def _of_rack(row: Row, device: str, rack: Rack) -> ServedRun:
+def _of_rack(row: Row, device: str, rack: RackRecipe) -> ServedRun:
     """The run of a row on a rack; the row's own numbers of workers, where it states them, come first."""
     model, engine, concurrency = MODELS[str(row["model_path"])], str(row["backend"]), concurrency_of(row)
     stack, types = _stack(engine, row), _weights(row, model)
     readers, writers = (count_of(row, f"{phase}_num_workers") for phase in ("prefill", "decode"))
 
-    def plan_of(workers: Workers) -> ServedPlan:
+    def plan_of(workers: RackWorkers) -> ServedPlan:
         tp, dp = (1, workers.gpus) if workers.replicates else (workers.gpus, 1)
         return ServedPlan(
             model, device, tp, dp, dp, stack, workers.weights or types, activations_of(model, device), "fp8",
