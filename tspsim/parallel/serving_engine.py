@@ -178,7 +178,7 @@ class Selection:
 
     per_group: Annotated[PositiveInt, Field(description="experts of a group that it takes, powers of two in all")]
     kernels: Annotated[PositiveInt, Field(description="kernels that run instead")]
-    each: Annotated[Expected[Seconds], Field(description="time of one of them in a graph")]
+    kernel_time: Annotated[Expected[Seconds], Field(alias="each", description="time of one of them in a graph")]
     source: Source = field(compare=False)
     counts: Annotated[tuple[PositiveInt, ...], Field(description="further numbers of experts that have a kernel")] = ()
     but: Annotated[
@@ -387,7 +387,7 @@ class ServingEngine:
         """Seconds of a pass beside counted kernels and collectives alone: of ``layers``, ``routed`` of them with
         ``experts``, on ``ranks`` with two collectives per layer."""
         waits = 2 * layers * log2(ranks) * self.skew.value
-        chosen = self.selected(experts) * self.selection.each.value if self.selection else 0.0
+        chosen = self.selected(experts) * self.selection.kernel_time.value if self.selection else 0.0
         return layers * self.layer.value + routed * (self.routed.value + chosen) + waits
 
     def selected(self, experts: Experts | None) -> int:
