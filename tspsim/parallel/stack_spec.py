@@ -27,7 +27,9 @@ def kind_of(step: Step) -> StepKind:
 
 
 #: Keys of a stack that a version may state anew; names of kernels launched are added to the stack's.
-_OF_VERSIONS = ("kernel", "collective", "collective_per_rank", "expert", "role_launches", "reads_counts", "spread")
+_OF_VERSIONS = (
+    "kernel", "collective", "collective_per_rank", "expert", "role_launches", "reads_counts", "pads_experts", "spread",
+)  # fmt: skip
 
 if TYPE_CHECKING:
     _StackKeys = Strict
