@@ -236,6 +236,11 @@ class Stack:
             " forward and a backward, of down in both"
         ),
     ] = None
+    pads_experts: Annotated[
+        StrictBool,
+        STATED,
+        Field(description="routed experts of a rank compute as many rows each as the busiest of them"),
+    ] = False
     clip_passes: Annotated[
         Passes, STATED, Field(description="further reads or writes of gradients to clip them by their norm")
     ] = 0.0
