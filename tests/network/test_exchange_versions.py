@@ -29,6 +29,18 @@ def test_deepep_on_64_h800(library: str, sent: float, back: float) -> None:
     assert rate(cluster, "combine") == pytest.approx(back, rel=0.04)
 
 
+@pytest.mark.parametrize(("ranks", "sent", "back"), [(16, 76.8, 68.0), (32, 57.7, 57.5), (64, 50.6, 51.0)])
+def test_deepep_over_nodes_of_h100(ranks: int, sent: float, back: float) -> None:
+    """NVIDIA's page of Hybrid-EP on H100: 4,096 tokens of 7,168 in bf16, top 8 at random of 8 experts a rank,
+    kernels alone. Nothing is fitted on it."""
+    cluster = build_cluster("h100", ranks // 8, "rails-400g")
+    for phase, measured in (("dispatch", sent), ("combine", back)):
+        asked = ExpertExchange(4096.0, BYTES["combine"], 8 * ranks, 8)
+        found = exchange_experts(cluster, range(ranks), phase, asked)
+        sent_bytes = asked.tokens * BYTES["combine"] * places_reached(ranks // 8, 8, 1, 1, 8 * ranks)
+        assert sent_bytes / (found.latency_s + found.fluid_s) / 1e9 == pytest.approx(measured, rel=0.17)
+
+
 @pytest.mark.parametrize(("nodes", "sent", "back"), [(2, 43e9, 43e9), (4, 44e9, 47e9), (8, 46e9, 45e9)])
 def test_deepep_as_first_published(nodes: int, sent: float, back: float) -> None:
     """One rate of a multiprocessor gives all six figures of its README. From the 32 on neither NVLink nor the NICs are

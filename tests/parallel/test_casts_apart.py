@@ -13,7 +13,7 @@ from tspsim.hardware.pricers import price
 from tspsim.hardware.prices import cast_of
 from tspsim.model.layer import gradients
 from tspsim.operators import Computes, Gemm, MemoryBound, Operator, Role
-from tspsim.parallel.recompute import recomputed_kernels, remade_inputs
+from tspsim.parallel.recompute import recomputed_inputs, recomputed_kernels
 from tspsim.parallel.stack import Stack
 from tspsim.parallel.state.memory import kept_activations
 from tspsim.step.question import Question, look_up
@@ -67,13 +67,13 @@ def test_what_attention_gives_waits_in_twelve_bits() -> None:
 def test_what_is_made_again_is_wide_when_it_is_written_across() -> None:
     """Report, section 3.2.3: norms and activations are computed again; tokens that were sent are kept in eight bits."""
     asked = question("hai-llm")
-    again = remade_inputs(scheduled(asked, asked.plans[0]))
+    again = recomputed_inputs(scheduled(asked, asked.plans[0]))
     assert Role.EXPERTS_DOWN in again and Role.EXPERTS_GATE_UP not in again and Role.OUTPUT not in again
     stack = Stack("apart", casts_apart=True)
     weights = gradients(PRODUCT)[1]
     assert moved(tuple(stack.run([weights], remade=again))) == {"inputs across": 3.0 * M * K}
     whole = replace(asked.plans[0], recomputation="none")
-    assert not remade_inputs(replace(scheduled(asked, asked.plans[0]), plan=whole))
+    assert not recomputed_inputs(replace(scheduled(asked, asked.plans[0]), plan=whole))
 
 
 def test_two_projections_to_latents_cast_their_input_each() -> None:

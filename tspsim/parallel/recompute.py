@@ -29,12 +29,12 @@ _READ_BY = {
 }
 
 
-def remade_inputs(job: Job) -> frozenset[Role]:
+def recomputed_inputs(job: Job) -> frozenset[Role]:
     """Roles of products whose inputs a backward computes again."""
-    return frozenset(role for name in remade(job) for role in _READ_BY[name])
+    return frozenset(role for name in recomputed_groups(job) for role in _READ_BY[name])
 
 
-def remade(job: Job) -> frozenset[str]:
+def recomputed_groups(job: Job) -> frozenset[str]:
     """Keys of :data:`ROLES` that a layer does not keep."""
     again = job.plan.recomputation
     return frozenset(ROLES) if again == CHEAP else frozenset(() if again == FULL else job.work.stack.remakes)
@@ -49,7 +49,7 @@ def recomputed_kernels(job: Job, *operators: Operator) -> tuple[Operator, ...]:
         operators = tuple(_beside_backward(job, operator) for operator in operators)
     if job.plan.recomputation == CHEAP or not job.work.stack.remakes:
         return operators if job.plan.recomputation == CHEAP else ()
-    roles = [role for name in remade(job) for role in ROLES[name]]
+    roles = [role for name in recomputed_groups(job) for role in ROLES[name]]
     return tuple(operator for operator in operators if operator.role in roles)
 
 

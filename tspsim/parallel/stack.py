@@ -66,6 +66,7 @@ class Stack:
       are 6 if the product itself adds to fp32 gradients. ``optimizer_state`` is 4 for two moments in bf16; None:
       Adam's 12 in fp32. ``remakes`` are names of :data:`tspsim.parallel.recompute.ROLES`, ``keeps_whole`` of
       :data:`tspsim.parallel.whole.KEPT_WHOLE`.
+    * Without ``overlap_slowdown`` of a vendor, and for kernels with ``exchange_units``, the device's own factors apply.
     * None of ``exchange_units``: those of library and device; of ``exchange_library``: the first; of
       ``attention_flops_per_s``: the device's best; of ``reduced_bytes``: as kept (4 if summed in fp32).
     * Without ``flash_attention`` scores are written out: two batched products and a softmax with mask and dropout.
@@ -156,6 +157,14 @@ class Stack:
         STATED,
         Field(description="multiprocessors of exchanges with experts, which kernels beside them lack"),
     ] = None
+    overlap_slowdown: Annotated[
+        tuple[tuple[str, tuple[Factor, Factor]], ...],
+        FileKey(Stated[dict[str, tuple[Factor, Factor]]]),
+        Field(
+            description="vendor of the device → factors on kernels beside its library's collectives, and on those"
+            " beside kernels"
+        ),
+    ] = ()
     exchange_library: Annotated[
         str | None, STATED, Field(description="library of exchanges with experts, if a node's file has several")
     ] = None
@@ -345,9 +354,13 @@ class Stack:
     def slowdown(self, device: Device) -> float:
         """Factor on a kernel's time while its device moves data."""
         if self.exchange_units is None:
-            return device.compute_slowdown
+            return dict(self.overlap_slowdown).get(device.vendor, (device.compute_slowdown, 1.0))[0]
         units = device.spec.compute_units.value
         return max(1.0, float(units / max(1.0, units - self.exchange_units)))
+
+    def communication_slowdown(self, device: Device) -> float:
+        """Factor on a transfer's time while kernels run on its device."""
+        return dict(self.overlap_slowdown).get(device.vendor, (1.0, device.communication_slowdown))[1]
 
     def on(self, device: str, kind: str = "") -> Stack:
         """The stack with a device's host times, its engine's waits there, and blocks for a kind of attention."""
