@@ -54,6 +54,10 @@ OTHERS = (
 )
 #: Runs of nanotron that take so many times as long as simulated are looked at apart.
 STRAY = 1.9
+#: Columns that two runs of nanotron share whose micro-batches may differ, and nothing else.
+TWINS = ["hidden_size", "num_layers", "seq_len", "nodes", "dp", "tp", "pp"]
+#: A run contradicts a twin if it took so many times as long as the twin's time allows.
+CONTRADICTS = 1.5
 ERRORS = ("runs", "median / mean, %", "bias, %", "in range, %")
 Runs = dict[str, pd.DataFrame]
 Bars = tuple[float, float]
@@ -234,14 +238,32 @@ def order_of_plans(table: pd.DataFrame, predicted: str = "predicted", least: int
     return float(np.median(ranks)), float(np.average(ranks, weights=list(map(len, groups)))), float(np.mean(ranks))
 
 
+def contradicted(table: pd.DataFrame) -> pd.Series:
+    """Runs of nanotron that took longer than a twin allows, whatever is simulated.
+
+    A step is ``batch_accum + pp - 1`` turns of a micro-batch and what comes once. A turn of a sequences takes no longer
+    than one of b > a, nor than a/b turns of b < a; what comes once is shared by fewer turns, but by no factor more.
+    """
+    ranks = table["dp"] * table["tp"] * table["pp"]
+    seconds = table["gbs"] * table["seq_len"] / (table["measured"] * ranks)
+    table = table.assign(turn=seconds / (table["batch_accum"] + table["pp"] - 1))
+    strays = pd.Series(False, index=table.index)
+    for _, twins in table.groupby(TWINS):
+        turn, sequences = twins["turn"].to_numpy(), twins["mbs"].to_numpy()
+        most = turn[None, :] * np.maximum(1.0, sequences[:, None] / sequences[None, :])
+        strays[twins.index] = (turn[:, None] > CONTRADICTS * most).any(axis=1)
+    return strays
+
+
 def of_nanotron(runs: Runs) -> str:
     """Errors and order of nanotron's plans, with and without the runs that stray."""
     table, every = runs["nanotron"], runs["memory"]
     mended = table[table["software"] == "nanotron"]
-    strays = mended["rate"] > STRAY
+    strays, contradict = mended["rate"] > STRAY, contradicted(mended)
     parts = (
         ("after its repair", mended),
         (f"… without {int(strays.sum())} that took {STRAY:g} times as long as simulated and more", mended[~strays]),
+        (f"… without {int(contradict.sum())} that a run of the same plan contradicts", mended[~contradict]),
         ("before its repair, no pipeline", table[table["software"] != "nanotron"]),
     )
     rows: list[tuple[str, ...]] = [

@@ -166,7 +166,7 @@ def test_forwards_run_the_same_kernels_whatever_is_made_again(model: str, keys: 
     job = scheduled(asked, asked.plans[0])
 
     def kernels(again: str) -> Counter[Operator]:
-        writer = Writer(job.scheme, job.making(again), {})
+        writer = Writer(job.scheme, job.with_recomputation(again), {})
         writer.visit(Task(FORWARD, 0, 0), job.chunks(0)[0])
         found: Counter[Operator] = Counter()
         for instruction, times in writer.builder.program().counted():

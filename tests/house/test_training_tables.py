@@ -47,6 +47,7 @@ def rows(tmp_path: Path) -> Path:
     measured = [10.0, 20.0, 30.0, 40.0, 5.0]
     sweep = {"hidden_size": 2048, "num_layers": 16, "nodes": 1, "after_pp_fix": True, "status": "Success"}
     sweep |= {"tokens_per_s_per_gpu": measured, "predicted": [11.0, 21.0, 29.0, 41.0, 50.0], "low": 0.0, "high": 45.0}
+    sweep |= {"seq_len": 4096, "gbs": 8, "mbs": 1, "batch_accum": 4, "tp": 2, "pp": 2, "dp": [1, 2, 3, 4, 4]}
     pd.DataFrame({**sweep, "predicted_status": ["Success"] * 4 + ["OOM"]}).to_csv(
         folder / "training_nanotron_h100.csv", index=False
     )
@@ -79,7 +80,27 @@ def test_the_order_of_plans_with_and_without_what_strays(script: ModuleType, row
     table = script.of_nanotron(script.read(rows)).splitlines()
     assert table[2].endswith("| 0.000; 0.000; 0.000 |")  # five ranks, the last first
     assert "without 1 that took" in table[3] and table[3].endswith("| 1.000; 1.000; 1.000 |")
+    assert "without 1 that a run of the same plan" in table[4] and table[4].endswith("| 1.000; 1.000; 1.000 |")
     assert "| 80.0 right |" in table[-1]
+
+
+@pytest.mark.parametrize(
+    ("sequences", "rates", "contradicted"),
+    [
+        ([1, 4], [4.0, 20.0], [True, False]),  # a turn of one sequence takes longer than one of four
+        ([1, 4], [40.0, 40.0], [False, False]),
+        ([1, 4], [80.0, 10.0], [False, True]),  # four turns of one sequence would be done sooner
+        ([1, 4], [30.0, 100.0], [False, False]),
+    ],
+)
+def test_a_run_that_takes_longer_than_its_twin_allows(
+    script: ModuleType, sequences: list[int], rates: list[float], contradicted: list[bool]
+) -> None:
+    plan = {"hidden_size": 2048, "num_layers": 16, "seq_len": 4096, "nodes": 1, "dp": 1, "tp": 2, "pp": 4, "gbs": 32}
+    accumulated = [32 // count for count in sequences]
+    table = pd.DataFrame({**plan, "mbs": sequences, "batch_accum": accumulated, "measured": rates})
+    assert script.contradicted(table).tolist() == contradicted
+    assert not script.contradicted(table.assign(tp=[1, 2])).any()
 
 
 def test_every_table_stands_in_the_page_once(script: ModuleType) -> None:

@@ -19,8 +19,8 @@ from tspsim.scenario import load
 from tspsim.serving.costs import ProgramCosts, costs_of
 from tspsim.serving.sampled import BAR
 from tspsim.serving.tables import EPSILON
-from tspsim.serving.work import PromptChunk, StepWork
-from tspsim.steps import Speculation
+from tspsim.serving.work import StepWork
+from tspsim.steps import PromptChunk, Speculation
 from tspsim.studies.query import Library
 
 LIBRARY = Library()

@@ -13,8 +13,8 @@ from tspsim.parallel import Captured, Job
 from tspsim.scenario import load
 from tspsim.serving.costs import costs_of
 from tspsim.serving.programs import StepPrograms
-from tspsim.serving.work import PromptChunk, StepWork
-from tspsim.steps import Speculation
+from tspsim.serving.work import StepWork
+from tspsim.steps import PromptChunk, Speculation
 from tspsim.studies.query import Library
 
 LIBRARY = Library()

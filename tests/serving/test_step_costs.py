@@ -21,9 +21,9 @@ from tspsim.serving.grid import Cells, KnotLine
 from tspsim.serving.programs import StepPrograms
 from tspsim.serving.sampled import BAR
 from tspsim.serving.tables import EPSILON, KnotCurve
-from tspsim.serving.work import PromptChunk, StepCost, StepWork
+from tspsim.serving.work import StepCost, StepWork
 from tspsim.step.simulation import run_plan, scheduled
-from tspsim.steps import Speculation
+from tspsim.steps import PromptChunk, Speculation
 from tspsim.studies.query import Library
 
 LIBRARY = Library()

@@ -177,7 +177,7 @@ def test_no_bound_exceeds_the_simulated_step(data: st.DataObject, model: str) ->
     found = {
         "floor": bound.floor_s(family, pipeline),
         "compute": bound.compute_s(family, pipeline),
-        "compute without what is made again": bound.compute_s(family.making(KEPT), pipeline),
+        "compute without what is made again": bound.compute_s(family.with_recomputation(KEPT), pipeline),
         "schedule": bound.schedule_s(staged.job, pipeline),
         "even": bound.even_s(staged.job, staged.mesh),
         "rough": bound.rough_s(layout.job, layout.mesh),
@@ -367,7 +367,7 @@ def test_what_was_simulated_before_ctrl_c_is_not_lost(model: str, monkeypatch: p
 
     def interrupted(questions: Any, executor: Any, ask: Any) -> Any:
         for question in questions:
-            asked.append(question.asked.plans[0].name)
+            asked.append(question.question.plans[0].name)
             if len(asked) == 2:
                 raise KeyboardInterrupt
             yield ask([question])

@@ -251,5 +251,5 @@ def test_the_best_plan_of_a_serving_step_is_written_with_its_batch(tmp_path: Pat
     source = {"name": "decode", "cluster": cluster, "workload": workload, "plans": [{"name": "a"}]}
     best = ServingPlanner(tspsim.load(source), limits=["tpot<=20ms", "schemes=tp"], budget_s=0.8).run().best[0]
     path = tmp_path / "best.yaml"
-    path.write_text(scenario_text(best.asked))
+    path.write_text(scenario_text(best.source_scenario))
     assert tspsim.simulate(tspsim.load(str(path))).plans[0].step_time_s == best.result.step_time_s

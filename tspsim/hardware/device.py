@@ -72,6 +72,7 @@ class Device(IsolatedKernels, DeviceFacts):
     overrides: tuple[tuple[str, str], ...] = ()
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
     _without: dict[tuple[str, str, str | None], Kernel] = field(default_factory=dict, repr=False)
+    _alike: dict[tuple[str, str], bool] = field(default_factory=dict, repr=False)
     _rates: dict[tuple[str, str, bool], float] = field(default_factory=dict, repr=False)
     _measured: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
@@ -276,6 +277,16 @@ class Device(IsolatedKernels, DeviceFacts):
                 kernel = replace(kernel, parameters={**own, "quantise_gb_per_s": 0.0, "launch_us": start_us})
             self._kernels[key] = kernel
         return kernel
+
+    def measured_alike(self, family: str, dtype: str) -> bool:
+        """Whether a family was measured in a type on the device or on a relative of its generation."""
+        key = (family, dtype)
+        measured = self._alike.get(key)
+        if measured is None:
+            owners = (self.spec, *(other for other in self.relatives if other.family == self.spec.family))
+            kernels = (fit for owner in owners for fit in owner.kernels)
+            measured = self._alike[key] = any(fit.family == family and fit.dtype == dtype for fit in kernels)
+        return measured
 
     def attention_alone(self, family: str, dtype: str, kv_dtype: str | None) -> Kernel:
         """The kernel model of attention without the rope and the cache write that tables time with it; a step has

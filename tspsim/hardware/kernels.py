@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tspsim.base.errors import InputError
-from tspsim.operators import kindred_of, multiplied_as
+from tspsim.operators import multiplied_as, similar_types
 
 from .facts import is_of, of_library
 from .families import FAMILIES
@@ -129,7 +129,7 @@ def find_kernel(
     for by_default, few_rows in ((True, False), (False, False), (False, True)):
         wanted = library or (spec.defaults.get(family) if by_default else None)
         for owner in (spec, *relatives):
-            for similar in (dtype, *kindred_of(dtype)):
+            for similar in (dtype, *similar_types(dtype)):
                 fit = _pick(owner, family, similar, wanted, kv_dtype, by_default)
                 if fit is not None and (owner is spec or few_rows or sufficient_rows(family, fit.rows_used)):
                     same = similar == dtype and not _converts_another(fit, kv_dtype)
@@ -152,7 +152,7 @@ def _announced(
     """Kernel model of an unmeasured device: that of its ``like``, scaled, with another generation's range."""
     like, others = relatives[0], relatives[1:]
     peak_of(spec, dtype)  # raises InputError for a type without matrix units
-    lent_dtype = next((kin for kin in (dtype, *kindred_of(dtype)) if has_peak(like, kin)), dtype)
+    lent_dtype = next((kin for kin in (dtype, *similar_types(dtype)) if has_peak(like, kin)), dtype)
     lent = find_kernel(like, others, family, lent_dtype, library, kv_dtype)
     widths = [OTHER_DEVICE, OTHER_GENERATION[family], *([OTHER_TYPE] if lent_dtype != dtype else [])]
     return replace(
@@ -239,14 +239,25 @@ def _borrowed(
     best = _best_measured(spec, fit.family, dtype)
     if best is None and owner.family != spec.family:
         best = _best_of_generation(spec, relatives, fit.family, dtype)
-    sustained = owner.sustained.includes(fit.library)
+    sustained = _at_step_clock(spec, owner, fit)
     if best is not None:
-        reached = best.value * (spec.sustained.rate_of(fit.family) if sustained else 1.0)
+        anchored = fit
         if library is not None and FAMILIES[fit.family].is_attention:  # libraries' products reach nearly the same rate
-            reached *= _rate_over_default(owner, fit)
+            anchored = _pick(owner, fit.family, fit.dtype, None, fit.kv_dtype, by_default=True) or fit
+        at_step = _at_step_clock(spec, owner, anchored)
+        reached = best.value * (spec.sustained.rate_of(fit.family) if at_step else 1.0)
+        if anchored is not fit:
+            reached *= _large_rate(owner, fit) / _large_rate(owner, anchored)
+        elif sustained and same_type and owner.family == spec.family:
+            reached *= _share_of_best(owner, fit)
         parameters |= _efficiency_reaching(reached, spec, fit, dtype)
         clock = " at the clock of a step" if sustained else ""
         anchor = f", anchored on {reached / 1e12:.0f} TFLOP/s of a large call{clock} ({best.source})"
+    elif fit.family in FALLBACK_FAMILY and owner.family == spec.family:
+        faster = _faster_products(spec, owner, dtype, at_step=sustained)
+        if faster is not None:
+            parameters |= _efficiency_reaching(_large_rate(owner, fit) * faster, spec, fit, dtype)
+            anchor = f", {faster:.2f} times as fast, as the best plain products of both devices"
     if fit.family == "memory_bound" and spec.achieved.hbm is not None and owner.achieved.hbm is not None:
         mine = spec.achieved.hbm.value / spec.as_measured.hbm_bandwidth.value
         theirs = owner.achieved.hbm.value / owner.as_measured.hbm_bandwidth.value
@@ -262,17 +273,30 @@ def _borrowed(
     return _kernel(fit, dtype, parameters, basis, widths, sustained=sustained)
 
 
-def _rate_over_default(owner: DeviceSpec, fit: KernelFit) -> float:
-    """Rate of a fit's large call over that of the lender's default library, whose rate the anchor is."""
-    usual = _pick(owner, fit.family, fit.dtype, None, fit.kv_dtype, by_default=True)
-    if usual is None or usual.library == fit.library:
+def _at_step_clock(spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit) -> bool:
+    """Whether a lender's rows are at the clock that the borrower has in a long step; not if it may draw less power."""
+    same_limit = owner.family != spec.family or spec.tdp.value >= owner.tdp.value
+    return same_limit and owner.sustained.includes(fit.library)
+
+
+def _share_of_best(owner: DeviceSpec, fit: KernelFit) -> float:
+    """Rate of the large call of a library measured at the clock of a step, over the best of the lender at that clock.
+
+    What the usual choice of kernels falls short of the best on one device it lacks on others of its generation, too.
+    """
+    best = _best_measured(owner, fit.family, fit.dtype)
+    if best is None:
         return 1.0
-    shape, _ = _LARGE[fit.family]
-    limits, seconds = limits_of(owner.as_measured, fit.dtype), FAMILIES[fit.family].seconds
-    times = [
-        seconds(limits, kernel.parameters, kernel.switches, shape, fit.dtype, fit.dtype) for kernel in (usual, fit)
-    ]
-    return float(times[0] / times[1])
+    return min(1.0, _large_rate(owner, fit) / (best.value * owner.sustained.rate_of(fit.family)))
+
+
+def _large_rate(owner: DeviceSpec, fit: KernelFit) -> float:
+    """FLOP/s of a fit's large call on the device that it was measured on."""
+    shape, flops = _LARGE[fit.family]
+    limits = limits_of(owner.as_measured, fit.dtype)
+    return float(
+        flops / FAMILIES[fit.family].seconds(limits, fit.parameters, fit.switches, shape, fit.dtype, fit.dtype)
+    )
 
 
 def _range_widths(
@@ -330,6 +354,8 @@ _LARGE["latent_prefill"] = (
     {"batch": 16.0, "q_len": 16384.0, "kv_len": 16384.0, "heads": 16.0, "key_dim": 192.0, "value_dim": 128.0},
     16.0 * 16.0 * 16384.0**2 * (192.0 + 128.0),
 )
+_LARGE["grouped_gemm"] = ({"m": 8192.0, "n": 4096.0, "k": 4096.0, "batch": 8.0}, 8.0 * 2.0 * 8192.0 * 4096.0**2)
+_LARGE["grouped_gemm_backward"] = (_LARGE["grouped_gemm"][0], 2.0 * _LARGE["grouped_gemm"][1])
 _LARGE["attention_backward"] = (_LARGE["attention_forward"][0], 2.5 * _LARGE["attention_forward"][1])
 
 
@@ -341,6 +367,16 @@ def _best_measured(spec: DeviceSpec, family: str, dtype: str) -> Stated[float] |
         "latent_prefill": spec.achieved.attention_forward,
         "attention_backward": spec.achieved.attention_backward,
     }.get(family)
+
+
+def _faster_products(spec: DeviceSpec, owner: DeviceSpec, dtype: str, *, at_step: bool) -> float | None:
+    """Best rate of a device's plain products over a relative's, in bursts or at the clock of a step; None if not
+    measured on both."""
+    own, other = (_best_measured(device, "gemm", dtype) for device in (spec, owner))
+    if own is None or other is None:
+        return None
+    clocks = spec.sustained.gemm.value / owner.sustained.gemm.value if at_step else 1.0
+    return own.value / other.value * clocks
 
 
 def _best_of_generation(

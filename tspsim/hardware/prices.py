@@ -39,6 +39,9 @@ from .pricers import bound_of, price, pricer
 
 FREE = Estimate(0.0, 0.0, 0.0)
 
+#: Family of both gradients of several products, measured together.
+GRADIENTS = "grouped_gemm_backward"
+
 #: Seconds a token of PyTorch's ``topk`` among some hundred scores (one thread block a token), and multiprocessors of
 #: the measured device. sgl-project/sglang#13374 times sigmoid, ``topk`` of 384 and a gather, compiled, on up to 40,000
 #: tokens: 19.2 ns a token, of which 1.7 are the bytes of the others. NVIDIA/Megatron-LM#6456 has 15.9 ns for 128
@@ -90,16 +93,21 @@ def cast_of(device: Device, product: Gemm) -> Estimate:
 def _product_without_cast(device: Device, product: Gemm) -> Estimate:
     """Time of a product whose A is already in its type.
 
-    Several products in one call use the grouped kernel if it was measured on this device in their type.
+    Several products in one call use the grouped kernel if it was measured on this device, or on one of its generation,
+    in their type. Gradients use the kernel measured for them, or are slower by ``sustained.gradients``.
     """
     spec = device.spec
-    measured = any(fit.family == "grouped_gemm" and fit.dtype == product.dtype for fit in spec.kernels)
-    kernel = device.product_without_cast("grouped_gemm" if product.batch > 1 and measured else "gemm", product.dtype)
+    kernel = device.product_without_cast(_family(device, product), product.dtype)
+    one = replace(kernel, family="grouped_gemm") if kernel.family == GRADIENTS else kernel
     shape = {"m": product.m, "n": product.n, "k": product.k, "batch": product.batch}
-    alone = device.isolated(kernel, product.weight_dtype, **shape)
+    alone = device.isolated(one, product.weight_dtype, **shape)
     if product.weight_dtype is not None:
         alone = alone.widened(OTHER_TYPE)  # the time to widen weights was not measured
-    alone = pricers.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)
+    alone = device.at_clock(alone, product, kernel)
+    slower = spec.sustained.gradients
+    if slower is not None and _is_wide_gradient(product) and kernel.family != GRADIENTS:
+        alone = pricers.at_clock(alone, device.matrix_share(product), slower.value)
+    alone = pricers.with_parts(alone, product.batch, spec.sustained)
     conflict = spec.channel_conflict
     if conflict is None or bound_of(device, product) != "bytes":
         return alone
@@ -107,6 +115,18 @@ def _product_without_cast(device: Device, product: Gemm) -> Estimate:
     if not conflict.spreads(row_bytes):
         return alone
     return Estimate(*(time_s / conflict.value for time_s in alone))
+
+
+def _family(device: Device, product: Gemm) -> str:
+    """The family whose kernel multiplies: of one product, of several in a call, or of the gradients of several."""
+    if product.batch == 1:
+        return "gemm"
+    wanted = (GRADIENTS, "grouped_gemm") if product.computes is not Computes.OUTPUT else ("grouped_gemm",)
+    return next((family for family in wanted if device.measured_alike(family, product.dtype)), "gemm")
+
+
+def _is_wide_gradient(product: Gemm) -> bool:
+    return product.computes is not Computes.OUTPUT and element_bytes(product.dtype) >= element_bytes("bf16")
 
 
 def _segments(device: Device, kernel: Kernel, attention: Attention | LatentPrefill, **widths: object) -> Estimate:
@@ -244,8 +264,9 @@ def choice_of_experts(device: Device, choice: ChoiceKernels) -> Estimate:
 
 @pricer(MemoryBound)
 def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
-    """Time of a copy of as many bytes: between other kernels all memory-bound ops run as fast as a copy."""
-    return device.memory_bound(operator.size_bytes, "copy", operator.rows)
+    """Time of a copy of as many bytes: between other kernels all memory-bound ops run as fast as a copy. A kernel whose
+    blocks stay takes that of its op alone."""
+    return device.memory_bound(operator.size_bytes, operator.op if operator.resident else "copy", operator.rows)
 
 
 def _scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:

@@ -68,6 +68,7 @@ class Sustained(Strict):
     spread: Stated[AtLeastOne] | None = None
     libraries: Stated[tuple[str, ...]] | None = None
     tuned: Stated[Fraction] | None = None
+    gradients: Stated[Fraction] | None = None
 
     def untuned_share(self, library: str, engine: str) -> float:
         """Share of a library's measured rate that remains when no engine selects kernels by its tuned table."""

@@ -27,7 +27,10 @@ def kind_of(step: Step) -> StepKind:
 
 
 #: Keys of a stack that a version may state anew; names of kernels launched are added to the stack's.
-_OF_VERSIONS = ("kernel", "collective", "collective_per_rank", "expert", "role_launches", "reads_counts", "spread")
+_OF_VERSIONS = (
+    "kernel", "collective", "collective_per_rank", "expert", "role_launches", "reads_counts", "spread",
+    "accumulation_bytes", "reduced_bytes", "gathered_copy_bytes", "reduced_copy_bytes", "libraries",
+)  # fmt: skip
 
 if TYPE_CHECKING:
     _StackKeys = Strict
@@ -67,7 +70,7 @@ class StackSpec(_StackKeys):
         update: dict[str, Any] = {"name": f"{self.name}{catalog.VERSION}{name}"}
         if stated or self.engine is not None:
             update["engine"] = (self.engine or EngineSpec()).model_copy(update=stated)
-        update |= {key: getattr(own, key) for key in _OF_VERSIONS if getattr(own, key) is not None}
+        update |= {key: getattr(own, key) for key in _OF_VERSIONS if key in own.model_fields_set}
         usual, more = (stated_in(stack, Stack).get("role_launches") for stack in (self, own))
         if usual is not None and more is not None:
             update["role_launches"] = more.model_copy(update={"value": usual.value | more.value})
@@ -152,7 +155,8 @@ def _text(entry: Stated[Any]) -> str:
             text += f" ({' to '.join(map(duration, entry.ends))})"
         return text
     if isinstance(value, dict):
-        return ", ".join(f"{name} {number:g}" for name, number in value.items())
+        numbers = {name: part if isinstance(part, tuple) else (part,) for name, part in value.items()}
+        return ", ".join(f"{name} {' and '.join(f'{number:g}' for number in part)}" for name, part in numbers.items())
     if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
         return " and ".join(value)
     return " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -308,7 +308,8 @@ def whole_step_s(job: Job, cluster: Cluster, device: Device, cost: Callable[[Ope
 
 
 def _interference(job: Job, device: Device) -> Interference:
-    return Interference(job.work.stack.slowdown(device), device.communication_slowdown)
+    stack = job.work.stack
+    return Interference(stack.slowdown(device), stack.communication_slowdown(device))
 
 
 def kernels_s(program: Program, cost: Callable[[Operator], float]) -> float:

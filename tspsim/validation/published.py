@@ -12,6 +12,7 @@ from tspsim.model import Architecture, load_model
 from tspsim.parallel.recomputed import PartialRecompute
 
 from .answers import RowAnswers, each_row
+from .as_run import as_run, stack_as_run
 from .cells import Row, count_of, number_of
 from .conventions import convention_of, step_flops
 from .devices import device, named_device
@@ -98,6 +99,9 @@ def stated_run(row: Row) -> Run:
     tp, ep, gpus = count_of(row, "tp"), count_of(row, "ep", 1), count_of(row, "n_gpus")
     how = how_run(source, notes, model, name, precision_of(str(row["precision"])))
     zero, precision = str(row.get("zero_stage", "")), precision_of(str(row["precision"]))
+    ran = as_run(source, notes, model, precision, gpus)
+    recompute = next((words for words in (str(row.get("recompute", "")), ran.recompute) if recomputation_of(words)), "")
+    examples = count_of(row, "seq_len") // ran.example if ran.example else 1
     vpp = count_of(row, "vpp") or chunks_of(source, model)
     if str(row.get("vpp", "")).strip() == "interleaved":
         vpp = 2  # torchtitan's Interleaved1F1B: two stages a rank
@@ -105,9 +109,9 @@ def stated_run(row: Row) -> Run:
         model=shape,
         device=name,
         gpus=gpus,
-        sequence=count_of(row, "seq_len"),
-        micro_batch=micro_batch_of(row),
-        global_batch=count_of(row, "gbs"),
+        sequence=count_of(row, "seq_len") // examples,
+        micro_batch=micro_batch_of(row) * examples,
+        global_batch=count_of(row, "gbs") * examples,
         tp=tp,
         cp=count_of(row, "cp"),
         pp=count_of(row, "pp"),
@@ -116,15 +120,15 @@ def stated_run(row: Row) -> Run:
         accumulation=turns_of(source, notes, count_of(row, "pp")),
         zero=zero_of(zero),
         shard_group=sharded(row, zero, gpus // (tp * count_of(row, "pp"))) if zero_of(zero) else None,
-        recomputation=recomputation_of(str(row.get("recompute", ""))) or recomputed_by_recipe(source, model, gpus),
-        recomputed=recomputed_of(str(row.get("recompute", ""))),
+        recomputation=recomputation_of(recompute) or recomputed_by_recipe(source, model, gpus),
+        recomputed=recomputed_of(recompute),
         ep=ep,
-        expert_dispatch=how.dispatch,
+        expert_dispatch=ran.dispatch or how.dispatch,
         expert_overlap=how.overlap if ep > 1 else "none",
         sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or ep > 1),
         multi_token=further_tokens(model, source),
         precision=precision,
-        stack=how.stack if shape.experts is not None else stack_of(source),
+        stack=stack_as_run(source, ran) or (how.stack if shape.experts is not None else stack_of(source)),
         fabric=next((fabric for words, fabric in FABRICS.items() if words in notes), ""),
         adapter_rank=rank,
         adapter_targets=targets,

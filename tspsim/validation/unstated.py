@@ -39,6 +39,14 @@ class FrameworkRecipe:
     sequences_per_gpu: int
     #: Source of the values.
     configuration: str
+    #: How the row's precision starts, in capitals, and its number of GPUs; empty, 0: any.
+    precision: str = ""
+    gpus: int = 0
+
+    def holds(self, row: Row) -> bool:
+        source, model, precision = (str(row[column]) for column in ("source_url", "model", "precision"))
+        runs = self.gpus in (0, count_of(row, "n_gpus")) and precision.upper().startswith(self.precision)
+        return runs and self.source in source and self.model in model
 
 
 RECIPES = (
@@ -46,6 +54,11 @@ RECIPES = (
         "AMD-AGI/Primus", "Qwen3-235B", 4, 32,
         "AMD-AGI/Primus@05b350b, examples/megatron/configs/MI355X/qwen3_235B_A22B-BF16-pretrain.yaml: micro-batches of"
         " 4, 8,192 sequences on 32 nodes",
+    ),
+    FrameworkRecipe(
+        "AMD-AGI/Primus", "Llama 3.1 70B", 1, 4,
+        "ROCm's page of training with Primus v25.9, eight nodes in BF16: micro-batches of 1, a global batch of 256",
+        "BF16", 64,
     ),
 )  # fmt: skip
 
@@ -115,8 +128,7 @@ def _shared(values: dict[str, int], pp: int, ranks: int, together: int, most: in
 
 
 def _recipe(row: Row) -> FrameworkRecipe | None:
-    source, model = str(row["source_url"]), str(row["model"])
-    return next((recipe for recipe in RECIPES if recipe.source in source and recipe.model in model), None)
+    return next((recipe for recipe in RECIPES if recipe.holds(row)), None)
 
 
 def _turns(row: Row) -> int:

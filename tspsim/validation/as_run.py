@@ -1,0 +1,85 @@
+"""How published recipes of AMD's Megatron-LM and Primus, and of NeMo of early 2024, ran where a row does not say it.
+
+Read in AMD-AGI/Primus, ``examples/megatron/configs``, in ROCm's pages of Primus and Megatron-LM v25.9 and v25.10, and
+in NVIDIA/NeMo-Framework-Launcher. Nothing here is a number that a run was measured at.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .frameworks import stack_of
+
+
+@dataclass(frozen=True)
+class AsRun:
+    """What some rows ran, by words of their source, patterns of their notes' and model's starts, type and GPUs."""
+
+    source: str = ""
+    model: str = ""
+    types: tuple[str, ...] = ()
+    gpus: int = 0
+    notes: str = ""
+    #: Version of the source's stack; empty: the stack as it is.
+    version: str = ""
+    #: Value of a plan's ``expert_dispatch``; empty: as other recipes have it.
+    dispatch: str = ""
+    #: What is recomputed, in the words of the published tables.
+    recompute: str = ""
+    #: Tokens of the examples that a sequence packs; 0: it is one.
+    example: int = 0
+
+    def holds(self, address: str, notes: str, model: str, precision: str, gpus: int) -> bool:
+        name = re.sub(r"[^a-z0-9]", "", model.lower())
+        return (
+            self.source in address
+            and re.match(self.notes, notes) is not None
+            and re.match(self.model, name) is not None
+            and (not self.types or precision in self.types)
+            and self.gpus in (0, gpus)
+        )
+
+
+#: The first that holds is meant.
+RECIPES = (
+    # Llama 3.1 70B has ``use_torch_fsdp2: true`` everywhere. Eight nodes: ``--micro_batch_size 1 --global_batch_size
+    # 256 --recompute_num_layers 12`` in BF16, 4, 256 and 80 in FP8 (ROCm's page of Primus, "Multi-node training").
+    # What one node of MI325X recomputes with micro-batches of 1 is nowhere: MI300X's file, for 192 GB, has 80 layers.
+    AsRun("projection.md", "llama3170b", ("bf16",), 64, version="fsdp2", recompute="full block, 12 layers"),
+    AsRun("projection.md", "llama3170b", ("fp8",), 64, version="fsdp2", recompute="full"),
+    AsRun("projection.md", "llama3170b", version="fsdp2"),
+    # configs/MI300X/mixtral_8x7B_v0.1-pretrain.yaml: ``moe_permute_fusion``, ``gradient_accumulation_fusion`` False,
+    # ``moe_use_legacy_grouped_gemm`` True, no Primus-Turbo, so the all-to-all dispatcher.
+    AsRun("03_primus", "mixtral", version="unfused", dispatch="experts"),
+    # configs/MI300X/llama3.1_8B-pretrain.yaml, configs/MI355X/deepseek_v2_lite-*.yaml:
+    # ``gradient_accumulation_fusion: false``. Those of Qwen3 and MiniMax-M2.5 have it.
+    AsRun("train_amd_prim", "llama318b", version="separate-sums"),
+    AsRun("AMD-AGI/Primus", "deepseekv2lite", version="separate-sums"),
+    # Megatron's ``--use-torch-fsdp2``.
+    AsRun(notes=".*torch FSDP2", version="fsdp2"),
+    # launcher_scripts/conf/config.yaml: ``NVTE_FUSED_ATTN: 0`` until pull request 422 of August 2024, after 24.07.
+    # Fine-tuning packs SQuAD's examples to 4,096 tokens (the page's remark): of about 130 words, taken as 256 tokens.
+    AsRun("NVIDIA/NeMo", ".*(sft|lora)", notes=r"NeMo 24\.0[357]", version="flash-attention-2", example=256),
+    AsRun("NVIDIA/NeMo", notes=r"NeMo 24\.0[357]", version="flash-attention-2"),
+)
+
+
+def as_run(address: str, notes: str, model: str, precision: str, gpus: int) -> AsRun:
+    """The recipe of a row; one that says nothing if none is known.
+
+    >>> as_run("tech_blogs/projection.md", "8-node", "Llama 3.1 70B", "bf16", 64).recompute
+    'full block, 12 layers'
+    >>> as_run("04_megatron-pyxis", "ROCm Megatron-LM, torch FSDP2", "Llama 3.1 70B", "fp8", 64).version
+    'fsdp2'
+    """
+    return next((recipe for recipe in RECIPES if recipe.holds(address, notes, model, precision, gpus)), AsRun())
+
+
+def stack_as_run(address: str, recipe: AsRun) -> str:
+    """The source's stack in the recipe's version; empty if the recipe has none.
+
+    >>> stack_as_run("03_primus", AsRun(version="fsdp2")), stack_as_run("03_primus", AsRun())
+    ('primus@fsdp2', '')
+    """
+    return f"{stack_of(address)}@{recipe.version}" if recipe.version else ""
