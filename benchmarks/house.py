@@ -3,7 +3,8 @@
 Read from the source: lines, classes, class names that stand for two or more things, ways of remembering, circles of
 imports (those for types included), variables that are no nouns. Read from a run: files and functions that one decode
 step of an 8B model enters, without those that are only read while a module is imported on the way, and with them.
-Nothing here has a bar of its own; the table of two commits side by side says whether a change made the house smaller.
+Classes are counted by kind too. Nothing here has a bar of its own; the table of two commits side by side says whether a
+change made the house smaller.
 """
 
 from __future__ import annotations
@@ -104,6 +105,51 @@ def readers(trees: dict[str, ast.Module]) -> list[str]:
     return reading
 
 
+#: Kinds of classes, each by what a class of it derives from; the first that fits.
+KINDS: dict[str, set[str]] = {
+    "exceptions": {"Exception", "KeyboardInterrupt"},
+    "enumerations": {"Enum", "StrEnum", "IntEnum"},
+    "sections of files": {"BaseModel"},
+    "operators": {"Operator"},
+    "contracts (protocols)": {"typing.Protocol"},
+    "records (named tuples)": {"NamedTuple"},
+}
+
+
+def kinds_of_classes(trees: dict[str, ast.Module]) -> Counter[str]:
+    """How many classes are of each kind: by what they derive from, by their registry, or as dataclasses."""
+    classes = {n.name: n for tree in trees.values() for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
+    calls = [n for tree in trees.values() for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    registries = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Registry"]
+    # Traffic has a class of this name too.
+    typed = [
+        tree
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "typing" and "Protocol" in {a.name for a in node.names}
+    ]
+    of_typing = {node.name for tree in typed for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    contracts = {ast.unparse(part).split("[")[0] for call in registries for part in call.args[2:]}
+
+    def bases_of(name: str) -> set[str]:
+        """A class and all that it derives from, as far as the package defines it."""
+        direct = [ast.unparse(base).split("[")[0].split(".")[-1] for base in classes[name].bases]
+        if "Protocol" in direct and name in of_typing:
+            return {name, "typing.Protocol"}
+        return {name, *direct}.union(*(bases_of(base) for base in direct if base in classes and base != name))
+
+    kinds: Counter[str] = Counter()
+    for name, node in classes.items():
+        bases, methods = bases_of(name), any(isinstance(part, ast.FunctionDef) for part in node.body)
+        derived = (kind for kind, parents in KINDS.items() if bases & parents)
+        if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+            other = "dataclasses with methods" if methods else "records (dataclasses)"
+        else:
+            other = "objects with state"
+        kinds[next(derived, "registered kinds" if bases & contracts else other)] += 1
+    return kinds
+
+
 def no_nouns(trees: dict[str, ast.Module]) -> int:
     """Variables and parameters whose names say that somebody found or was told a thing, and not what it is."""
     words = {"each", "found", "told", "known", "asked", "made"}
@@ -178,13 +224,17 @@ def main() -> None:
     }
     for name, value in figures.items():
         print(f"{name.replace('_', ' '):28} {value:8,}")
-    print("\nremembering:", ", ".join(f"{name} {count}" for name, count in memos.most_common()))
+    kinds = kinds_of_classes(trees)
+    print("\nclasses by kind:", ", ".join(f"{name} {count}" for name, count in kinds.most_common()))
+    print("remembering:", ", ".join(f"{name} {count}" for name, count in memos.most_common()))
     print("readers of programs:", ", ".join(reading))
     print("names used twice:", ", ".join(sorted(name for name, count in classes.items() if count > 1)))
     for ring in rings:
         print(f"circle of {len(ring)}:", ", ".join(ring))
     if arguments.json:
-        arguments.json.write_text(json.dumps({**figures, "remembering": memos, "circles": rings}, indent=1) + "\n")
+        arguments.json.write_text(
+            json.dumps({**figures, "classes_by_kind": kinds, "remembering": memos, "circles": rings}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

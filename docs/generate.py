@@ -23,9 +23,9 @@ from tspsim.model import load_model
 from tspsim.network import collective, load_cluster
 from tspsim.operators import Attention, Gemm, Operator
 from tspsim.parallel import (
+    BATCH_ASSIGNMENTS,
     CHECKPOINTS,
     CONTEXT_METHODS,
-    DEALS,
     DECODE_EXCHANGES,
     DECODE_FORMS,
     INDEX_EXCHANGES,
@@ -370,7 +370,7 @@ def registered() -> str:
         "`index_exchange`": INDEX_EXCHANGES.values(),
         "`decode_form`": DECODE_FORMS.values(),
         "`residual`": RESIDUALS.values(),
-        "`deal`": DEALS.values(),
+        "`deal`": BATCH_ASSIGNMENTS.values(),
         "`checkpoint`": CHECKPOINTS.values(),
     }
     rows = [

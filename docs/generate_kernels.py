@@ -84,7 +84,7 @@ def borrowed_widths() -> str:
         "another generation, where `achieved` anchors the lender's kernel": kernels.ANCHORED_GENERATION,
         "another vendor as well, without an anchor": kernels.OTHER_VENDOR,
         "another library than the one requested and than the device's default": kernels.OTHER_LIBRARY,
-        "a kindred type": kernels.OTHER_TYPE,
+        "a similar type": kernels.OTHER_TYPE,
         f"the lender's fit has fewer than {kernels.LENDER_ROWS} rows": kernels.FEW_ROWS,
     }
     rows = ([words, f"{width:.2f}", f"{math.exp(width):.2f}"] for words, width in widths.items())

@@ -142,9 +142,9 @@ def burst_picture() -> Picture:
     requests, steps = told(one("burst"))
     until = percentile(requests.end_s, 60.0)
     waits = Panel("time to the first token, s", 150)
-    first = requests.sent_s <= 0.0
+    first = requests.arrival_s <= 0.0
     for chosen, colour in ((first, "red"), (~first, "blue")):
-        points = zip(requests.sent_s[chosen].tolist(), requests.ttft_s[chosen].tolist(), strict=True)
+        points = zip(requests.arrival_s[chosen].tolist(), requests.ttft_s[chosen].tolist(), strict=True)
         waits.dots([(x, y) for x, y in points if x <= until], colour)
     queue = Panel("requests", 90)
     drawn = over_time(steps.within(0.0, until), until, "waiting", "sequences")
@@ -159,7 +159,7 @@ def burst() -> str:
     rows = []
     for count in (128, 320, 640, 2560):
         requests, _ = told(one("burst", f"traffic.requests={count}"))
-        first = requests.sent_s <= 0.0
+        first = requests.arrival_s <= 0.0
         waits = (requests.ttft_s[first].mean(), requests.ttft_s[~first].mean(), requests.ttft_s.mean())
         rows.append([f"{count:,}", *(seconds(float(each)) for each in (*waits, percentile(requests.ttft_s, 50)))])
     return table(["requests", "TTFT, mean of the first 64", "of the others", "of all", "median of all"], rows)
@@ -176,14 +176,16 @@ def blocked(requests: Requests) -> np.ndarray[Any, Any]:
 def head_of_line_picture() -> Picture:
     requests, steps = told(one("head-of-line"))
     short = blocked(requests)
-    queued = requests.scheduled_s - requests.sent_s
+    queued = requests.first_scheduled_s - requests.arrival_s
     worst = int(np.argmax(np.where(short, queued, -1.0)))
-    middle = float(requests.sent_s[worst])
+    middle = float(requests.arrival_s[worst])
     from_s, to_s = max(0.0, middle - 40.0), middle + 40.0
-    shown = np.flatnonzero((requests.sent_s < to_s) & (requests.end_s > from_s))
+    shown = np.flatnonzero((requests.arrival_s < to_s) & (requests.end_s > from_s))
     rows = Panel("requests in order of arrival: waiting, then served", 12 * len(shown), names=[""] * len(shown))
     for row, place in enumerate(shown):
-        sent, begun, end = (float(each[place]) for each in (requests.sent_s, requests.scheduled_s, requests.end_s))
+        sent, begun, end = (
+            float(each[place]) for each in (requests.arrival_s, requests.first_scheduled_s, requests.end_s)
+        )
         rows.bar(row, sent, begun, "orange")
         rows.bar(row, begun, end, "blue" if short[place] else "red")
     used = Panel("tokens in the cache", 80)
@@ -202,7 +204,7 @@ def head_of_line() -> str:
     ):
         requests, _ = told(one("head-of-line", *overrides))
         short = blocked(requests)
-        wait = (requests.scheduled_s - requests.sent_s)[short]
+        wait = (requests.first_scheduled_s - requests.arrival_s)[short]
         cells = [float(np.mean(wait > 1.0)), float(wait.mean()), percentile(wait, 99)]
         rows.append([words, f"{100 * cells[0]:.0f} %", *(seconds(each) for each in cells[1:])])
     return table(["", "short prompts that wait over 1 s", "their mean wait until they are read", "99 of 100"], rows)

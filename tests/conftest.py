@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 # How long an example takes depends on what else the machine does; no claim of these tests is about that. Examples are
 # drawn anew in every run, so that few a run are many over the runs.
-settings.register_profile("any machine", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("any machine", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
 
@@ -56,6 +56,14 @@ def pytest_collection(session: pytest.Session) -> None:
 
 #: While modules are imported and tests collected everything stays: the garbage collector would look for nothing.
 gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before slow tests are deselected."""
+    from helpers.draws import mark_left_out
+
+    mark_left_out(items)
 
 
 def pytest_collection_finish() -> None:

@@ -173,7 +173,7 @@ def plan(
             progress=callback,
         )
         planned = planner.run()
-    several = [part for _, part in planned.found] if isinstance(planned, OffersPlanned) else [planned]
+    several = [part for _, part in planned.answered] if isinstance(planned, OffersPlanned) else [planned]
     for answer in several:
         if isinstance(answer, Planned):
             answer.with_questions()
@@ -365,7 +365,7 @@ def sweep(
         with progress_bar(progress) as callback:
             return question.run(store=kept, resume=resume, jobs=jobs, progress=callback)
     except SweepInterruptedError as error:
-        raise Interrupted(error.found) from None
+        raise Interrupted(error.table) from None
 
 
 def bounds(scenario: Source, overrides: Sequence[str] = ()) -> Bounds:

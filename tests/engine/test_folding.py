@@ -116,6 +116,7 @@ def test_folded_equals_every_rank_for_every_scheme(cluster: str, first: int, mod
         assert_same(folded, whole)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("cluster", ["mi300x-2x8", "h100-2x8"])
 def test_folded_equals_every_rank_when_groups_span_nodes(cluster: str, model: str) -> None:
     for folded, whole in both(asked(model, cluster, ACROSS)):
@@ -136,6 +137,7 @@ def test_the_device_of_these_tests_does_interfere(model: str) -> None:
     assert device.compute_slowdown > 1.0
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("cluster", ["mi300x-2x8", "h100-2x8"])
 def test_a_slow_link_splits_the_classes_and_slows_its_replica(cluster: str, model: str) -> None:
     plans = {name: PLANS[name] for name in ("TSP8", "TP8", "SP8 ring", "TP4-SP2")}
@@ -284,7 +286,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[int], list[list[tuple[int, int]]]]:
     return colours, edges
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(graphs())
 def test_refinement_is_equitable_and_respects_colours(
     graph: tuple[list[int], list[list[tuple[int, int]]]],
@@ -298,7 +300,7 @@ def test_refinement_is_equitable_and_respects_colours(
                 assert colours[one] == colours[other] and views[one] == views[other]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(graphs(), st.randoms(use_true_random=False))
 def test_refinement_does_not_depend_on_how_vertices_are_numbered(
     graph: tuple[list[int], list[list[tuple[int, int]]]], random: Any

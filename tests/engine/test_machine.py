@@ -161,7 +161,7 @@ def joined(one: Sequence[Instruction], other: Sequence[Instruction]) -> Program:
     return program(*one, *moved)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(machines(*CLUSTERS, *FLAWED), streams("one"), streams("two"), INTERFERENCE)
 def test_two_submissions_are_one_with_both_their_streams(
     machine: tuple[str, Mesh],
@@ -176,7 +176,7 @@ def test_two_submissions_are_one_with_both_their_streams(
     assert_same_times(two, [whole])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     machines(*CLUSTERS, *FLAWED),
     machines(*CLUSTERS),

@@ -52,7 +52,7 @@ def rows_of(submission: Submission) -> dict[tuple[int, int], Row]:
 # Conservation.
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(machines("mi300x-8"), programs())
 def test_on_a_mesh_the_bytes_that_ranks_receive_are_those_that_cross_links(
     machine: tuple[str, Mesh], chosen: tuple[Program, ...]
@@ -70,7 +70,7 @@ def communication_rows(submission: Submission) -> list[int]:
     return [label for label in submission.timeline.label if not labels[label].is_compute]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(machines("mi300x-2x8"), programs())
 def test_what_enters_a_nic_or_a_switch_leaves_it(machine: tuple[str, Mesh], chosen: tuple[Program, ...]) -> None:
     cluster, mesh = CLUSTERS[machine[0]], machine[1]
@@ -89,7 +89,7 @@ def test_what_enters_a_nic_or_a_switch_leaves_it(machine: tuple[str, Mesh], chos
 # Capacity.
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(machines(), programs(), INTERFERENCE)
 def test_no_link_is_above_its_capacity_at_any_moment(
     machine: tuple[str, Mesh], chosen: tuple[Program, ...], interference: Interference
@@ -108,7 +108,7 @@ def test_no_link_is_above_its_capacity_at_any_moment(
         assert all(rate <= bandwidth[link] * (1.0 + NEAR) for link, rate in flowing.items())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(machines(), programs(), INTERFERENCE)
 def test_a_transfer_is_never_faster_than_alone_and_ends_when_all_of_it_has_moved(
     machine: tuple[str, Mesh], chosen: tuple[Program, ...], interference: Interference
@@ -132,7 +132,7 @@ def test_a_transfer_is_never_faster_than_alone_and_ends_when_all_of_it_has_moved
 # Order.
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(machines(), programs(), INTERFERENCE, st.booleans())
 def test_time_never_runs_back(
     machine: tuple[str, Mesh], chosen: tuple[Program, ...], interference: Interference, every_rank: bool
@@ -146,7 +146,7 @@ def test_time_never_runs_back(
     assert settled == sorted(settled)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(machines(), programs(), INTERFERENCE, st.booleans())
 def test_streams_run_in_order_and_waits_are_respected(
     machine: tuple[str, Mesh], chosen: tuple[Program, ...], interference: Interference, every_rank: bool
@@ -166,7 +166,7 @@ def test_streams_run_in_order_and_waits_are_respected(
                 before_s = end_s
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(machines(), programs())
 def test_members_of_a_group_move_together(machine: tuple[str, Mesh], chosen: tuple[Program, ...]) -> None:
     cluster, mesh = CLUSTERS[machine[0]], machine[1]
@@ -195,7 +195,7 @@ def test_the_same_programs_give_the_same_timeline_to_the_bit(
         assert one.tobytes() == other.tobytes()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     machines(*CLUSTERS, *FLAWED),
     programs(),
@@ -220,7 +220,7 @@ def test_folded_ranks_do_what_every_rank_does(
     assert loads[0] == pytest.approx(loads[1], rel=NEAR)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(machines(), programs(repeat_kernels=1), st.integers(1, 1000))
 def test_a_later_start_shifts_everything(machine: tuple[str, Mesh], chosen: tuple[Program, ...], seconds: int) -> None:
     cluster, mesh = CLUSTERS[machine[0]], machine[1]
@@ -242,7 +242,7 @@ def slower(cluster: Cluster, factor: float) -> Cluster:
 SLOWER = {(name, factor): slower(CLUSTERS[name], factor) for name in ("mi300x-8", "h100-2x8") for factor in (0.3, 0.8)}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.sampled_from(sorted(SLOWER)), programs(axes="x", streams=1))
 def test_more_bandwidth_is_never_slower(which: tuple[str, float], chosen: tuple[Program, ...]) -> None:
     """One communication stream, groups with links of their own: then every end is a sum of maxima of times that only

@@ -122,7 +122,7 @@ def layered(draw: st.DrawFn) -> tuple[Program, ...]:
     return tuple(roles)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     machines(*CLUSTERS, *FLAWED),
     layered(),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import simpy
-from helpers.engine import collective, grid, hop, kernel, play, program, seconds_of
+from helpers.engine import collective, grid, hop, kernel, play, program, seconds_of, sleep
 
 from tspsim.base.errors import TspsimError
 from tspsim.engine.core import DeadlockError, Interference, SimulationEngine, Submission
@@ -14,7 +14,7 @@ from tspsim.engine.instances import Assignment
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster, point_to_point
 from tspsim.network.fluid import Calendar, Instant
-from tspsim.program import COLLECTIVE_KINDS, Collective, Repeat, SendReceive
+from tspsim.program import COLLECTIVE_KINDS, Collective, Compute, Repeat, SendReceive
 
 MIB, GIB = 2**20, 2**30
 MESH, SWITCH, NODES = "mi300x-8", "hgx-h100-8", "mi300x-2x8"
@@ -213,6 +213,19 @@ def test_a_kernel_beside_a_transfer_is_slower_for_as_long_as_data_moves() -> Non
     submission = play(cluster, work, grid(8), interference=Interference(compute=2.0))
     # While data moves, half as much is computed.
     assert submission.makespan_s == pytest.approx(fluid_s + (10 * fluid_s - fluid_s / 2), rel=1e-12)
+
+
+@pytest.mark.parametrize(("slowdown", "factor"), [(1.0, 1.0), (1.25, 2.0), (3.0, 3.0)])
+def test_blocks_that_lack_room_beside_a_transfer_run_a_second_round(slowdown: float, factor: float) -> None:
+    """A kernel with blocks on all multiprocessors takes twice as long for as long as a transfer holds some of them, and
+    half an instruction of such a kernel the mean of both. Where no transfer holds any, it takes no longer."""
+    cluster = load_cluster(MESH)
+    fluid_s = traffic_of(cluster, range(8), "all_gather", GIB).fluid_s
+    whole, half = (replace(sleep(share * fluid_s), resident=True) for share in (10.0, 5.0))
+    for operators, beside in (((whole,), factor), ((half, sleep(5.0 * fluid_s)), (factor + slowdown) / 2.0)):
+        work = program(Compute(operators, "kernel"), collective("all_gather", GIB))
+        submission = play(cluster, work, grid(8), interference=Interference(compute=slowdown))
+        assert submission.makespan_s == pytest.approx(fluid_s + 10 * fluid_s - fluid_s / beside, rel=1e-12)
 
 
 def test_a_transfer_beside_a_kernel_is_slower_by_the_stated_factor() -> None:

@@ -229,6 +229,7 @@ MEASURED = {"nvidia": ("h100", "h200", "b200", "b300", "gb200"), "amd": ("mi300x
 PAIRS = [(name, lender) for names in MEASURED.values() for name in names for lender in names if name != lender]
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(("name", "lender"), PAIRS, ids=lambda name: name)
 def test_borrowed_ranges_hold_about_nine_of_ten_rows_whoever_lends(
     left_out: pd.DataFrame, name: str, lender: str

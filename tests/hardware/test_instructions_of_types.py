@@ -16,8 +16,8 @@ from tspsim.operators import DTYPES, DataType, Gemm
 def newcomers() -> Iterator[tuple[str, str]]:
     """One that runs as fp8 anywhere, and one in blocks whose scales the matrix units have to apply."""
     names = "fp8_mine", "mx_mine"
-    DTYPES.register(DataType(names[0], 1.0, multiplied_as="fp8", kindred=("fp8",), widened_to=("bf16",)))
-    DTYPES.register(DataType(names[1], 1.0, multiplied_as="fp8", kindred=("fp8",), block_scaled=True))
+    DTYPES.register(DataType(names[0], 1.0, multiplied_as="fp8", similar=("fp8",), widened_to=("bf16",)))
+    DTYPES.register(DataType(names[1], 1.0, multiplied_as="fp8", similar=("fp8",), block_scaled=True))
     yield names
     for name in names:
         DTYPES.remove(name)
@@ -41,7 +41,7 @@ def test_kernels_of_a_wider_type_read_it_where_they_are_faster(wider: tuple[str,
     h100 = load_device("h100")
     peak = {**h100.spec.peak, "slow_mine": Stated[float](value=1e13, source="a test")}
     device = Device(h100.spec.model_copy(update={"peak": peak}), h100.relatives)
-    DTYPES.register(DataType("slow_mine", 2.0, kindred=("bf16",), widened_to=wider))
+    DTYPES.register(DataType("slow_mine", 2.0, similar=("bf16",), widened_to=wider))
     try:
         slow, usual = (device.time(Gemm(4096, 4096, 4096, dtype)).seconds for dtype in ("slow_mine", "bf16"))
     finally:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from zlib import crc32
 
 import pytest
@@ -18,18 +19,35 @@ def draws(few: int, every: int) -> pytest.MarkDecorator:
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
 
 
+def left_out(number: int, runs: int) -> bool:
+    """Whether a run on several processors leaves out a case, that comes every so many runs."""
+    return bool(RUN) and number % runs != crc32(RUN.encode()) % runs
+
+
 def in_turn(cases: Iterable[object], runs: int = 2) -> list[object]:
     """Cases of a sweep: another part of them in each run on several processors, all of them in so many runs.
 
     A tuple is a case of several arguments. What a run leaves out is a slow test there. One process (``-n 0``) asks all,
-    so that a case that failed is asked again by its name.
+    so that a case that failed is asked again by its name. A whole test whose cases come so is marked ``in_turn(runs)``.
     """
-    turn = crc32(RUN.encode()) % runs if RUN else None
     asked = []
     for number, case in enumerate(cases):
         marks = [*case.marks] if isinstance(case, type(pytest.param())) else []
         values = case.values if isinstance(case, type(pytest.param())) else case if isinstance(case, tuple) else (case,)
-        if turn is not None and number % runs != turn:
+        if left_out(number, runs):
             marks.append(pytest.mark.slow)
         asked.append(pytest.param(*values, marks=marks))
     return asked
+
+
+def mark_left_out(items: Sequence[pytest.Item]) -> None:
+    """The same for tests that are marked ``in_turn(runs)``, in the order of their cases; slow ones are none of them."""
+    marked = [item for item in items if item.get_closest_marker("in_turn") and not item.get_closest_marker("slow")]
+    tests = [item.nodeid.partition("[")[0] for item in marked]
+    cases, number = Counter(tests), Counter[str]()
+    for item, test in zip(marked, tests, strict=True):
+        mark = item.get_closest_marker("in_turn")
+        assert mark is not None
+        if left_out(number[test], min(mark.args[0], cases[test])):
+            item.add_marker(pytest.mark.slow)
+        number[test] += 1

@@ -33,7 +33,7 @@ from tspsim.parallel.dispatch import ExpertDispatch, ExpertOverlap
 from tspsim.parallel.draft import Draft
 from tspsim.parallel.feature import Feature
 from tspsim.parallel.ledger import Buffer, Lifetime
-from tspsim.parallel.lengths import Deal
+from tspsim.parallel.lengths import BatchAssignment
 from tspsim.parallel.pipeline import PipelineOrder
 from tspsim.parallel.recomputed import RecomputeMethod
 from tspsim.parallel.registries import Option
@@ -42,7 +42,7 @@ from tspsim.parallel.schemes.folded_decode import TREE
 from tspsim.parallel.schemes.transport import Ring
 from tspsim.parallel.search_rule import SearchRule
 from tspsim.parallel.state.checkpoint import Checkpoint
-from tspsim.parallel.state.reshard import Way
+from tspsim.parallel.state.reshard import ReshardMethod
 from tspsim.steps import BACKWARD, FORWARD, Task
 from tspsim.steps.forward import ForwardStep
 from tspsim.studies.launch.command import Command
@@ -119,7 +119,7 @@ def smoothing_of(model: Architecture) -> Smoothing:
 # --- a type of numbers --------------------------------------------------------------------------------------------
 
 #: Five bits an element and a scale of one byte a block of 32, for everything that a type can be for.
-FP5 = DataType("fp5", 0.65625, multiplies=True, cache_bytes=0.65625, wire_bytes=0.625, kindred=("fp8", "bf16"))
+FP5 = DataType("fp5", 0.65625, multiplies=True, cache_bytes=0.65625, wire_bytes=0.625, similar=("fp8", "bf16"))
 
 
 # --- the network --------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.checkpoints": (Checkpoint("lazy", "the step begins when the state is in hosts", True, False),),
     "tspsim.collective_algorithms": (CollectiveAlgorithm("line", ("scan", "broadcast"), "in a line", in_a_line),),
     "tspsim.collective_kinds": (CollectiveKind("scan", "the vector", reduces=True),),
-    "tspsim.deals": (Deal("root", "square roots of lengths", lambda model, tokens, causal: tokens**0.5),),
+    "tspsim.deals": (BatchAssignment("root", "square roots of lengths", lambda model, tokens, causal: tokens**0.5),),
     "tspsim.decode_exchanges": (
         DecodeExchange("shout", "as a tree", tree.attend, tree.received_bytes, tree.buffer_bytes),
     ),
@@ -317,7 +317,9 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.plan_features": (NOTEBOOKS,),
     "tspsim.pipeline_orders": (PipelineOrder("gpipe", all_then_back, word="gpipe"),),
     "tspsim.recompute_methods": (RecomputeMethod("tail", "all but the first", lambda index, count: index >= count),),
-    "tspsim.reshard_ways": (Way("twofold", "", ("joined shards",), lambda at: 1.0 / at.generating, lambda at: 0.0),),
+    "tspsim.reshard_ways": (
+        ReshardMethod("twofold", "", ("joined shards",), lambda at: 1.0 / at.generating, lambda at: 0.0),
+    ),
     "tspsim.residuals": (Residual("mute", "no sum behind attention", sums_attention=False, note="another model"),),
     "tspsim.routing_policies": (RoutingPolicy("striped", "by the sender", lambda plane, flows, seed: flows.leaving),),
     "tspsim.searched_keys": (SearchRule("announced_parts", why_not="chosen for the machine"),),

@@ -85,7 +85,7 @@ def percentiles(values: np.ndarray[Any, Any]) -> dict[str, float] | None:
 
 def metrics(requests: Requests, limit: tuple[float, float] | None = None) -> dict[str, Any]:
     """The entry ``serving`` of the contract."""
-    wall = float(np.nanmax(requests.end_s) - requests.sent_s[0])
+    wall = float(np.nanmax(requests.end_s) - requests.arrival_s[0])
     rate = float(requests.output_tokens.sum()) / wall
     tpot = percentiles(requests.tpot_s)
     good = None

@@ -29,12 +29,14 @@ from tspsim.parallel.serving_engine import Graphs, Scheduler, Selection, Serving
 from tspsim.parallel.stack import Stack
 from tspsim.parallel.stack_spec import StackSpec, VersionSpec
 from tspsim.parallel.switches import OpenSwitches, PartlyRecomputed, Switches
-from tspsim.scenario import load
+from tspsim.parallel.work import StatedWork, Work
+from tspsim.scenario import Workload, load
 from tspsim.scenario.plan import PlanSpec
 from tspsim.steps import Streams
 
 PAIRS: tuple[tuple[type[Strict], type], ...] = (
     (PlanSpec, Switches),
+    (Workload, StatedWork),
     (PartlyRecomputed, PartialRecompute),
     (ModelSpec, StatedFacts),
     (MoeSpec, Experts),
@@ -85,6 +87,7 @@ def _is_marked(hint: object) -> bool:
 
 def test_what_is_resolved_has_the_same_fields() -> None:
     assert issubclass(Plan, Switches) and issubclass(Plan, OpenSwitches) and issubclass(Architecture, StatedFacts)
+    assert issubclass(Work, StatedWork) and not {field.name for field in fields(StatedWork)} & vars(Work).keys()
     again = {field.name for base in (Switches, OpenSwitches) for field in fields(base)} & Plan.__annotations__.keys()
     assert again == {"recomputation"}, "a file may also say it of some layers"
 
@@ -155,6 +158,17 @@ def test_messages_about_a_noun_name_its_place_and_the_nearest_key(key: str, valu
     stated = {"name": "it", "cluster": "mi300x-8", "workload": workload, "plans": [{"name": "TP8", "tp": 8}]}
     with pytest.raises(InputError, match=message):
         load(stated)
+
+
+def test_keys_of_a_dataclass_stand_where_the_section_puts_them() -> None:
+    """Files that are written out, and answers, have a workload's keys in this order."""
+    workload = Workload.model_validate({"model": "llama-3.1-8b", "pass": "training", "sequence": "1Ki"})
+    keys = list(workload.model_dump())
+    assert keys == list(Workload.model_fields) and keys[:2] == ["model", "pass_"]
+    for key, behind in Workload.KEYS_BEHIND.items():
+        at = keys.index(key) + 1
+        assert tuple(keys[at : at + len(behind)]) == behind
+    assert keys[-3:] == ["causal", "routing", "multi_token"]
 
 
 def test_every_key_of_the_order_is_declared() -> None:

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 from helpers import documents
+from helpers.draws import in_turn
 
 import tspsim
 from tspsim import cli
@@ -29,9 +30,18 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"[+−-]?\d[\d,]*(?:\.\d+)?")
 
+#: Pages whose scenarios or examples take a second and more together: a third of them in each run.
+LONG_PAGES = ("docs/planner.md", "docs/first-hour.md", "docs/sweeps.md")
+LONG_SCENARIOS = ("docs/fleet.md", "docs/queues.md", "docs/mi355x-vs-b200.md")
+
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
+
+
+def some_in_turn(long: tuple[str, ...]) -> list[object]:
+    """All pages, of which those that take long are asked in turn."""
+    return [*(page for page in PAGES if name_of(page) not in long), *in_turn((ROOT / name for name in long), len(long))]
 
 
 def code(page: Path, language: str) -> list[str]:
@@ -95,7 +105,7 @@ def test_the_readme_s_first_scenario_runs_in_an_empty_folder(
         assert (tmp_path / "reports" / "first.html").is_file()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", some_in_turn(LONG_SCENARIOS), ids=name_of)
 def test_scenarios_and_entries_in_the_text_are_valid(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +136,7 @@ def test_scenarios_and_entries_in_the_text_are_valid(
             assert load_cluster(str(file)).gpus == 8 * entry["nodes"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", some_in_turn(LONG_PAGES), ids=name_of)
 def test_python_in_the_text_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     examples, scripts = [], []
@@ -183,6 +193,7 @@ def differences(committed: str, now: str) -> list[str]:
 LONG = {"published-tsp.md"}
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=pytest.mark.slow) if page in LONG else page for page in GENERATE.TABLES],
@@ -231,6 +242,7 @@ TOKENS = 16384
 CUT = {"head_groups": 8, "mlp_pieces": 1, "overlap_by": "heads"}
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("model", SHAPES)
 @pytest.mark.parametrize(
     ("tensor", "sequence", "exchange"),
@@ -261,6 +273,7 @@ def test_sequence_regions_move_the_same_bytes(model: str, regions: bool) -> None
     assert moved["attention"] == moved["mlp"] == 2 * 7 / 8 * TOKENS * h
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("model", "overlap"), [("tsp-8b", False), ("llama-3.1-8b", True)])
 def test_training_volumes_of_tsp(model: str, overlap: bool) -> None:
     h, a, g, f = SHAPES[model]
@@ -280,6 +293,7 @@ def test_training_volumes_of_tsp(model: str, overlap: bool) -> None:
         assert moved["mlp backward"] == backward
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(
     ("schedule", "home"),
     [

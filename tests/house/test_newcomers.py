@@ -145,6 +145,7 @@ def test_a_search_goes_through_them(model: str) -> None:
     assert planned.best and planned.best[0].result.ran
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @pytest.mark.parametrize("keys", [*METHODS, *ALONE], ids=str)
 def test_everything_registered_keeps_the_contract(model: str, keys: dict[str, Any], pass_: str) -> None:
@@ -157,6 +158,7 @@ def test_everything_registered_keeps_the_contract(model: str, keys: dict[str, An
     assert all(each.summary for each in (*SCHEMES.values(), *CONTEXT_METHODS.values()))
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("keys", [*METHODS, *ALONE], ids=str)
 def test_forwards_run_the_same_kernels_whatever_is_made_again(model: str, keys: dict[str, Any]) -> None:
     """Bounds write the forward of a plan once for all that its backward may make again."""
@@ -164,7 +166,7 @@ def test_forwards_run_the_same_kernels_whatever_is_made_again(model: str, keys: 
     job = scheduled(asked, asked.plans[0])
 
     def kernels(again: str) -> Counter[Operator]:
-        writer = Writer(job.scheme, job.making(again), {})
+        writer = Writer(job.scheme, job.with_recomputation(again), {})
         writer.visit(Task(FORWARD, 0, 0), job.chunks(0)[0])
         found: Counter[Operator] = Counter()
         for instruction, times in writer.builder.program().counted():

@@ -78,6 +78,7 @@ def answered(name: str) -> Any:
     return ANSWERS[name][0]()
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.slow if each in LONG else ()) for each in ANSWERS]
 )

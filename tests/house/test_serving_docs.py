@@ -52,7 +52,7 @@ def test_everything_that_is_registered_is_listed(script: ModuleType, name: str) 
 
 def test_the_burst_of_a_closed_loop_is_a_tenth_of_ten_waves(script: ModuleType) -> None:
     requests, _ = script.told(script.one("burst"))
-    first = requests.sent_s <= 0.0
+    first = requests.arrival_s <= 0.0
     assert first.sum() == 64 and len(requests) == 640
     assert requests.ttft_s[first].mean() > 10 * requests.ttft_s[~first].mean()
     assert requests.ttft_s.mean() > 2 * np.median(requests.ttft_s)
@@ -62,7 +62,7 @@ def test_short_prompts_wait_for_long_ones_in_front(script: ModuleType) -> None:
     def mean_wait(*overrides: str) -> float:
         requests, _ = script.told(script.one("head-of-line", *overrides))
         short = requests.prompt_tokens <= 500
-        return float((requests.scheduled_s - requests.sent_s)[short].mean())
+        return float((requests.first_scheduled_s - requests.arrival_s)[short].mean())
 
     assert mean_wait() > 4 * mean_wait("traffic.prompt.cap=500")
     check(script, "head-of-line")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tspsim.base.errors import InputError
-from tspsim.loop.reshard import WAYS, reshard
+from tspsim.loop.reshard import RESHARD_METHODS, reshard
 from tspsim.network import collective, load_cluster
 
 M = 140e9
@@ -24,12 +24,14 @@ def test_bytes_are_those_of_the_paper(tp: int, pp: int, tensor: int, stages: int
         with pytest.raises(InputError):
             reshard(NODES, M, tp=tp, pp=pp, generate_tp=tensor, generate_pp=stages)
         return
-    found = {way: reshard(NODES, M, tp=tp, pp=pp, generate_tp=tensor, generate_pp=stages, way=way) for way in WAYS}
+    found = {
+        way: reshard(NODES, M, tp=tp, pp=pp, generate_tp=tensor, generate_pp=stages, way=way) for way in RESHARD_METHODS
+    }
     whole, part, ranks = tp * pp, tensor * stages, 16
     assert found["everyone"].received_bytes == pytest.approx(M * (ranks - 1) / ranks)
     assert found["replica"].received_bytes == pytest.approx(M * (whole - 1) / whole)
     assert found["interleaved"].received_bytes == pytest.approx(M * (whole - part) / (part * whole))
-    assert [found[way].beside_bytes for way in WAYS] == pytest.approx([M / ranks, M / whole, 0.0])
+    assert [found[way].beside_bytes for way in RESHARD_METHODS] == pytest.approx([M / ranks, M / whole, 0.0])
     assert found["interleaved"].held_bytes == pytest.approx(M / part)
     assert found["interleaved"].seconds <= found["replica"].seconds * (1 + 1e-9)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -268,7 +269,7 @@ def weights(found: Iterable[Operator]) -> int:
 def test_a_decode_step_multiplies_with_every_matrix_once(name: str) -> None:
     """In decoding absorbed products stand for the matrices that make keys and values."""
     for layer in layers(name):
-        matrices = layer.model.attention_matrix_parameters(layer.kind)
+        matrices = layer.model.attention_matrix_parameters(layer.composition)
         assert weights(operators(layer, ROWS[0])) == matrices
 
 
@@ -278,7 +279,7 @@ def test_a_decode_step_multiplies_with_every_matrix_once(name: str) -> None:
 def test_shards_and_what_is_whole_on_every_rank_are_all_of_the_matrices(name: str) -> None:
     """And the products that a rank runs in decoding multiply with just these."""
     for whole, part in zip(layers(name), layers(name, 2), strict=True):
-        matrices = whole.model.attention_matrix_parameters(whole.kind)
+        matrices = whole.model.attention_matrix_parameters(whole.composition)
         assert 2 * part.attention_weights + part.down_weights == matrices
         assert whole.attention_weights + whole.down_weights == matrices
         assert weights(operators(part, ROWS[0])) == part.attention_weights + part.down_weights
@@ -305,11 +306,13 @@ def test_what_indexers_read_stays_whole_on_every_rank() -> None:
 def test_layers_without_an_indexer_take_the_choice_of_others() -> None:
     for layer in layers("glm-5.2"):
         indexers = [each for each in operators(layer, ROWS[0]) if isinstance(each, Indexer)]
-        assert len(indexers) == layer.kind.indexer
+        assert len(indexers) == layer.composition.indexer
 
 
 def test_compressed_layers_attend_a_window_and_entries() -> None:
-    found = {layer.kind.compression: operators(layer, ((1, 1_000_000, 1),)) for layer in layers("deepseek-v4-flash")}
+    found = {
+        layer.composition.compression: operators(layer, ((1, 1_000_000, 1),)) for layer in layers("deepseek-v4-flash")
+    }
     pairs = {ratio: next(each for each in ops if isinstance(each, SparseAttention)) for ratio, ops in found.items()}
     assert pairs[0].pairs == 128 and pairs[4].pairs == 512 + 128
     assert pairs[128].pairs == pytest.approx(1_000_001 / 128 + 128)
@@ -395,3 +398,40 @@ def test_a_package_s_kind_is_read_and_run(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
     assert done.stdout.split() == ["shouting", "shouting", "73984"], done.stderr
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "glm-5.1", "deepseek-v4-flash", "llama-3.1-8b"])
+@pytest.mark.parametrize("rows", [(300, 0, 2), (1000, 2000, 1), (1, 5000, 3)])
+def test_flops_of_a_row_are_the_sum_over_its_queries(name: str, rows: tuple[int, int, int]) -> None:
+    """A query attends a window, or what an indexer chose, at most: fewer where the context is shorter."""
+    model = load_model(name)
+    queries, context, sequences = rows
+    for block in dict.fromkeys(model.blocks):
+        kind = model.attention_of(block)
+        each = sum(kind.pair_flops(model, block, context + query + 0.5) for query in range(queries))
+        assert kind.flops(model, block, (rows,)) == pytest.approx(sequences * each, rel=1e-4)
+
+
+def test_a_window_of_half_the_sequence_attends_three_quarters_of_it() -> None:
+    model = replace(load_model("gpt-oss-20b"), window=4096)
+    windowed = next(block for block in model.blocks if block.window)
+    matrices = 2 * model.active_matrix_parameters(windowed)
+    attention = model.block_forward_flops_per_token(windowed, 8192) - matrices
+    assert attention == 4 * model.attention_width * (4096 - 4096**2 / (2 * 8192))
+
+
+@pytest.mark.parametrize("key", ["window", "chunk"])
+def test_layers_are_windowed_unless_some_are_full(key: str, tmp_path: Path) -> None:
+    """``window: 4096`` alone, as Mistral 7B has it, left every layer full."""
+
+    def read(**more: int) -> Architecture:
+        stated = describe(load_model("llama-3.2-1b"))
+        attention = {name: value for name, value in stated["attention"].items() if name != "full_every"}
+        path = tmp_path / "own.yaml"
+        path.write_text(json.dumps(stated | {"attention": attention | {key: 128} | more}))
+        return load_model(str(path))
+
+    assert {getattr(block, key) for block in read().blocks} == {128}
+    assert [getattr(block, key) for block in read(full_every=2).blocks[:4]] == [128, 0, 128, 0]
+    with pytest.raises(InputError, match="full_every 1 leaves no layer a window"):
+        read(full_every=1)

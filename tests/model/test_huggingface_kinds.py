@@ -166,7 +166,7 @@ def test_fp4_experts_stand_beside_fp8() -> None:
         ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["*self_attn*", "lm_head"]}, "nvfp4", "bf16"),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8", "fp8"),
         ({"quant_method": "fp8", "modules_to_not_convert": ["self_attn"]}, "fp8", "bf16"),
-        ({"quant_method": "awq", "bits": 4}, "bf16", "bf16"),
+        ({"quant_method": "awq", "bits": 4}, "int4", "int4"),
         ({"config_groups": {"a": {"weights": {"type": "float", "num_bits": 4, "group_size": 16}}}}, "nvfp4", "nvfp4"),
         ({"config_groups": [1], "ignore": ["re:(", 3]}, "bf16", "bf16"),
     ],

@@ -74,7 +74,7 @@ def test_an_unknown_library_is_told_the_nearest() -> None:
         collective(NODES["hgx-h100-8"], range(8), "all_reduce", MIB, library="NCCL 2.27.4")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(st.sampled_from(sorted(NODES)), st.sampled_from(["all_reduce", "all_gather", "all_to_all"]), SIZES, st.data())
 def test_a_larger_message_takes_longer_by_any_library(name: str, kind: str, size: float, data: st.DataObject) -> None:
     node = NODES[name]
@@ -86,7 +86,7 @@ def test_a_larger_message_takes_longer_by_any_library(name: str, kind: str, size
     assert small.alone_s <= large.alone_s * (1 + 1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.sampled_from(["all_gather", "reduce_scatter", "all_to_all"]), SIZES, st.integers(2, 60))
 @example("all_gather", 27525120.0, 15)
 def test_a_larger_group_of_a_rack_takes_longer_and_is_less_sure_beyond_what_was_measured(
@@ -157,7 +157,7 @@ def test_rings_lose_by_size_and_node_count_as_measured(nodes: int, size: int, sh
     assert reached == pytest.approx(share, rel=0.4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(st.sampled_from(sorted(PAIRS)), st.sampled_from(["all_reduce", "all_gather"]), SIZES, st.data())
 def test_more_bytes_and_more_nodes_take_longer(fabric: str, kind: str, size: float, data: st.DataObject) -> None:
     cluster, each = PAIRS[fabric], data.draw(st.integers(1, 8))
@@ -197,7 +197,7 @@ def test_a_range_moves_from_small_to_large_with_the_fluid_share() -> None:
     assert spread.factors(1.0, 1.0) == pytest.approx((0.7, 1.55))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(st.sampled_from(sorted(NODES)), st.sampled_from(["all_reduce", "broadcast", "all_to_all"]), SIZES)
 def test_every_transfer_lies_in_its_range(name: str, kind: str, size: float) -> None:
     traffic = collective(NODES[name], range(8), kind, size)
@@ -215,7 +215,7 @@ def test_an_engine_reduces_small_vectors_sooner_than_the_library(library: str) -
     assert custom.alone_s < own.alone_s
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.sampled_from(["hgx-a100-80gb-8", "hgx-h100-8", "hgx-b300-8", "gb300-nvl72"]), SIZES, st.data())
 def test_an_engines_reduction_grows_with_bytes_and_ranks(name: str, size: float, data: st.DataObject) -> None:
     node = NODES[name]
@@ -247,7 +247,7 @@ EXPERTS = {
 }
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(sorted(EXPERTS)), st.sampled_from(["dispatch", "combine"]),
     st.sampled_from(["normal", "low_latency"]), st.floats(1.0, 1e5), st.integers(1, 16), st.data(),

@@ -72,7 +72,7 @@ def groups(draw: st.DrawFn) -> tuple[Cluster, tuple[int, ...]]:
     return cluster, tuple(ranks)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(groups(), st.sampled_from(COLLECTIVE_KINDS), st.sampled_from([None, *ALGORITHMS]), st.data())
 def test_every_rank_gets_and_gives_at_least_what_it_must(
     group: tuple[Cluster, tuple[int, ...]], kind: str, algorithm: str | None, data: st.DataObject
@@ -347,7 +347,7 @@ def test_two_levels_spare_the_rails() -> None:
     assert into["node2/nic5"] == pytest.approx(2 * GIB * 3 / 4 / 8)  # from its leaf, and as much from its GPU
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(groups(), st.sampled_from(COLLECTIVE_KINDS), st.floats(1.0, 1e10), st.floats(1.0, 10.0))
 def test_more_bytes_are_never_faster(
     group: tuple[Cluster, tuple[int, ...]], kind: str, size: float, factor: float
@@ -357,7 +357,7 @@ def test_more_bytes_are_never_faster(
     assert few.latency_s + few.fluid_s <= (many.latency_s + many.fluid_s) * (1 + 1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(groups(), st.sampled_from(COLLECTIVE_KINDS), st.floats(1e3, 1e10), st.data())
 def test_less_bandwidth_is_never_faster(
     group: tuple[Cluster, tuple[int, ...]], kind: str, size: float, data: st.DataObject

@@ -99,7 +99,7 @@ def questions(draw: st.DrawFn) -> tuple[Cluster, list[Flow]]:
     return cluster, flows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(questions())
 def test_finish_times_equal_an_exact_solver(question: tuple[Cluster, list[Flow]]) -> None:
     cluster, flows = question
@@ -107,7 +107,7 @@ def test_finish_times_equal_an_exact_solver(question: tuple[Cluster, list[Flow]]
     assert finish_times(cluster, flows) == pytest.approx(expected, rel=1e-9, abs=0.0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(questions(), st.data())
 def test_more_bytes_are_never_faster(question: tuple[Cluster, list[Flow]], data: st.DataObject) -> None:
     cluster, flows = question
@@ -122,7 +122,7 @@ def test_more_bytes_are_never_faster(question: tuple[Cluster, list[Flow]], data:
     assert after >= before * (1 - 1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(st.floats(1.0, 1e10), st.floats(0.1, 1.0), st.integers(1, 7))
 def test_more_bandwidth_is_never_slower(size: float, factor: float, peer: int) -> None:
     full = load_cluster("mi300x-8")
@@ -134,7 +134,8 @@ def test_more_bandwidth_is_never_slower(size: float, factor: float, peer: int) -
 usages = st.lists(st.dictionaries(st.integers(0, 7), st.floats(0.01, 1.0), max_size=5), min_size=1, max_size=10)
 
 
-@settings(max_examples=80, deadline=None)
+@pytest.mark.in_turn(2)
+@settings(max_examples=50, deadline=None)
 @given(usages, st.data())
 @pytest.mark.parametrize("arrays_from", [0, sharing.MANY])
 def test_shares_are_weighted_max_min_with_a_cap(
@@ -167,7 +168,7 @@ class Wish:
     weight_at: Mapping[Hashable, float] = field(default_factory=dict)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(usages, st.data())
 def test_what_is_not_solved_again_is_as_if_it_had_been(usage: list[dict[int, float]], data: st.DataObject) -> None:
     """Activities come and go, several at an instant; speeds are those of all that are there, solved from nothing."""

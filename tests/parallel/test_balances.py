@@ -13,7 +13,7 @@ import tspsim
 from tspsim.base.errors import InputError
 from tspsim.parallel import ExpertRouting
 from tspsim.parallel.balance import Visits
-from tspsim.parallel.balances import eplb, least_loaded
+from tspsim.parallel.balances import eplb, least_loaded, repeated
 
 # --- EPLB ---------------------------------------------------------------------------------------------------
 
@@ -198,3 +198,43 @@ def test_training_and_serving_take_the_policies_that_follow_them() -> None:
                     "plans": [{"name": "P", "dp": 8, "ep": 8, "expert_balance": policy}],
                 }
             )
+
+
+# --- copies without a map -------------------------------------------------------------------------------------
+
+
+def decode_on_a_rack(ep: int, balance: Any) -> tspsim.Result:
+    return tspsim.simulate(
+        {
+            "name": "rack",
+            "cluster": "gb200-nvl72",
+            "workload": {"model": "deepseek-r1", "pass": "decode", "batch": 8, "context": 2048, "stack": "sglang"},
+            "plans": [{"name": "P", "dp": 72, "ep": ep, "expert_dispatch": "low_latency", "expert_balance": balance}],
+        }
+    )
+
+
+def test_ranks_divide_experts_with_their_copies_and_not_experts_alone() -> None:
+    """SGLang's 32 redundant experts make 288 of 256, six on each of 48 ranks, four on each of 72."""
+    with pytest.raises(InputError, match=r"72 does not divide the 256 experts of deepseek-r1.*eplb, repeated"):
+        decode_on_a_rack(72, "busiest")
+    with pytest.raises(InputError, match="replicas: 300 is not a multiple of ep = 72"):
+        decode_on_a_rack(72, {"policy": "repeated", "replicas": 300})
+    narrow, wide = (decode_on_a_rack(ep, {"policy": "repeated", "replicas": 288}).plans[0] for ep in (36, 72))
+    experts = 58 * 3 * 7168 * 2048  # bytes of one a rank in eight bits, without block scales
+    assert narrow.memory.parts["weights"] - wide.memory.parts["weights"] == pytest.approx(4 * experts, rel=1e-3)
+
+
+@given(st.integers(2, 40), st.integers(1, 12), st.data())
+def test_copies_without_a_map_are_where_sglang_lays_them_and_share_the_visits(
+    experts: int, ranks: int, data: st.DataObject
+) -> None:
+    slots = ranks * data.draw(st.integers(-(-experts // ranks), 3 * experts))
+    shares = data.draw(st.lists(st.floats(0.0, 1.0), min_size=experts, max_size=experts))
+    result = repeated.balance(Visits(tuple(shares), ranks), slots)
+    size = slots // ranks
+    flat = [slot % experts for slot in range(slots)]  # init_trivial: arange(slots) % experts
+    loads = [sum(shares[e] / flat.count(e) for e in flat[r * size : (r + 1) * size]) * ranks for r in range(ranks)]
+    assert result.busiest_rank_load == pytest.approx(max(loads), abs=1e-9)
+    assert sum(map(sum, result.placed)) == pytest.approx(sum(shares), abs=1e-9)
+    assert result.further_experts * ranks == pytest.approx(slots - experts)

@@ -7,12 +7,17 @@ from dataclasses import replace
 
 import pytest
 
+import tspsim
 from tspsim.hardware import load_device
 from tspsim.hardware.pricers import price
 from tspsim.hardware.prices import cast_of
 from tspsim.model.layer import gradients
 from tspsim.operators import Computes, Gemm, MemoryBound, Operator, Role
+from tspsim.parallel.recompute import recomputed_inputs, recomputed_kernels
 from tspsim.parallel.stack import Stack
+from tspsim.parallel.state.memory import kept_activations
+from tspsim.step.question import Question, look_up
+from tspsim.step.simulation import scheduled
 
 M, N, K = 4096, 2048, 7168
 PRODUCT = Gemm(M, N, K, "fp8_block", role=Role.DOWN)
@@ -59,17 +64,69 @@ def test_what_attention_gives_waits_in_twelve_bits() -> None:
     assert moved(tuple(stack.run([weights]))) == {"cast back": (2.0 + kept) * M * K, "inputs across": 3.0 * M * K}
 
 
+def test_what_is_made_again_is_wide_when_it_is_written_across() -> None:
+    """Report, section 3.2.3: norms and activations are computed again; tokens that were sent are kept in eight bits."""
+    asked = question("hai-llm")
+    again = recomputed_inputs(scheduled(asked, asked.plans[0]))
+    assert Role.EXPERTS_DOWN in again and Role.EXPERTS_GATE_UP not in again and Role.OUTPUT not in again
+    stack = Stack("apart", casts_apart=True)
+    weights = gradients(PRODUCT)[1]
+    assert moved(tuple(stack.run([weights], remade=again))) == {"inputs across": 3.0 * M * K}
+    whole = replace(asked.plans[0], recomputation="none")
+    assert not recomputed_inputs(replace(scheduled(asked, asked.plans[0]), plan=whole))
+
+
+def test_two_projections_to_latents_cast_their_input_each() -> None:
+    """DeepSeek-V3's ``inference/model.py``: ``wq_a`` and ``wkv_a``, and ``linear`` quantises what it reads."""
+    stack = Stack("apart", casts_apart=True)
+    product = Gemm(M, 2112, K, "fp8_block", role=Role.LATENT_DOWN)
+    for part, size in ((product, 3.0), (gradients(product)[1], 2.0)):
+        assert [item.hbm_bytes for item in stack.run([part]) if isinstance(item, MemoryBound)] == 2 * [size * M * K]
+
+
 def test_a_router_and_other_stacks_stay_as_they_are() -> None:
     router = Gemm(M, 256, K, "bf16", role=Role.ROUTER)
     assert tuple(Stack("apart", casts_apart=True).run([router])) == (router,)
     assert tuple(Stack("plain").run([PRODUCT])) == (PRODUCT,)
 
 
-def test_norms_move_the_tensors_that_are_counted() -> None:
-    stack = Stack("counted", norm_tensors=(6.0, 2.0, 8.0))
+def test_norms_are_kernels_of_their_own() -> None:
+    """Sums and scales around them run as copies; a norm takes what its own kernel does, longer than a copy."""
+    stack = Stack("counted", norm_tensors=((3.0, 1.0), (3.0, 4.0)))
     assert not stack.fuses
-    size = 4.0 * M * K * 2
+    size, tensor = 4.0 * M * K * 2, M * K * 2.0
     norm = MemoryBound("add_rmsnorm", size, M, role=Role.NORM)
     back = MemoryBound("add_rmsnorm", size, M, role=Role.NORM, computes=Computes.INPUT_GRADIENT)
     latent = MemoryBound("rmsnorm", size, M, role=Role.NORM)
-    assert [item.hbm_bytes / size for item in stack.run([norm, back, latent])] == pytest.approx([1.5, 2.0, 1.0])
+    ran = tuple(stack.run([norm, back, latent]))
+    assert [(item.hbm_bytes / tensor, item.resident) for item in ran] == [
+        (1.0, False), (3.0, True), (4.0, False), (3.0, True), (4.0, True),
+    ]  # fmt: skip
+    device = load_device("h800")
+    assert all((price(device, item).seconds > price(device, replace(item, resident=False)).seconds) is item.resident
+               for item in ran)  # fmt: skip
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_norm_made_again_reads_its_input_and_writes_its_output(apart: bool) -> None:
+    """The sum before it is kept: two tensors, where the forward reads two, adds them, and writes sum and norm."""
+    asked = question("hai-llm" if apart else "ideal")
+    job = scheduled(asked, asked.plans[0])
+    tensor = 4096.0 * job.model.hidden * 2.0
+    norm = MemoryBound("add_rmsnorm", 4.0 * tensor, 4096, role=Role.NORM)
+    (again,) = recomputed_kernels(job, norm)
+    assert [item.hbm_bytes / tensor for item in job.work.stack.run([again])] == [2.0]
+
+
+def test_what_waits_in_twelve_bits_takes_as_much_room() -> None:
+    """Attention's output, 128 heads of 128 values, serves attention's backward too (§3.3.3) and is kept once."""
+    asked = question("hai-llm")
+    job = scheduled(asked, asked.plans[0])
+    whole = replace(job, work=replace(job.work, stack=replace(job.work.stack, casts_apart=False)))
+    block = job.model.blocks[-1]
+    less = kept_activations(whole, 1, block) - kept_activations(job, 1, block)
+    assert less == pytest.approx(4096 * 128 * 128 * (2.0 - (1.5 + 4 / 128)))
+
+
+def question(stack: str) -> Question:
+    return look_up(tspsim.load("deepseek-v3-2048-h800", [f"workload.stack={stack}"]))

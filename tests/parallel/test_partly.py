@@ -52,7 +52,7 @@ def test_each_further_layer_adds_one_forward_of_a_layer_and_frees_what_it_kept(s
 def test_block_frees_exactly_what_its_layers_kept() -> None:
     none, partly = training(recomputation="none"), training(recomputation="full", recomputed=PartialRecompute(3))
     (block,) = set(MODEL.blocks)
-    saved = kept_activations(none, 1, block) - kept_activations(none.making("full"), 1, block)
+    saved = kept_activations(none, 1, block) - kept_activations(none.with_recomputation("full"), 1, block)
     assert peak(none) - peak(partly) == 3 * saved
 
 
@@ -63,7 +63,7 @@ def test_every_second_layer_is_half_of_them_and_groups_keep_one_input_and_one_gr
     uniform = training(recomputation="full", recomputed=PartialRecompute(4, "uniform"))
     assert replica_flops(uniform) == replica_flops(full)
     (kind,) = set(MODEL.blocks)
-    inputs, whole = (kept_activations(full.making(again), 1, kind) for again in ("full", "none"))
+    inputs, whole = (kept_activations(full.with_recomputation(again), 1, kind) for again in ("full", "none"))
     assert peak(uniform) - peak(full) == pytest.approx(3 * whole - 6 * inputs, rel=1e-12)
 
 

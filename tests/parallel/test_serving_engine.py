@@ -218,7 +218,7 @@ def test_experts_are_chosen_by_several_kernels_where_one_does_not_take_their_num
     assert engine.selection is not None
     assert [engine.selected(each) for each in (deepseek, glm, oss, gated, None)] == [0, 11, 0, 4, 0]
     longer_s = engine.between_s(10, 10, 8, glm) - engine.between_s(10, 10, 8, deepseek)
-    assert longer_s == pytest.approx(10 * 11 * engine.selection.each.value)
+    assert longer_s == pytest.approx(10 * 11 * engine.selection.kernel_time.value)
     assert [engine.on("mi300x").selected(each) for each in (glm, gated)] == [0, 4]  # AITER's one takes any number
     # and the host launches them, and casts, where no graph does
     assert plain.compute_s([experts], experts=glm) == pytest.approx((8 + 1 + 11) * plain.kernel_s)

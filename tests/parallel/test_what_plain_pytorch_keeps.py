@@ -22,7 +22,8 @@ from tspsim.step.result import PlanResult
 from tspsim.step.simulation import look_up
 from tspsim.validation.plain_frameworks import architecture
 from tspsim.validation.plain_frameworks import question as published
-from tspsim.validation.runs import file_of
+from tspsim.validation.published import published_run
+from tspsim.validation.runs import file_of, memory_of
 
 #: KempnerForge's 70B with TP4 on H200, 8 to 160 GPUs: GB a GPU at most (benchmarks/weak_scaling_160gpu/README.md).
 PEAKS = {8: 128.5, 32: 93.2, 64: 86.8, 96: 84.6, 128: 83.6, 160: 82.9}
@@ -62,6 +63,24 @@ def test_the_peak_of_405b_in_a_pipeline_is_what_torchtitan_published() -> None:
     assert peak_bytes(job) / 2**30 == pytest.approx(75.3, rel=0.1)
     parts = stage_memory(job, job.scheme.residency, 0)
     assert parts["whole_gradients"] == pytest.approx(2 * parts["gathered_weights"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "layers", "hidden", "sequence", "sequences"),
+    [(1_315_950_592, 24, 2048, 2048, 20), (2_667_566_080, 32, 2560, 8192, 3)],
+)
+def test_a_loss_that_makes_its_softmax_again_keeps_logits_alone(
+    parameters: int, layers: int, hidden: int, sequence: int, sequences: int
+) -> None:
+    """LLM Foundry's MPT-1b and -3b ran on H100 of 80 GB with nothing recomputed: no softmax in fp32 beside logits."""
+    row = {
+        "model": "MPT", "n_params": parameters, "layers": layers, "hidden": hidden, "heads": hidden // 128,
+        "kv_heads": hidden // 128, "ffn": 4 * hidden, "vocab": 50368, "seq_len": sequence, "gpu": "H100", "n_gpus": 8,
+        "tp": 1, "cp": 1, "pp": 1, "zero_stage": "zero3", "mbs": sequences, "gbs": 8 * sequences, "precision": "bf16",
+        "recompute": "none", "metric": "tokens/s/gpu", "source_url": "mosaicml/llm-foundry",
+    }  # fmt: skip
+    run, _ = published_run(row)
+    assert memory_of(run).fits and not memory_of(replace(run, stack="fsdp2")).fits
 
 
 def test_a_pipeline_folded_like_a_v_holds_weights_once() -> None:

@@ -69,6 +69,7 @@ def test_the_first_line_says_how_much_the_step_is(step: str, said: str) -> None:
     assert said in answer.kicker(View(served(step)))
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("step", WORK)
 def test_a_page_of_a_serving_step_says_nothing_of_training(step: str) -> None:
     text = render(served(step), "x.js")
@@ -174,8 +175,8 @@ def test_bars_of_caches_add_up_to_what_a_gpu_shows() -> None:
 
 def test_lines_of_sessions_go_through_those_of_the_answer() -> None:
     result = served("decode")
-    assert result.asked is not None
-    for name, line in sessions_over_context(result.asked, ["TP8", "TP4"]).items():
+    assert result.source_scenario is not None
+    for name, line in sessions_over_context(result.source_scenario, ["TP8", "TP4"]).items():
         room, replicas = result.plan(name).inference["capacity"], result.plan(name).degrees["dp"]
         assert dict(line)[room["context"]] == pytest.approx(replicas * room["sessions"])
         counts = [count for _, count in line]
@@ -184,8 +185,8 @@ def test_lines_of_sessions_go_through_those_of_the_answer() -> None:
 
 def test_rates_over_the_batch_go_through_the_answer_and_rise_a_gpu() -> None:
     result = served("decode")
-    assert result.asked is not None
-    found = rates_over_batch(result.asked, result.plans)
+    assert result.source_scenario is not None
+    found = rates_over_batch(result.source_scenario, result.plans)
     assert found.complete
     for name, line in found.plans.items():
         assert len(line) <= MOST_BATCHES
@@ -197,15 +198,15 @@ def test_rates_over_the_batch_go_through_the_answer_and_rise_a_gpu() -> None:
 
 def test_no_further_batch_is_begun_when_time_is_up() -> None:
     result = served("decode")
-    assert result.asked is not None
-    found = rates_over_batch(result.asked, result.plans, limit_s=0.0)
+    assert result.source_scenario is not None
+    found = rates_over_batch(result.source_scenario, result.plans, limit_s=0.0)
     assert not found.complete and all(len(line) == 1 for line in found.plans.values())
 
 
 def test_only_steps_that_decode_alone_have_rates_over_the_batch() -> None:
     assert batches.build(View(served("verify"))) is not None
     assert batches.build(View(served("prefill"))) is None and batches.build(View(served("mixed"))) is None
-    assert batches.build(View(replace(served("decode"), asked=None))) is None
+    assert batches.build(View(replace(served("decode"), source_scenario=None))) is None
 
 
 def test_a_block_alone_and_a_break_even_are_no_pictures_of_decoding() -> None:

@@ -221,7 +221,7 @@ def test_a_life_is_told_from_sending_to_the_last_token(view: ServingView) -> Non
         assert [what for what, *_ in parts] == ["waits in the queue", "prompt is read", "tokens come"]
         fronted = list(life.parts(replace(run, front_end_s=1e-4), place))
         assert fronted[0][0] == "front end" and fronted[0][2] == fronted[1][1] <= parts[0][2]
-        assert parts[0][1] == run.requests.sent_s[place] and parts[-1][2] == run.requests.end_s[place]
+        assert parts[0][1] == run.requests.arrival_s[place] and parts[-1][2] == run.requests.end_s[place]
         assert all(a[2] == b[1] for a, b in pairwise(parts))
         when, count, _ = life.tokens(run, place, run.engine_of(place))
         assert (np.diff(when) >= -1e-12).all() and (np.diff(count) >= 0).all()
@@ -415,6 +415,6 @@ def test_offers_without_prices_are_compared_by_rate() -> None:
 def test_what_a_front_end_takes_is_no_queue(view: ServingView) -> None:
     run = view.served[0].runs[-1]
     assert run.requests is not None
-    wait_s = float((run.requests.scheduled_s - run.requests.sent_s).max())
+    wait_s = float((run.requests.first_scheduled_s - run.requests.arrival_s).max())
     assert run.queued_s(run.requests).max() == pytest.approx(wait_s)
     assert not list(words.queued(replace(run, front_end_s=wait_s)))

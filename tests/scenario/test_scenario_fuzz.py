@@ -92,10 +92,10 @@ def _check(source: Any, overrides: tuple[str, ...] = ()) -> None:
         json.dumps(scenario.to_dict(), allow_nan=False)
 
 
-FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(max_examples=70, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-@settings(FUZZ, max_examples=40)  # data of no scenario's shape is refused at its first key; mutated ones go deeper
+@settings(FUZZ, max_examples=25)  # data of no scenario's shape is refused at its first key; mutated ones go deeper
 @given(st.dictionaries(keys | st.integers(), values, max_size=6))
 def test_arbitrary_nested_data(data: dict[Any, Any]) -> None:
     _check(data)

@@ -15,8 +15,9 @@ from tspsim.parallel import Job
 from tspsim.scenario import load
 from tspsim.serving.costs import costs_of
 from tspsim.serving.programs import StepPrograms
-from tspsim.serving.work import PromptChunk, StepWork
-from tspsim.steps import Speculation
+from tspsim.serving.row_consumers import consumer_of
+from tspsim.serving.work import StepWork
+from tspsim.steps import PromptChunk, Speculation
 from tspsim.studies.query import Library
 
 LIBRARY = Library()
@@ -73,6 +74,7 @@ def amount(quantity: BatchQuantity, job: Job) -> object:
     }[quantity]
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(("model", "plan", "speculation"), CASES, ids=str)
 def test_steps_with_as_much_of_a_quantity_have_the_same_instructions_of_it(
     model: str, plan: dict[str, Any], speculation: Speculation | None
@@ -84,7 +86,14 @@ def test_steps_with_as_much_of_a_quantity_have_the_same_instructions_of_it(
     for work in some_works(programs.query_len):
         (job,) = programs.together(work)
         calls, layout = programs.laid_out(job)
-        written.append((job, layout, [call.key for call in calls], programs.quantities(job)))
+        quantities = programs.quantities(job)
+        written.append((job, layout, [call.key for call in calls], quantities))
+        for call, quantity in zip(calls, quantities, strict=True):
+            consumer = consumer_of(call, quantity, decodes=True)
+            if consumer is not None:
+                assert consumer.with_rows(consumer.rows_of(job.rows)).key == call.key
+            else:
+                assert quantity is not BatchQuantity.ROWS
     for (job, layout, does, quantities), (other, other_layout, others, same) in combinations(written, 2):
         assert layout is other_layout and quantities == same
         for quantity in set(quantities):

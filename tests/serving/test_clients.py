@@ -44,37 +44,39 @@ class Delay:
         self.clients.ended(request)
 
 
-def served(stated: dict[str, Any], seconds: float = 1.0, front_end_s: float = 0.0) -> tuple[Waits, Delay]:
+def served(
+    stated: dict[str, Any], seconds: float = 1.0, front_end_s: float = 0.0, tokenize_s: float = 0.0
+) -> tuple[Waits, Delay]:
     traffic = catalog.validate({"prompt": 100, "output": 10, **stated}, TrafficSpec)
-    delay = Delay(Clients(traffic.draw(), front_end_s), seconds)
+    delay = Delay(Clients(traffic.draw(), front_end_s, tokenize_s), seconds)
     return Waits.of(delay.run()), delay
 
 
 def test_a_closed_loop_keeps_as_many_under_way_as_it_has_clients() -> None:
     waits, delay = served({"arrivals": {"kind": "closed", "concurrency": 4}, "requests": 12})
     assert delay.most == 4
-    assert waits.sent_s.tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
+    assert waits.arrival_s.tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
 
 
 def test_clients_may_come_one_after_the_other() -> None:
     arrivals = {"kind": "closed", "concurrency": 3, "interval": "250 ms"}
     waits, delay = served({"arrivals": arrivals, "requests": 7})
-    assert sorted(waits.sent_s) == [0.0, 0.25, 0.5, 1.0, 1.25, 1.5, 2.0]
+    assert sorted(waits.arrival_s) == [0.0, 0.25, 0.5, 1.0, 1.25, 1.5, 2.0]
     assert delay.most == 3
 
 
 def test_an_open_loop_waits_for_nobody_and_a_limit_holds_requests_back() -> None:
     arrivals = {"kind": "fixed", "rate": 4}
     free, delay = served({"arrivals": arrivals, "requests": 8})
-    assert free.sent_s == pytest.approx(np.arange(8) / 4) and delay.most == 4
+    assert free.arrival_s == pytest.approx(np.arange(8) / 4) and delay.most == 4
     held, delay = served({"arrivals": {**arrivals, "max_concurrency": 2}, "requests": 8})
-    assert delay.most == 2 and held.sent_s[:4] == pytest.approx([0.0, 0.25, 1.0, 1.25])
+    assert delay.most == 2 and held.arrival_s[:4] == pytest.approx([0.0, 0.25, 1.0, 1.25])
 
 
 def test_the_next_turn_comes_after_a_think_time() -> None:
     prefix = {"turns": 3, "think": "2 s"}
     waits, delay = served({"arrivals": {"kind": "closed", "concurrency": 1}, "prefix": prefix, "requests": 6})
-    assert waits.sent_s.tolist() == [0.0, 3.0, 6.0, 7.0, 10.0, 13.0]
+    assert waits.arrival_s.tolist() == [0.0, 3.0, 6.0, 7.0, 10.0, 13.0]
     assert delay.most == 1
 
 
@@ -82,30 +84,39 @@ def test_warm_up_ends_before_what_counts_begins() -> None:
     stated = {"arrivals": {"kind": "closed", "concurrency": 2}, "prefix": {"share": 0.5}, "requests": 4}
     waits, delay = served({**stated, "protocol": {"kind": "aiperf", "warm_ups": 3}})
     assert len(delay.clients.table) == 7 and len(waits) == 4
-    assert waits.sent_s.tolist() == [2.0, 2.0, 3.0, 3.0] and waits.wall_s == 2.0
+    assert waits.arrival_s.tolist() == [2.0, 2.0, 3.0, 3.0] and waits.wall_s == 2.0
     paced = {**stated, "arrivals": {"kind": "fixed", "rate": 10}, "protocol": {"kind": "aiperf", "warm_ups": 3}}
     waits, _ = served(paced)
-    assert waits.sent_s == pytest.approx([1.2, 1.3, 1.4, 1.5])
+    assert waits.arrival_s == pytest.approx([1.2, 1.3, 1.4, 1.5])
 
 
 def test_conversations_of_a_warm_up_end_before_what_counts_begins() -> None:
     """None of them is counted in part: the first that counts is the first turn of the first after them."""
     prefix, arrivals = {"turns": 3, "think": "2 s"}, {"kind": "closed", "concurrency": 1}
     waits, delay = served({"arrivals": arrivals, "prefix": prefix, "requests": 6, "protocol": "vllm_bench"})
-    assert len(waits) == 6 and waits.sent_s.tolist() == [7.0, 10.0, 13.0, 14.0, 17.0, 20.0]
+    assert len(waits) == 6 and waits.arrival_s.tolist() == [7.0, 10.0, 13.0, 14.0, 17.0, 20.0]
     assert waits.wall_s == 14.0 and delay.clients.table.drawn.warm_up == 3
 
 
 def test_plain_counts_all_but_the_ends_that_it_is_told_to_leave_out() -> None:
     protocol = {"kind": "plain", "skip_first": 2, "skip_last": 1}
     waits, _ = served({"arrivals": {"kind": "fixed", "rate": 1}, "requests": 6, "protocol": protocol})
-    assert waits.sent_s.tolist() == [2.0, 3.0, 4.0]
+    assert waits.arrival_s.tolist() == [2.0, 3.0, 4.0]
 
 
 def test_the_front_end_is_in_every_wait_and_in_a_client_s_pace() -> None:
     waits, _ = served({"arrivals": {"kind": "closed", "concurrency": 1}, "requests": 3}, front_end_s=0.5)
     assert waits.ttft_s == pytest.approx(1.0) and waits.e2e_s == pytest.approx(1.5)
-    assert waits.sent_s == pytest.approx([0.0, 1.5, 3.0])
+    assert waits.arrival_s == pytest.approx([0.0, 1.5, 3.0])
+
+
+def test_prompts_that_come_together_are_tokenised_one_after_the_other() -> None:
+    """Three prompts of 100 tokens at 1 ms a token: the first waits for itself, the last for all, whoever is served."""
+    waits, _ = served(
+        {"arrivals": {"kind": "closed", "concurrency": 3}, "requests": 4}, front_end_s=0.5, tokenize_s=1e-3
+    )
+    assert waits.ttft_s[:3] == pytest.approx([1.1, 1.2, 1.3])
+    assert (waits.sent_s[3], waits.ttft_s[3]) == pytest.approx((1.6, 1.1)), "nobody is before the fourth"
 
 
 def test_a_book_gives_requests_back_as_they_were() -> None:
@@ -156,4 +167,4 @@ def test_the_same_seed_gives_the_same_run() -> None:
     def run() -> Waits:
         return served({"arrivals": {"kind": "gamma", "rate": 9, "cv": 3}, "requests": 200, "seed": 5})[0]
 
-    assert (run().sent_s == run().sent_s).all()
+    assert (run().arrival_s == run().arrival_s).all()

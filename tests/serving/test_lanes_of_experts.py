@@ -13,7 +13,8 @@ from test_step_costs import costs
 
 from tspsim.serving.costs import ProgramCosts
 from tspsim.serving.tables import EPSILON
-from tspsim.serving.work import PromptChunk, StepWork
+from tspsim.serving.work import StepWork
+from tspsim.steps import PromptChunk
 
 LANES = 8
 #: Plans whose steps chains tell, and one whose streams overlap.

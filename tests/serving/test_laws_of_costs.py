@@ -19,8 +19,8 @@ from tspsim.scenario import load
 from tspsim.serving.costs import ProgramCosts, costs_of
 from tspsim.serving.sampled import BAR
 from tspsim.serving.tables import EPSILON
-from tspsim.serving.work import PromptChunk, StepWork
-from tspsim.steps import Speculation
+from tspsim.serving.work import StepWork
+from tspsim.steps import PromptChunk, Speculation
 from tspsim.studies.query import Library
 
 LIBRARY = Library()
@@ -124,6 +124,7 @@ def test_a_piece_one_token_too_long_for_decode_kernels_is_not_faster(
     assert cost.seconds([longer]) >= cost.seconds([shorter]) * (1.0 - 2.0 * path[3])
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("path", PATHS[:3], ids=str)
 def test_a_short_piece_is_never_faster_for_a_token_more(
     path: tuple[str, dict[str, Any], Speculation | None, float],

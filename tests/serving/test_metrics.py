@@ -20,8 +20,8 @@ from tspsim.serving.replica import ScheduledEvent
 def waits(**columns: Any) -> Waits:
     """Two requests: of 11 outputs in 3 s, the first after 1 s, and of one output."""
     stated = {
-        "sent_s": [0.0, 1.0],
-        "scheduled_s": [0.5, 1.0],
+        "arrival_s": [0.0, 1.0],
+        "first_scheduled_s": [0.5, 1.0],
         "first_token_s": [1.0, 2.5],
         "end_s": [3.0, 2.5],
         "prompt_tokens": [100, 60],

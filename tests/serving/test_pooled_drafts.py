@@ -14,9 +14,9 @@ from tspsim.base.errors import InputError
 from tspsim.serving.costs import costs_of as plain_costs_of
 from tspsim.serving.pooled_drafts import PooledDraftCosts, costs_of
 from tspsim.serving.programs import StepPrograms
-from tspsim.serving.work import PromptChunk, StepWork
+from tspsim.serving.work import StepWork
 from tspsim.step.question import look_up
-from tspsim.steps import MIXED_STEP, VERIFY_STEP, Load, Piece
+from tspsim.steps import MIXED_STEP, VERIFY_STEP, Load, PromptChunk
 
 LARGE = architecture(2048, layers=6, heads=16, kv_heads=8, head_dim=128, vocab=32000)
 SMALL = architecture(512, layers=3, heads=8, kv_heads=8, head_dim=64, vocab=32000)
@@ -45,6 +45,7 @@ def costs(files: tuple[str, str], **keys: Any) -> tuple[PooledDraftCosts, StepPr
     return found, StepPrograms(asked, plan, speculation)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("turns", [1, 2])
 @pytest.mark.parametrize(("tp", "verifying"), [(4, 1), (2, 3)])
 def test_a_step_is_what_the_engine_finds_of_all_replicas(
@@ -59,8 +60,10 @@ def test_a_step_is_what_the_engine_finds_of_all_replicas(
     # A replica's part of the plan's batch, of those that verify.
     work = StepWork((), (context,) * (held * replicas // verifying), 5)
     assert tabulated.seconds([work] * verifying) == pytest.approx(whole, rel=2e-3)
-    pieces = (Piece(512, 0), *[Piece(512, 0)] * (verifying - 1))
-    mixed = Load(prompts=len(pieces), pieces=pieces, batch=held, contexts=(context,), speculation=programs.speculation)
+    pieces = (PromptChunk(512, 0), *[PromptChunk(512, 0)] * (verifying - 1))
+    mixed = Load(
+        prompts=len(pieces), prompt_chunks=pieces, batch=held, contexts=(context,), speculation=programs.speculation
+    )
     whole = programs.simulated(programs.job(MIXED_STEP, mixed)).seconds
     chunks = (PromptChunk(512, 0),) * (len(pieces) * replicas // verifying)
     beside = StepWork(chunks, (context,) * (held * replicas // verifying), 5)

@@ -93,7 +93,7 @@ def test_every_scheduler_is_among_those_tested():
     assert set(OPTIONS) == set(POLICIES.names())
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(case=settings_and_requests(), lanes=st.sampled_from([1, 1, 3]))
 def test_folding_changes_nothing(case, lanes):
     engine, requests = case
@@ -139,7 +139,7 @@ def served_by(engine, rows, front_end_s, lanes, every_step):
     return [(each.first_scheduled_s, each.first_token_s, each.end_s) for each in requests], replica.log.to_frame()
 
 
-@settings(max_examples=60)
+@settings(max_examples=35)
 @given(case=settings_and_requests(), front_end_s=st.sampled_from([0.0037, 0.0213]), lanes=st.sampled_from([1, 1, 2]))
 def test_an_engine_that_plans_whole_runs_is_one_that_plans_step_by_step(case, front_end_s, lanes):
     engine, rows = case
@@ -147,7 +147,7 @@ def test_an_engine_that_plans_whole_runs_is_one_that_plans_step_by_step(case, fr
     np.testing.assert_allclose(whole[0], stepped[0], rtol=1e-12)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 300), st.integers(1, 40), st.integers(1, 30)), min_size=1, max_size=20),
     options=OPTIONS["vllm"],
@@ -191,7 +191,7 @@ class Watched(CalledCost):
         return super().seconds(works)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(case=settings_and_requests())
 def test_tokens_and_blocks_are_kept(case):
     engine, rows = case
@@ -220,7 +220,7 @@ def test_tokens_and_blocks_are_kept(case):
     assert (log.start_s.to_numpy()[1:] >= log.end_s.to_numpy()[:-1]).all()
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(case=settings_and_requests())
 def test_logs_of_folded_runs_are_those_of_single_steps(case):
     engine, rows = case
@@ -242,7 +242,7 @@ def test_logs_of_folded_runs_are_those_of_single_steps(case):
 PREFIXES = st.lists(st.integers(0, 1), max_size=5)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     case=settings_and_requests(), prefixes=st.lists(PREFIXES, min_size=20, max_size=20), lanes=st.sampled_from([1, 2])
 )
@@ -280,6 +280,7 @@ def poisson(rate, count, seed, prompt=(50, 300), output=(5, 60)):
     )
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("name", sorted(OPTIONS))
 def test_little(name):
     """Requests in the engine, averaged over time as its log shows them, are arrivals a second times seconds spent."""

@@ -13,8 +13,8 @@ from tspsim.parallel import Captured, Job
 from tspsim.scenario import load
 from tspsim.serving.costs import costs_of
 from tspsim.serving.programs import StepPrograms
-from tspsim.serving.work import PromptChunk, StepWork
-from tspsim.steps import Speculation
+from tspsim.serving.work import StepWork
+from tspsim.steps import PromptChunk, Speculation
 from tspsim.studies.query import Library
 
 LIBRARY = Library()
@@ -51,6 +51,7 @@ def assert_alike(programs: StepPrograms, job: Job) -> None:
     assert [each.key for each in found] == [each.key for each in written]
 
 
+@pytest.mark.in_turn(3)
 @draws(16, 50)
 @pytest.mark.parametrize(("model", "plan", "speculation"), CASES, ids=str)
 def test_a_program_of_other_rows_is_the_one_that_would_be_written(
@@ -63,6 +64,7 @@ def test_a_program_of_other_rows_is_the_one_that_would_be_written(
             assert_alike(programs, job)
 
 
+@pytest.mark.in_turn(2)
 @draws(60, 150)
 @pytest.mark.parametrize("model", ["gpt-oss-120b", "deepseek-v4-pro", "deepseek-v3.2", "qwen3-next-80b-a3b"])
 def test_a_program_of_other_rows_is_the_one_that_would_be_written_where_attention_bends(model: str, count: int) -> None:
@@ -77,6 +79,7 @@ def test_a_program_of_other_rows_is_the_one_that_would_be_written_where_attentio
         assert_alike(programs, job)
 
 
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(("model", "plan", "speculation"), CASES[:6], ids=str)
 def test_a_step_that_is_laid_out_takes_what_the_engine_finds(
     model: str, plan: dict[str, Any], speculation: Speculation | None

@@ -120,13 +120,22 @@ def test_a_trace_may_be_replayed_at_a_rate_of_its_own() -> None:
 
 
 AZURE_ROWS = ("2023-11-16 18:15:46.6805900,10,3", "2023-11-16 18:15:48.1805900,20,4")
+AZURE_2024_ROWS = ("2024-05-10 02:00:00.500000+02:00,10,3", "2024-05-10 00:00:02+00:00,20,4")
 BURST_ROWS = ("5,a,10,3,13,x", "6.5,a,20,4,24,x")
 FORMS = {
     "plain": "arrival_s,prompt_tokens,output_tokens\n0,10,3\n1.5,20,4\n",
     "seconds": "timestamp_s,prompt_tokens,output_tokens,hash_ids\n0,10,3,0\n1.5,20,4,0 7\n",
     "azure": "\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *AZURE_ROWS]),
+    "azure 2024": "\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *AZURE_2024_ROWS]),
     "burstgpt": "\n".join(["Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type", *BURST_ROWS]),
 }
+
+
+def test_arrivals_need_a_column_of_times(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("timestamp_ms,prompt_tokens,output_tokens\n0,100,10\n500,100,10\n")
+    with pytest.raises(InputError, match=r"no column of times .*timestamp_s of seconds"):
+        traffic({"kind": "trace", "file": str(file)}, prompt=None, output=None).draw()
 
 
 @pytest.mark.parametrize("form", FORMS)

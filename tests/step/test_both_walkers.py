@@ -60,7 +60,7 @@ def paths_of(program: Program, mesh: Mesh, name: str) -> Walk:
     return walk(parts.compile(program, RankGroups(mesh, 0, cluster)).task, from_zero=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(solitary())
 def test_a_rank_that_meets_nobody_ends_where_its_path_ends(program: Program) -> None:
     submission = play(CLUSTERS["mi300x-8"], program, grid(8), every_rank=False)
@@ -74,7 +74,7 @@ def test_a_rank_that_meets_nobody_ends_where_its_path_ends(program: Program) -> 
     assert shorter.last_s <= submission.makespan_s * (1 + NEAR)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.sampled_from(sorted(CLUSTERS)), st.sampled_from([2, 4]), programs(), INTERFERENCE)
 def test_no_rank_ends_before_its_path(
     name: str, inner: int, chosen: tuple[Program, ...], interference: Interference
@@ -85,7 +85,7 @@ def test_no_rank_ends_before_its_path(
     assert paths_of(chosen[0], mesh, name).last_s <= submission.makespan_s * (1 + NEAR)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(solitary())
 def test_what_ends_before_an_instruction_begins_in_the_engine_is_what_the_rule_says(program: Program) -> None:
     submission = play(CLUSTERS["mi300x-8"], program, grid(8), every_rank=False)

@@ -53,7 +53,7 @@ def test_the_parts_of_a_training_step_add_up() -> None:
             assert total_s(plan.breakdown_s) == pytest.approx(plan.step_time_s, rel=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(machines(), programs(), INTERFERENCE, st.booleans())
 def test_the_parts_of_any_programs_add_up(
     machine: tuple[str, Mesh], chosen: tuple[Program, ...], interference: Interference, every_rank: bool
@@ -65,7 +65,7 @@ def test_the_parts_of_any_programs_add_up(
     assert min([*parts.compute_s.values(), *parts.exposed_s.values(), parts.idle_s], default=0.0) >= 0.0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(machines(), programs(), st.booleans())
 def test_compute_is_the_sum_of_the_kernels_when_nothing_interferes(
     machine: tuple[str, Mesh], chosen: tuple[Program, ...], every_rank: bool

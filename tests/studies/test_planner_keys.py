@@ -10,7 +10,7 @@ from helpers.draws import in_turn
 
 import tspsim
 from tspsim.hardware import Costs
-from tspsim.parallel import BALANCES, DEALS, DECODE_EXCHANGES, Captured, build_mesh, mesh_axes
+from tspsim.parallel import BALANCES, BATCH_ASSIGNMENTS, DECODE_EXCHANGES, Captured, build_mesh, mesh_axes
 from tspsim.parallel.dispatch import DISPATCHES
 from tspsim.parallel.pipeline import ORDERS
 from tspsim.parallel.search_keys import search_keys
@@ -125,6 +125,7 @@ def test_no_bound_lies_above_the_step_of_any_way_to_experts(keys: dict[str, Any]
 LENGTHS = {"kind": "lognormal", "median": 1024, "sigma": 1.5, "floor": 128}
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(
     "keys",
     [
@@ -151,7 +152,7 @@ def test_deals_are_tried_where_sequences_differ_and_like_ones_where_stages_wait(
     found: dict[int, set[str]] = {}
     for family in space_of(question, 12).families():
         found.setdefault(family.plan.pp, set()).add(family.plan.options.get("deal", "work"))
-    assert found[1] == {"work", "tokens"} and found[2] == set(DEALS.names())
+    assert found[1] == {"work", "tokens"} and found[2] == set(BATCH_ASSIGNMENTS.names())
 
 
 def test_the_claim_names_what_was_searched_and_why_the_rest_was_not() -> None:

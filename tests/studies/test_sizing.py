@@ -121,7 +121,7 @@ def test_a_trace_takes_a_list_of_rates(trace: Path):
     }
     (plan,) = tspsim.simulate(stated).plans
     assert [point["rate"] for point in plan.curve] == [5.0, 20.0]
-    spans = [float(run.waits.sent_s[-1]) for run in plan.runs]
+    spans = [float(run.waits.arrival_s[-1]) for run in plan.runs]
     assert spans == pytest.approx([199 / 5, 199 / 20]) and read_trace(str(trace)).rate == pytest.approx(10, rel=0.2)
 
 

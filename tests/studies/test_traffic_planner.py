@@ -81,7 +81,7 @@ def test_the_best_plan_runs_as_it_is_written(planned: TrafficPlanned):
     """And gives what the planner says of it, to the bit: run and plan agree."""
     best = planned.best[0]
     assert best.whole
-    again = load(yaml.safe_load(scenario_text(planned.asked_again)))
+    again = load(yaml.safe_load(scenario_text(planned.scenario_to_run)))
     (result,) = tspsim.simulate(again).plans
     told = best.result.to_json()["serving"]
     assert result.to_json()["serving"] == told and figures(told)["goodput_requests_per_s"] == goodput(best)
@@ -153,7 +153,7 @@ def test_python_plans_requests_too():
 def test_every_offer_has_its_best():
     offers = [{"name": name, "cluster": {"device": name, "gpus_per_node": 2}} for name in ("h200", "mi300x")]
     answer = TrafficPlanner(load(asked(offers=offers, plans=SMALL["plans"])), budget_s=0.5).run()
-    again = load(yaml.safe_load(scenario_text(answer.asked_again)))
+    again = load(yaml.safe_load(scenario_text(answer.scenario_to_run)))
     assert [offer.name for offer in again.offers] == ["h200", "mi300x"]
     assert all(len(offer.plans) == 1 and offer.plans[0] in {p.name for p in again.plans} for offer in again.offers)
     loads = {each.load["concurrency"] for each in answer.by_offer}

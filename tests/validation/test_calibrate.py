@@ -6,16 +6,14 @@ import csv
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.nccl_logs import nccl_log
+from helpers.processes import said_in_any_process
 
-import tspsim
 from tspsim.base import catalog
 from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.calibration import calibrate, places
@@ -321,12 +319,16 @@ def test_a_file_says_when_it_was_made(here: Path) -> None:
 def test_any_process_writes_the_same_file(here: Path) -> None:
     """The same tables make the same files."""
     write_collectives(here / "data")
-    words = ["calibrate", "h200", "--data", "data", "--out"]
-    where = {"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(tspsim.__file__).parents[1])}
-    command = [sys.executable, "-m", "tspsim", *words, "there.yaml"]
-    subprocess.run(command, check=True, capture_output=True, env=os.environ | where)
-    assert main([*words, "here.yaml"]) == 0
-    assert (here / "here.yaml").read_bytes() == (here / "there.yaml").read_bytes()
+    script = (
+        "import contextlib, io, os, pathlib\n"
+        "from tspsim.cli import main\n"
+        "file = f'{os.getpid()}.yaml'\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        "    assert main(['calibrate', 'h200', '--data', 'data', '--out', file]) == 0\n"
+        "print(pathlib.Path(file).read_text())\n"
+    )
+    assert "name: hgx-h200-8" in said_in_any_process(script)
+    assert len([*here.glob("*.yaml")]) == 2
 
 
 def test_rows_without_a_library_move_what_collectives_get_that_name_none(here: Path) -> None:

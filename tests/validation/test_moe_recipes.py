@@ -43,6 +43,13 @@ def test_other_frameworks_and_what_rows_say_come_first() -> None:
     assert hidden.overlap == "micro_batches"
     plain = how_run("Megatron-Bridge", "NeMo 26.02 container", "Qwen3_235B_a22B", "b200", "mxfp8")
     assert (plain.dispatch, plain.overlap) == ("experts", "none")
+    dropped = how_run("dgxc-benchmarking/blob/v25.05.04", "", "DeepSeek-V3 671B", "h100", "bf16")
+    assert (dropped.stack, dropped.dispatch) == ("megatron-core@unfused-padded", "experts")
+    first, later = (
+        how_run("Megatron-Bridge", f"NeMo {container} container", "GPT OSS 120B", "b300", "bf16").dispatch
+        for container in ("26.02", "26.04")
+    )
+    assert (first, later) == ("experts", "ranks")
 
 
 #: Qwen3 30B on 16 H100: one micro-batch of 4Ki at a time.

@@ -262,6 +262,26 @@ def test_disaggregated_rows_that_state_their_workers_are_two_pools() -> None:
     assert "requests at once is not stated" in str(run_of(**WORKERS, silicon_data_source="x"))
 
 
+def test_a_rack_s_row_that_states_no_workers_has_those_of_its_recipe() -> None:
+    """srt-slurm, recipes/gb200-fp4/1k1k/max-tpt.yaml and gb200-fp8/8k1k/max_tpt.yaml; InferenceX's GB300 keys."""
+    unstated = {"prefill_num_workers": "", "decode_num_workers": "", "silicon_data_source": "silicon_concurrency=2048"}
+    row = WORKERS | unstated | {
+        "backend": "sglang", "backend_version": "0.5.8", "model_path": "deepseek-ai/DeepSeek-R1", "decode_tp_size": "48"
+    }  # fmt: skip
+    run = run_of(**row)
+    assert isinstance(run, ServedRun) and run.prefill is not None
+    assert (run.prefill[1], run.prefill[0].gpus, run.replicas, run.plan.dp, run.plan.ep) == (4, 4, 1, 48, 48)
+    assert (run.plan.dispatch, run.plan.slots, dict(run.plan.weights)["attention"]) == ("low_latency", 288, "fp8_block")
+    long = run_of(**row | {"system": "gb300", "precision": "fp8", "isl": "8192", "decode_tp_size": "24"})
+    assert isinstance(long, ServedRun) and long.prefill is not None
+    assert (long.prefill[1], long.prefill[0].gpus, long.prefill[0].dispatch, long.gpus) == (6, 8, "ranks_fp8", 72)
+    narrow = run_of(**row | {"decode_tp_size": "4"})
+    assert isinstance(narrow, ServedRun) and (narrow.plan.tp, narrow.plan.ep, narrow.replicas) == (4, 1, 2)
+    assert "workers are not stated" in str(run_of(**row | {"backend_version": "0.5.5.post2"}))
+    stated = run_of(**row | {"prefill_num_workers": "5", "decode_num_workers": "1"})
+    assert isinstance(stated, ServedRun) and stated.prefill is not None and stated.prefill[1] == 5
+
+
 def test_workers_of_vllm_have_attention_of_their_own_whatever_labels_say() -> None:
     run = run_of(**WORKERS | {"backend": "vllm", "decode_num_workers": "1", "decode_tp_size": "16"})
     assert isinstance(run, ServedRun) and run.prefill is not None
@@ -352,7 +372,7 @@ def test_repairs_of_served_runs_have_the_counts_of_the_source() -> None:
     assert notes["agg rows with labels of another parallelism, mended"] == 217
     assert notes["rows of measurements that stand under two labels"] == 96
     runs = [run for run in found.runs if isinstance(run, ServedRun)]
-    assert sum(run.prefill is not None for run in runs) == 55
+    assert sum(run.prefill is not None for run in runs) == 100
     reasons = Counter(run for run in found.runs if isinstance(run, str))
     assert reasons["a measurement met before"] == (1610 - 1334) + (998 - 707)
     assert all(run.plan.gpus <= silicon.NODE for run in runs if run.prefill is None)

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from ..fleet import FleetQuestion
 
 
-class Asks(Protocol):
+class WithScenario(Protocol):
     """A searched plan, which has the scenario that simulates it."""
 
     @property
-    def asked(self) -> Scenario | None: ...
+    def source_scenario(self) -> Scenario | None: ...
 
 
 def simulate(
-    scenario: Scenario | FleetQuestion | str | Path | Mapping[str, Any] | Asks | Sequence[Asks],
+    scenario: Scenario | FleetQuestion | str | Path | Mapping[str, Any] | WithScenario | Sequence[WithScenario],
     *,
     every_rank: bool = False,
     every_step: bool = False,
@@ -154,7 +154,7 @@ def question_of(source: object) -> Scenario:
         if not source:
             raise InputError("no plan was found that could be simulated")
         source = source[0]
-    scenario = getattr(source, "asked", None)
+    scenario = getattr(source, "source_scenario", None)
     return scenario if isinstance(scenario, Scenario) else load(source)  # type: ignore[arg-type]
 
 

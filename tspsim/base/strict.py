@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Annotated, Any, NamedTuple, Optional, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, Optional, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import PydanticCustomError, PydanticKnownError, PydanticSerializationError, core_schema
@@ -29,7 +29,8 @@ class Strict(BaseModel):
     """Frozen; an unknown key is an error.
 
     A section may derive from a frozen dataclass, named before ``Strict``. The dataclass's fields are then keys too,
-    before the section's own: the keys of a file and the values the package reads are declared once.
+    before the section's own: the keys of a file and the values the package reads are declared once. ``KEYS_BEHIND``
+    puts some of them behind a key of the section.
 
     Examples
     --------
@@ -47,6 +48,20 @@ class Strict(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ignored_types=(once,))
+
+    #: Key → keys of the dataclass that a file that is written out has behind it.
+    KEYS_BEHIND: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **how: Any) -> None:
+        super().__pydantic_init_subclass__(**how)
+        own = cls.model_fields
+        for key, behind in cls.KEYS_BEHIND.items():
+            names = [name for name in own if name not in behind]
+            last = names[names.index(key) + 1 :]
+            own.update({name: own.pop(name) for name in (*behind, *last)})
+        if cls.KEYS_BEHIND:
+            cls.model_rebuild(force=True)
 
     def __init_subclass__(cls, **how: Any) -> None:
         super().__init_subclass__(**how)

@@ -251,8 +251,8 @@ def _exchange_forms(
         latency, bandwidth = values.get("latency factor", 1.0), values.get("bandwidth factor", 1.0)
         scaled = {name: getattr(curve, name) * latency for name in _TIMES}
         scaled |= {name: min(1.0, getattr(curve, name) * bandwidth) for name in _SHARES}
-        if curve.per_multiprocessor is not None:
-            scaled["per_multiprocessor"] = curve.per_multiprocessor * bandwidth
+        rates = {name: getattr(curve, name) for name in ("per_multiprocessor", "sent_per_multiprocessor")}
+        scaled |= {name: rate * bandwidth for name, rate in rates.items() if rate is not None}
         return curve.model_copy(update=scaled | {name: values[name] for name in own.keys() & values.keys()})
 
     def costs_of(entry: ExpertCurve, row: int) -> Sequence[CollectiveCost]:

@@ -227,8 +227,8 @@ def _stated_exchange(curve: ExpertCurve) -> dict[str, Any]:
     }  # fmt: skip
     stated |= {name: _microseconds(getattr(curve, name)) for name in ("base", "doubling", "node", "per_copy")}
     stated |= {name: _six(getattr(curve, name)) for name in ("efficiency", "fabric_efficiency", "fabric_loss")}
-    if curve.per_multiprocessor is not None:
-        stated["per_multiprocessor"] = f"{curve.per_multiprocessor / 1e9:.6g} GB/s"
+    rates = {name: getattr(curve, name) for name in ("per_multiprocessor", "sent_per_multiprocessor")}
+    stated |= {name: f"{rate / 1e9:.6g} GB/s" for name, rate in rates.items() if rate is not None}
     return stated | _provenance(curve)
 
 

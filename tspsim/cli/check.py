@@ -53,7 +53,7 @@ def _check_scenario(source: str, overrides: tuple[str, ...]) -> None:
     memories: list[tuple[str, Memory]] = []
     with placed(scenario):
         for question in expand(scenario):
-            sentences, plans = _asked(question)
+            sentences, plans = _described(question)
             lines += sentences
             memories += plans
     lines += [f"note: {note}" for note in (*scenario.in_words(), *_of_its_model(scenario))]
@@ -70,7 +70,7 @@ def _of_its_model(scenario: Scenario) -> list[str]:
     return [f"{model.name}: {model.note}"] if model.note else []
 
 
-def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
+def _described(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
     """Lines on machine and workload, and every plan with its memory."""
     from ..base.units import gib
     from ..loop.parts import LoopParts

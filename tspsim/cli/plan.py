@@ -88,13 +88,13 @@ def plan(
         outputs.write(
             {
                 "json": lambda: json_text(placement.to_json()),
-                "write": lambda path: atomic_write(path, scenario_text(placement.asked)),
+                "write": lambda path: atomic_write(path, scenario_text(placement.source_scenario)),
             },
             show=lambda: print_rich(*placement.in_words()),
         )
         return
-    page_of = report_file(f"{question.name}-plans", question.asked_in) if engine is None else None
-    whose, inputs = question.asked_in, files_of(question)
+    page_of = report_file(f"{question.name}-plans", question.file_name) if engine is None else None
+    whose, inputs = question.file_name, files_of(question)
     outputs = Outputs(page_of, source=whose, inputs=inputs, html=html_file, json=json_file, pdf=pdf_file, write=written)
     if engine is not None:
         check_emitted(engine, question)

@@ -30,17 +30,22 @@ def shown(answer: Planned | ServingPlanned | TrafficPlanned | OffersPlanned) -> 
     if isinstance(answer, OffersPlanned):
         offers = answer
         page, lines = partial(offers_plan.write_page, offers), partial(offers_plan.summary, offers)
-        return page, lines, lambda: offers.asked, lambda path: write_pdf(sheet(planned.of_offers(offers)), path)
+        return (
+            page,
+            lines,
+            lambda: offers.source_scenario,
+            lambda path: write_pdf(sheet(planned.of_offers(offers)), path),
+        )
     if isinstance(answer, Planned):
         whole = answer
         page, lines = partial(plan_page.write_page, whole), partial(plan.summary, whole)
-        return page, lines, lambda: whole.asked, lambda path: write_pdf(sheet(planned.of_steps(whole)), path)
+        return page, lines, lambda: whole.source_scenario, lambda path: write_pdf(sheet(planned.of_steps(whole)), path)
     view = traffic_plan.view_of(answer) if isinstance(answer, TrafficPlanned) else serving_plan.view_of(answer)
     best = answer.best[0]
     return (
         lambda path: atomic_write(path, searched.page(view)),
         lambda _width: searched.summary(view),
-        lambda: best.asked,
+        lambda: best.source_scenario,
         lambda path: write_pdf(sheet(planned.of_searched(view)), path),
     )
 

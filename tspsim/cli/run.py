@@ -69,8 +69,8 @@ def run(
         of_steps={"--every-rank": every_rank, "--trace": trace_file is not None},
         of_requests={"--every-step": every_step, "--every-kernel": every_kernel},
     )
-    report_to = report_file(question.name, question.asked_in)
-    whose, inputs = question.asked_in, files_of(question)
+    report_to = report_file(question.name, question.file_name)
+    whose, inputs = question.file_name, files_of(question)
     outputs = Outputs(
         report_to, source=whose, inputs=inputs, html=html_file, json=json_file, pdf=pdf_file, trace=trace_file
     )
@@ -107,8 +107,8 @@ def _run_fleet(
     question = load(scenario, overrides)
     if beside:
         raise InputError("is not of a fleet of jobs; it has --html, --json and --trace", key=beside[0])
-    report_to = report_file(question.name, question.asked_in)
-    outputs = Outputs(report_to, source=question.asked_in, inputs=question.files(), **files)
+    report_to = report_file(question.name, question.file_name)
+    outputs = Outputs(report_to, source=question.file_name, inputs=question.files(), **files)
     with placed(question), progress_bar() as progress:
         result, _ = answered(question, progress, every_job_step=every_job_step)
     assert isinstance(result, FleetAnswer)

@@ -73,7 +73,7 @@ def size(
 
 def _show(answer: Sizing, trace: str, target: Path | None) -> None:
     """The offers, cheapest first."""
-    print_rich(f"{trace}: {answer.asked_in_words}", "", *(size.in_words() for size in answer.sized))
+    print_rich(f"{trace}: {answer.question_in_words}", "", *(size.in_words() for size in answer.sized))
     if target is not None:
         click.echo(f"launches and scenarios: {target}/")
 

@@ -33,6 +33,8 @@ class Costed(NamedTuple):
     keys: tuple[int, ...]
     label: int
     is_compute: bool
+    #: Share of kernels' time that runs a second round beside a transfer.
+    resident: float = 0.0
 
 
 class InstructionCosts:
@@ -133,7 +135,7 @@ class Compiled(NamedTuple):
 
     times: int
     number: int
-    body: Sequence[tuple[str, tuple[int, ...], float, tuple[int, ...], bool]]
+    body: Sequence[tuple[str, tuple[int, ...], float, tuple[int, ...], bool, float]]
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class IssuedItems:
             body = bodies[id(compiled)]
             for _ in range(compiled.times):
                 begin = position
-                for append, waits, duration_s, keys, is_compute in body:
+                for append, waits, duration_s, keys, is_compute, resident in body:
                     if waits and not alone:
                         waits = waits_in_turn(waits, begin, first)
                     meets: tuple[tuple[int, int], ...] = ()
@@ -170,7 +172,7 @@ class IssuedItems:
                             use = uses.get(key, 0)
                             uses[key] = use + 1
                             meets += ((key, use),)
-                    append(_lowered((position, waits, duration_s, meets, is_compute)))
+                    append(_lowered((position, waits, duration_s, meets, is_compute, resident)))
                     position += 1
         return streams
 
@@ -204,13 +206,13 @@ def lower_program(program: Program, cost: Cost, templates: Templates) -> Lowered
         """Compile the body of a Repeat, or a single instruction, whose dependencies count from the program's start."""
         body, does = [], []
         for instruction in instructions:
-            duration_s, keys, _, is_compute = costs_of.look_up(instruction, new)
+            duration_s, keys, _, is_compute, resident = costs_of.look_up(instruction, new)
             stream, after = instruction.stream, instruction.after
             if kernels.setdefault(stream, is_compute) is not is_compute:
                 # A stream's process runs either kernels or communication.
                 raise TspsimError(f"stream '{stream}' of '{program.role}' mixes kernels and communication")
-            body.append((stream, after, duration_s, keys, is_compute))
-            does.append((stream, duration_s, keys, tuple([index - begin for index in after])))
+            body.append((stream, after, duration_s, keys, is_compute, resident))
+            does.append((stream, duration_s, keys, resident, tuple([index - begin for index in after])))
         return Compiled(times, numbers.setdefault((times, *does), len(numbers)), body)
 
     position = 0
@@ -267,12 +269,14 @@ def costed(
         return Costed(instruction.host_s, (), label, False)
     if not isinstance(instruction, Compute):
         return Costed(0.0, meeting_keys(instruction, templates), label, False)
-    duration_s = 0.0
+    duration_s = resident_s = 0.0
     for operator in instruction.operators:
         if operator not in costs:
             costs[operator] = cost(operator)
         duration_s += costs[operator]
-    return Costed(duration_s, (), label, True)
+        if operator.resident:
+            resident_s += costs[operator]
+    return Costed(duration_s, (), label, True, resident_s / duration_s if resident_s > 0.0 else 0.0)
 
 
 def meeting_keys(instruction: Collective | SendReceive | Copy, templates: Templates) -> tuple[int, ...]:

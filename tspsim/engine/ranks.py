@@ -21,13 +21,17 @@ from simpy.events import PENDING
 
 from ..network.fluid import Calendar, Channel, Fluid, Instant
 
+#: Rounds of a kernel with a fixed grid of blocks on all multiprocessors, where another kernel holds some of them: those
+#: that find no room begin when the others have ended.
+ROUNDS = 2.0
+
 
 class LoweredInstruction(NamedTuple):
     """A lowered instruction: its dependencies ``after``, and its cost or its rendezvous.
 
     ``meets`` are ``(key of SimulatedDevice.channels, use)``: none for a kernel, one for a collective, up to two for a
     message (send, receive). ``use`` is the number of this program's earlier uses of the key, so that ranks meet in
-    order.
+    order. ``resident`` is the share of a kernel's time that runs a second round beside a transfer.
     """
 
     number: int
@@ -35,6 +39,7 @@ class LoweredInstruction(NamedTuple):
     duration_s: float
     meets: tuple[tuple[int, int], ...]
     is_compute: bool
+    resident: float
 
 
 class Ended(simpy.Event):
@@ -121,6 +126,8 @@ class Machine:
         self.env = env
         self.calendar = Calendar(env)
         self.compute_slowdown = compute_slowdown
+        #: What a second round takes beside a transfer, beyond the slowdown of all kernels.
+        self.second_round = max(0.0, ROUNDS / compute_slowdown - 1.0) if compute_slowdown > 1.0 else 0.0
         self._toggled: dict[SimulatedDevice, None] = {}
         self.fluid = Fluid(
             env,
@@ -156,11 +163,12 @@ class Machine:
         for device in toggled:
             before = device.stretch
             device.stretch = after = len(device.computing) * (self.compute_slowdown if device.moving else 1.0)
-            if after != before:
-                for kernel in device.computing:
-                    change = kernel.instant, before, after
+            for kernel in device.computing:
+                slower, kernel.rounds = before * kernel.rounds, kernel.beside if device.moving else 1.0
+                change = kernel.instant, slower, after * kernel.rounds
+                if change[1] != change[2]:
                     if change != last:
-                        last, instant = change, at(now, (kernel.instant.at_s - now) * after / before)
+                        last, instant = change, at(now, (kernel.instant.at_s - now) * change[2] / change[1])
                     move(kernel, instant)
 
 
@@ -171,18 +179,21 @@ class RunningKernel:
     instant.
     """
 
-    __slots__ = ("device", "instant", "machine", "place", "slowness")
+    __slots__ = ("beside", "device", "instant", "machine", "place", "rounds", "slowness")
 
     #: The timeout at which it ends, and the index of its process's callback there.
     instant: Instant
     place: int
+    #: Factor of its second round beside a transfer, and now.
+    beside: float
+    rounds: float
 
     def __init__(self, machine: Machine, rank: Rank) -> None:
         self.machine = machine
         self.device = rank.device
         self.slowness = rank.slowness
 
-    def begin(self, now_s: float, alone_s: float) -> Instant:
+    def begin(self, now_s: float, alone_s: float, resident: float = 0.0) -> Instant:
         """Begin a kernel of ``alone_s`` uncontended seconds; the process must yield the returned timeout at once."""
         device, machine = self.device, self.machine
         if device.computing:
@@ -190,7 +201,9 @@ class RunningKernel:
         else:
             device.stretch = machine.compute_slowdown if device.moving else 1.0
         device.computing.append(self)
-        instant = self.instant = machine.calendar.at(now_s, alone_s * (device.stretch * self.slowness))
+        self.beside = 1.0 + resident * machine.second_round
+        self.rounds = self.beside if device.moving else 1.0
+        instant = self.instant = machine.calendar.at(now_s, alone_s * (device.stretch * self.rounds * self.slowness))
         self.place = len(instant.callbacks)
         return instant
 
@@ -219,13 +232,13 @@ def kernels(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction]) 
     """Run the kernels of one stream in order, each after its dependencies."""
     now, kernel, end_of = machine.env.now, RunningKernel(machine, rank), machine.end_of
     done, start_s, end_s, awaited = rank.done, rank.start_s, rank.end_s, rank.awaited
-    for number, after, alone_s, _, _ in stream:
+    for number, after, alone_s, _, _, resident in stream:
         for other in after:
             if not done[other]:
                 now = yield end_of(rank, other)
         start_s[number] = now
         if alone_s > 0.0:
-            now = yield kernel.begin(now, alone_s)
+            now = yield kernel.begin(now, alone_s, resident)
             kernel.end()
         end_s[number], done[number] = now, 1
         if number in awaited:
@@ -237,7 +250,7 @@ def transfers(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction]
     now, end_of, arrive = machine.env.now, machine.end_of, machine.fluid.arrive
     done, start_s, end_s, awaited = rank.done, rank.start_s, rank.end_s, rank.awaited
     channels, first_use = rank.device.channels, rank.first_use
-    for number, after, _, meets, _ in stream:
+    for number, after, _, meets, _, _ in stream:
         for other in after:
             if not done[other]:
                 now = yield end_of(rank, other)
@@ -262,7 +275,7 @@ def launches(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction])
     """Let the host launch in order, ahead of the device unless a launch waits for a dependency."""
     now, end_of, at = machine.env.now, machine.end_of, machine.calendar.at
     done, start_s, end_s, awaited = rank.done, rank.start_s, rank.end_s, rank.awaited
-    for number, after, host_s, _, _ in stream:
+    for number, after, host_s, _, _, _ in stream:
         for other in after:
             if not done[other]:
                 now = yield end_of(rank, other)

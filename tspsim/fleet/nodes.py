@@ -78,8 +78,10 @@ class Nodes:
             leaf = self.leaf_of.get(chosen[start])
             if leaf is None:
                 raise TspsimError(f"node {chosen[start]} was given to a job and is not empty: the placement is wrong")
-            of_leaf = self._members[leaf]
-            members = list(takewhile(of_leaf.__contains__, chosen[start : start + len(of_leaf)]))
+            whole = self.leaves[leaf]
+            members = list(chosen[start : start + len(whole)])
+            if members != whole:  # as most leaves of a large job are
+                members = list(takewhile(self._members[leaf].__contains__, members))
             yield leaf, members
             start += len(members)
 

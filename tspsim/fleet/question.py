@@ -259,7 +259,7 @@ class FleetQuestion(Section):
         return origin_of(key, self._overridden, self._file)
 
     @property
-    def asked_in(self) -> str:
+    def file_name(self) -> str:
         """Name of its file, without folders; empty without a file."""
         return Path(self._file).name if self._file else ""
 

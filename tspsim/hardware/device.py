@@ -281,12 +281,12 @@ class Device(IsolatedKernels, DeviceFacts):
     def measured_alike(self, family: str, dtype: str) -> bool:
         """Whether a family was measured in a type on the device or on a relative of its generation."""
         key = (family, dtype)
-        alike = self._alike.get(key)
-        if alike is None:
+        measured = self._alike.get(key)
+        if measured is None:
             owners = (self.spec, *(other for other in self.relatives if other.family == self.spec.family))
             kernels = (fit for owner in owners for fit in owner.kernels)
-            alike = self._alike[key] = any(fit.family == family and fit.dtype == dtype for fit in kernels)
-        return alike
+            measured = self._alike[key] = any(fit.family == family and fit.dtype == dtype for fit in kernels)
+        return measured
 
     def attention_alone(self, family: str, dtype: str, kv_dtype: str | None) -> Kernel:
         """The kernel model of attention without the rope and the cache write that tables time with it; a step has

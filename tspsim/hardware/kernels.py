@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tspsim.base.errors import InputError
-from tspsim.operators import kindred_of, multiplied_as
+from tspsim.operators import multiplied_as, similar_types
 
 from .facts import is_of, of_library
 from .families import FAMILIES
@@ -129,7 +129,7 @@ def find_kernel(
     for by_default, few_rows in ((True, False), (False, False), (False, True)):
         wanted = library or (spec.defaults.get(family) if by_default else None)
         for owner in (spec, *relatives):
-            for similar in (dtype, *kindred_of(dtype)):
+            for similar in (dtype, *similar_types(dtype)):
                 fit = _pick(owner, family, similar, wanted, kv_dtype, by_default)
                 if fit is not None and (owner is spec or few_rows or sufficient_rows(family, fit.rows_used)):
                     same = similar == dtype and not _converts_another(fit, kv_dtype)
@@ -152,7 +152,7 @@ def _announced(
     """Kernel model of an unmeasured device: that of its ``like``, scaled, with another generation's range."""
     like, others = relatives[0], relatives[1:]
     peak_of(spec, dtype)  # raises InputError for a type without matrix units
-    lent_dtype = next((kin for kin in (dtype, *kindred_of(dtype)) if has_peak(like, kin)), dtype)
+    lent_dtype = next((kin for kin in (dtype, *similar_types(dtype)) if has_peak(like, kin)), dtype)
     lent = find_kernel(like, others, family, lent_dtype, library, kv_dtype)
     widths = [OTHER_DEVICE, OTHER_GENERATION[family], *([OTHER_TYPE] if lent_dtype != dtype else [])]
     return replace(

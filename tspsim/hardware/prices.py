@@ -264,8 +264,9 @@ def choice_of_experts(device: Device, choice: ChoiceKernels) -> Estimate:
 
 @pricer(MemoryBound)
 def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
-    """Time of a copy of as many bytes: between other kernels all memory-bound ops run as fast as a copy."""
-    return device.memory_bound(operator.size_bytes, "copy", operator.rows)
+    """Time of a copy of as many bytes: between other kernels all memory-bound ops run as fast as a copy. A kernel whose
+    blocks stay takes that of its op alone."""
+    return device.memory_bound(operator.size_bytes, operator.op if operator.resident else "copy", operator.rows)
 
 
 def _scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:

@@ -39,7 +39,7 @@ def answer(question: Question, *, progress: Progress | None = None) -> Result:
         provenance=tuple(provenance(question)),
         defaults=(*question.scenario.in_words(), *in_words(question), *defaults_in_words(question, question.plans)),
         unexplained=UNEXPLAINED,
-        asked=question.scenario,
+        source_scenario=question.scenario,
     )
 
 

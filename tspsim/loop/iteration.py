@@ -23,7 +23,7 @@ from ..base.memo import once
 from ..base.units import duration, gib, percent
 from ..network import KINDS
 from ..parallel import Plan, rank_groups, scheme_of
-from ..parallel.state.reshard import WAYS, ReshardLayout
+from ..parallel.state.reshard import RESHARD_METHODS, ReshardLayout
 from ..serving.answer import deployment_of, longest_request
 from ..serving.points import LoadedRun, point
 from ..step.description import cost_of, too_large
@@ -102,7 +102,7 @@ class Iteration:
             at = layout_of(training, shards, keys.pp, pieces, rollout.pp)
         except InputError as error:
             raise InputError(error.message, key=f"{place}{key}") from None
-        among = WAYS.get(rollout.way).ranks(at)
+        among = RESHARD_METHODS.get(rollout.way).ranks(at)
         if keys.zero == 3 and among != training:
             problem = f"with zero: 3 all GPUs hold parts, and {rollout.way} gathers among {among}"
             raise InputError(f"{problem} of {training}; use way: everyone, or another zero", key=f"{place}.way")

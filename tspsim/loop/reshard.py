@@ -17,11 +17,11 @@ from ..engine.core import SimulationEngine
 from ..engine.instances import Assignment
 from ..network import Cluster, load_cluster
 from ..network.wires import GpuPlace, Message, Wires
-from ..parallel.state.reshard import AXES, WAYS, ReshardLayout
+from ..parallel.state.reshard import AXES, RESHARD_METHODS, ReshardLayout
 from ..program import Collective, Program
 from ..program.instructions import Mesh
 
-__all__ = ["WAYS", "Reshard", "fetched", "gathered", "reshard"]
+__all__ = ["RESHARD_METHODS", "Reshard", "fetched", "gathered", "reshard"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def reshard(
     generate_tp, generate_pp
         Degrees of generation, divisors of training's.
     way
-        One of :data:`WAYS`.
+        One of :data:`RESHARD_METHODS`.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def reshard(
     >>> [round(move.received_bytes / 1e9, 2) for move in moves]
     [122.5, 52.5]
     """
-    WAYS.get(way)
+    RESHARD_METHODS.get(way)
     where = load_cluster(cluster)
     if tp * pp < 1 or where.gpus % (tp * pp):
         raise InputError(f"tp·pp = {tp * pp} does not divide the {where.gpus} GPUs of {cluster}", key="tp")
@@ -109,7 +109,7 @@ def layout_of(gpus: int, tp: int, pp: int, generate_tp: int, generate_pp: int) -
 def gathered(cluster: Cluster, weight_bytes: float, at: ReshardLayout, way: str) -> Reshard:
     """A gather of ``weight_bytes`` on all GPUs of a cluster, tensor shards being neighbours."""
     mesh = Mesh(AXES, np.arange(cluster.gpus).reshape(at.sizes))
-    chosen = WAYS.get(way)
+    chosen = RESHARD_METHODS.get(way)
     ranks, held, seconds = chosen.ranks(at), weight_bytes * chosen.held(at), 0.0
     if ranks > 1:
         engine = SimulationEngine(cluster, cost=lambda operator: 0.0)

@@ -60,7 +60,7 @@ class Architecture(Dimensions):
         Mixture of experts; None: every MLP is dense.
     window, full_every
         Tokens that a layer with windowed attention sees, 0: every layer sees the whole context; every
-        ``full_every``-th layer has full attention (2: layers 1, 3, 5, … from 0).
+        ``full_every``-th layer has full attention (2: layers 1, 3, 5, … from 0; 0: none).
     chunk
         Tokens of a chunk of the sequence that attends only itself, in the layers that would have a window; 0: no
         chunks.
@@ -299,12 +299,12 @@ class Architecture(Dimensions):
         return self.common_matrix_parameters(block) + routed
 
     def block_forward_flops_per_token(
-        self, block: Block, context: float, causal: bool = True, kept: float = 1.0
+        self, block: Block, context: float, causal: bool = True, kept: float = 1.0, before: float = 0.0
     ) -> float:
         """Forward FLOPs of one block a token, a multiply-add counted as two.
 
         2 FLOPs a matrix element, and 4·a a query-key pair (Q·Kᵀ and P·V) or what the attention kind counts
-        (:meth:`AttentionKind.pair_flops`).
+        (:meth:`AttentionKind.mean_flops`).
 
         Parameters
         ----------
@@ -314,17 +314,22 @@ class Architecture(Dimensions):
             Whether a token attends only the tokens before it.
         kept
             Share of the token's visits to routed experts that is not dropped, 0 to 1.
+        before
+            Tokens before the sequence whose keys and values are cached; all of its tokens attend them.
         """
-        pairs = context / 2 if causal else context
+        last = before + context
+        attention = self.attention_of(block).mean_flops(self, block, before if causal else last, last)
         common = self.common_matrix_parameters(block)
         met = common + kept * (self.active_matrix_parameters(block) - common)
-        return 2.0 * met + self.attention_of(block).pair_flops(self, block, pairs)
+        return 2.0 * met + attention
 
-    def layer_forward_flops_per_token(self, context: float, causal: bool = True, kept: float = 1.0) -> float:
+    def layer_forward_flops_per_token(
+        self, context: float, causal: bool = True, kept: float = 1.0, before: float = 0.0
+    ) -> float:
         """Forward FLOPs a token of one block, mean over all blocks; parameters as of
         :meth:`block_forward_flops_per_token`."""
         kinds = {
-            block: self.block_forward_flops_per_token(block, context, causal, kept)
+            block: self.block_forward_flops_per_token(block, context, causal, kept, before)
             for block in dict.fromkeys(self.blocks)
         }
         if len(kinds) == 1:

@@ -1,9 +1,8 @@
 """Read a Hugging Face ``config.json`` of a decoder as an :class:`Architecture`.
 
-Families differ in the names of their keys (:data:`_NAMES`), in the meaning of an absent key
-(:data:`_TIED_BY_DEFAULT` and its neighbours, from each family's configuration class in ``transformers``), and in facts
-that no key states (gates, biases, norms of Q and K). Indexers, delta rules and compressed caches are read where a
-family has keys for them. Other recurrent layers and encoders are refused.
+Families differ in the names of their keys, in the meaning of an absent key, and in facts that no key states (gates,
+biases, norms of Q and K): :mod:`.families`. Indexers, delta rules and compressed caches are read where a family has
+keys for them. Other recurrent layers and encoders are refused.
 """
 
 from __future__ import annotations
@@ -14,79 +13,13 @@ from typing import Any
 from tspsim.base.errors import InputError, UnitError, did_you_mean, shorten
 from tspsim.base.units import parse
 
-from . import zaya
+from . import families, zaya
 from .architecture import Architecture
 from .attention import COMPRESSED, GATED_DELTA, KIMI_DELTA, SPARSE_LATENT
-from .checkpoints import checkpoint_of
+from .checkpoints import checkpoint_of, unread
 from .parts import CompressedAttention, Experts, IndexerSpec, LatentAttention, LinearAttention
 from .spec import MOST_LAYERS
 
-_NAMES: dict[str, tuple[str, ...]] = {
-    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "num_attention_groups"),
-    "head_dim": ("head_dim",),
-    "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
-    "vocab": ("vocab_size",),
-    "experts": ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
-    "topk": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"),
-    "expert_width": ("moe_intermediate_size", "expert_ffn_hidden_size"),
-    "shared_width": ("shared_expert_intermediate_size",),
-    "shared": ("n_shared_experts", "num_shared_experts"),
-    "dense_width": ("intermediate_size_mlp",),
-    "first_dense": ("first_k_dense_replace",),
-    "every": ("interleave_moe_layer_step", "decoder_sparse_step", "moe_layer_freq"),
-    "groups": ("n_group", "num_expert_group"),
-    "kept_groups": ("topk_group",),
-    "multi_token": ("num_nextn_predict_layers", "mtp_num_hidden_layers"),
-    "residual_lanes": ("hc_mult",),
-    "max_context": (
-        *("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "model_max_length"),
-    ),
-}
-_ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "activation")
-_GATES = ("silu", "swish", "swiglu", "geglu")
-
-_LEARNED_POSITIONS = {"gpt2", "gpt_neo", "gpt_bigcode", "opt"}
-_LINEAR_BIAS = {"gpt2", "gpt_neo", "gpt_neox", "gpt_bigcode", "opt", "bloom", "phi", "starcoder2"}
-_UNGATED = _LINEAR_BIAS | {"gptj", "codegen", "falcon", "mpt", "nemotron"}
-_GATED = {"gemma", "gemma2", "gemma3", "gemma3_text", "phi3", "glm", "glm4", "chatglm", "helium"}
-_QWEN_GATED = {"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"}
-_QK_NORM = {"qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmo2", "olmo3", "olmoe", zaya.FAMILY} | _QWEN_GATED
-_QKV_BIAS = {"qwen2", "qwen2_5", "qwen2_moe", "qwen", "chatglm", "glm"}
-#: Families with one shared expert, as wide as a routed one, that no key mentions.
-_ONE_SHARED = {"llama4", "llama4_text"}
-#: Families that multiply the shared experts' output by a gate.
-_SHARED_GATE = {"qwen2_moe"} | _QWEN_GATED
-#: Families in which ``intermediate_size`` is an expert's width; elsewhere it is a dense MLP's.
-_WIDTH_IS_AN_EXPERTS = {"mixtral", "gpt_oss", "llama4", "llama4_text", "grok", "grok-1", "phimoe", "minimax_m2"}
-_ROUTER_BIAS = {
-    *("deepseek_v3", "deepseek_v32", "deepseek_v4", "kimi_k2", "kimi_linear", "glm4_moe", "glm_moe_dsa", "gpt_oss"),
-    *("minimax_m2", "glm4_moe_lite", "glm4v_moe", "glm4v_moe_text"),
-}
-#: DeepSeek's ``topk_method`` for a router with a correction bias; read in unknown families too.
-_CORRECTED = "noaux_tc"
-#: Families that add the router's bias to its scores, before the softmax over the chosen (``modeling_gpt_oss.py``).
-_BIAS_OF_SCORES = {"gpt_oss"}
-#: Families whose expert products add biases (``gate_up_proj_bias``, ``down_proj_bias`` of ``modeling_gpt_oss.py``).
-_EXPERT_BIAS = {"gpt_oss"}
-_TIED_BY_DEFAULT = {
-    *("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "starcoder2", "cohere", "cohere2"),
-    *("gemma", "gemma2", "gemma3", "gemma3_text", zaya.FAMILY),
-}
-
-#: Families whose keys, with the sets above, describe the decoder in full.
-_AS_THEIR_KEYS_SAY = {
-    *("llama", "mistral", "ministral", "mixtral", "yi", "olmo", "smollm3", "seed_oss", "internlm2", "internlm3"),
-    *("deepseek", "deepseek_v2", "kimi_k25", "kimi_vl", "mistral3", "mistral4"),
-    *("qwen3_vl", "qwen3_vl_moe", "qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_omni_moe", "qwen2_5_vl", "qwen2_vl"),
-}
-#: Every known ``model_type``.
-FAMILIES = frozenset().union(
-    _LEARNED_POSITIONS, _LINEAR_BIAS, _UNGATED, _GATED, _QK_NORM, _QKV_BIAS, _ONE_SHARED, _SHARED_GATE,
-    _WIDTH_IS_AN_EXPERTS, _ROUTER_BIAS, _TIED_BY_DEFAULT, _AS_THEIR_KEYS_SAY,
-)  # fmt: skip
 #: Substrings of keys that belong to layers other than attention and MLPs.
 _OTHER_PARTS = (
     *("ssm", "mamba", "rwkv", "recurrent", "state_size", "conv_", "conv1d", "time_step", "encoder", "decoder_layers"),
@@ -104,10 +37,10 @@ def _stranger(data: Mapping[str, Any], family: str) -> str:
         The unknown family has parts that cannot be read.
     """
     family = family or _family_of(data)
-    if not family or family in FAMILIES:
+    if not family or family in families.FAMILIES:
         return ""
     unreadable = next((key for key in data if any(part in key.lower() for part in _OTHER_PARTS) and data[key]), None)
-    like = did_you_mean(family, sorted(FAMILIES), limit=0)
+    like = did_you_mean(family, sorted(families.FAMILIES), limit=0)
     if unreadable is not None:
         problem = f"unknown family '{shorten(family, 40)}'{like} with parts that cannot be read ({shorten(unreadable)})"
         raise InputError(f"{problem}; write its shape as a model of your own (tspsim docs models.md)", key="model_type")
@@ -125,7 +58,7 @@ def _family_of(data: Mapping[str, Any]) -> str:
 def _known_class(data: Mapping[str, Any]) -> str:
     """Known family by the class that a configuration names (``Glm4MoeForCausalLM``); else empty."""
     plain = _class_of(data)
-    return next((family for family in sorted(FAMILIES) if family.replace("_", "") == plain), "")
+    return next((family for family in sorted(families.FAMILIES) if family.replace("_", "") == plain), "")
 
 
 def _class_of(data: Mapping[str, Any]) -> str:
@@ -137,7 +70,7 @@ def _class_of(data: Mapping[str, Any]) -> str:
 def is_huggingface(data: Mapping[str, Any]) -> bool:
     """Whether a mapping is a Hugging Face configuration rather than a catalog entry."""
     return "layers" not in data and any(
-        key in data for key in ("model_type", "architectures", "text_config", *_NAMES["layers"])
+        key in data for key in ("model_type", "architectures", "text_config", *families.NAMES["layers"])
     )
 
 
@@ -162,26 +95,29 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
     data = zaya.in_usual_names(data) if str(data.get("model_type", "")).lower() == zaya.FAMILY else data
     _refuse_what_is_not_a_decoder(data)
     family = str(data.get("model_type", "")).lower() or _known_class(data)
+    note = _stranger(data, family)
     layers, hidden, heads = (_size(data, field) for field in ("layers", "hidden", "heads"))
     if layers > MOST_LAYERS:
-        raise InputError(f"{layers} layers; at most {MOST_LAYERS}", key=_NAMES["layers"][0])
-    kv_heads = _size(data, "kv_heads", 1 if data.get("multi_query") is True else heads)
+        raise InputError(f"{layers} layers; at most {MOST_LAYERS}", key=families.NAMES["layers"][0])
+    kv_heads = _kv_heads(data, heads)
     if heads % kv_heads:
-        raise InputError(f"{kv_heads} key/value heads do not divide {heads} heads", key=_NAMES["kv_heads"][0])
-    if _found(data, "head_dim") is None and hidden % heads:
+        raise InputError(f"{kv_heads} key/value heads do not divide {heads} heads", key=families.NAMES["kv_heads"][0])
+    if _key_of(data, "head_dim") is None and hidden % heads:
         raise InputError(f"{heads} heads do not divide hidden size {hidden}; give the width", key="head_dim")
-    activation = str(next((data[key] for key in _ACTIVATION if data.get(key)), "silu")).lower()
-    gated = family in _GATED or (family not in _UNGATED and activation.startswith(_GATES))
+    activation = str(next((data[key] for key in families.ACTIVATION if data.get(key)), "silu")).lower()
+    gated = family in families.GATED or (family not in families.UNGATED and activation.startswith(families.GATES))
     tied = data.get("tie_word_embeddings")
     experts = _experts(data, family, layers)
     compressed = _compressed(data, layers)
     latent = None if compressed else _latent(data)
     linear, indexing = _linear(data, layers), _indexing(data, layers, needed=compressed is not None)
-    window, full_every = (0, 1) if compressed else _window(data)
-    chunk, chunk_every = (0, 1) if compressed or window else _chunk(data, layers)
+    window, full_every = (0, 0) if compressed else _window(data, family)
+    chunk, chunk_every = (0, 0) if compressed or window else _chunk(data, layers)
     ffn = _size(data, "ffn", None if gated else 4 * hidden) if _has_dense_layers(experts) else 0
-    if ffn and experts and _found(data, "dense_width"):
+    if ffn and experts and _key_of(data, "dense_width"):
         ffn = _size(data, "dense_width")
+    if family in families.WIDTH_OF_GATE_AND_UP:
+        ffn //= 2
     return Architecture(
         name=shorten(_own_name(data) or name, 60),
         layers=layers,
@@ -191,16 +127,16 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
         head_dim=(latent.query_dim + latent.value_dim) // 2 if latent else _size(data, "head_dim", hidden // heads),
         ffn=ffn,
         gated=gated,
-        vocab=_size(data, "vocab", 0),
-        tied_embeddings=tied if isinstance(tied, bool) else family in _TIED_BY_DEFAULT,
-        qk_norm=family in _QK_NORM or data.get("use_qk_norm") is True or data.get("qk_layernorm") is True,
+        vocab=_size(data, "vocab"),
+        tied_embeddings=tied if isinstance(tied, bool) else family in families.TIED_BY_DEFAULT,
+        qk_norm=family in families.QK_NORM or data.get("use_qk_norm") is True or data.get("qk_layernorm") is True,
         qk_norm_wide=data.get("qk_norm_type") == "per_layer",
-        attention_bias=data.get("attention_bias") is True or family in _QKV_BIAS,
-        linear_bias=family in _LINEAR_BIAS,
-        learned_positions=family in _LEARNED_POSITIONS,
+        attention_bias=data.get("attention_bias") is True or family in families.QKV_BIAS,
+        linear_bias=family in families.LINEAR_BIAS,
+        learned_positions=family in families.LEARNED_POSITIONS,
         max_context=_size(data, "max_context", 0),
         source=f"Hugging Face config.json, model_type {shorten(family or 'not given', 40)}",
-        note="; ".join(filter(None, (_stranger(data, family), _note(data, bool(window or compressed), bool(chunk))))),
+        note="; ".join(filter(None, (note, _note(data, bool(window or compressed), bool(chunk))))),
         latent=latent,
         experts=experts,
         window=window,
@@ -209,7 +145,7 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
         multi_token=_size(data, "multi_token", 0),
         residual_lanes=_size(data, "residual_lanes", 1),
         attention=_kind(latent, indexing, linear, compressed),
-        output_gate=bool(data.get("attn_output_gate", family in _QWEN_GATED)),
+        output_gate=bool(data.get("attn_output_gate", family in families.QWEN_GATED)),
         indexing=indexing if latent or compressed else None,
         linear=linear,
         compressed=compressed,
@@ -235,24 +171,27 @@ def _experts(data: Mapping[str, Any], family: str, layers: int) -> Experts | Non
     count = _size(data, "experts", 0)
     if count < 2:
         return None
-    width = _size(data, "ffn") if family in _WIDTH_IS_AN_EXPERTS else _size(data, "expert_width")
-    shared = _size(data, "shared", 1 if family in _ONE_SHARED else 0)
+    dense = _list(data, "mlp_only_layers")
+    if dense != list(range(len(dense))):
+        raise InputError("layers with a dense MLP that are not the first ones cannot be read", key="mlp_only_layers")
+    width = _size(data, "ffn") if family in families.WIDTH_IS_AN_EXPERTS else _size(data, "expert_width")
+    shared = _size(data, "shared", 1 if family in families.ONE_SHARED else 0)
     topk = _size(data, "topk", 0)
     if not 0 < topk <= count:
-        raise InputError(f"{topk} experts a token of {count}", key=_NAMES["topk"][0])
+        raise InputError(f"{topk} experts a token of {count}", key=families.NAMES["topk"][0])
     return Experts(
         count,
         topk,
         width,
         shared_width=_size(data, "shared_width", shared * width),
-        first_dense=min(_size(data, "first_dense", 0), layers),
+        first_dense=min(_size(data, "first_dense", len(dense)), layers),
         every=_size(data, "every", 1),
-        router_bias=family in _ROUTER_BIAS or data.get("topk_method") == _CORRECTED,
+        router_bias=family in families.ROUTER_BIAS or data.get("topk_method") == families.CORRECTED,
         groups=_size(data, "groups", 1),
         kept_groups=_size(data, "kept_groups", 1),
-        shared_gate=family in _SHARED_GATE,
-        scores="softmax" if family in _BIAS_OF_SCORES else "sigmoid",
-        expert_bias=family in _EXPERT_BIAS,
+        shared_gate=family in families.SHARED_GATE,
+        scores="softmax" if family in families.BIAS_OF_SCORES else "sigmoid",
+        expert_bias=family in families.EXPERT_BIAS,
     )
 
 
@@ -305,7 +244,7 @@ def _linear(data: Mapping[str, Any], layers: int) -> LinearAttention | None:
     return LinearAttention(k_heads, k_dim, v_heads, v_dim, taps, every, last)
 
 
-_INTERVAL = "full_attention_interval"
+_INTERVAL, _PATTERN = "full_attention_interval", "sliding_window_pattern"
 
 
 def _period(full: list[Any], layers: int, key: str) -> tuple[int, bool]:
@@ -340,35 +279,50 @@ def _compressed(data: Mapping[str, Any], layers: int) -> CompressedAttention | N
     return CompressedAttention(q_rank, rope_dim, groups, rank, tuple(ratios[:layers]), window, indexed)
 
 
-def _window(data: Mapping[str, Any]) -> tuple[int, int]:
-    """(window in tokens, period of full layers); (0, 1) where windowed and full layers do not alternate regularly."""
-    period = _alternation(_list(data, "layer_types"), "sliding_attention")
-    return (_plain_size(data, "sliding_window"), period) if data.get("sliding_window") and period else (0, 1)
+def _kv_heads(data: Mapping[str, Any], heads: int) -> int:
+    """Key/value heads. Multi-query attention has one, whatever number stands beside it (Falcon-7B states 71), except in
+    Falcon's new decoder; groups of GLM's are of ``multi_query_attention`` alone."""
+    if data.get("multi_query") is True and data.get("new_decoder_architecture") is not True:
+        return 1
+    return heads if data.get("multi_query_attention") is False else _size(data, "kv_heads", heads)
+
+
+def _window(data: Mapping[str, Any], family: str) -> tuple[int, int]:
+    """(window in tokens, period of full layers, 0: none); no window where the two do not alternate regularly."""
+    kinds = _list(data, "layer_types")
+    period: int | None
+    if kinds:
+        period = _alternation(kinds, "sliding_attention")
+    else:
+        period = _plain_size(data, _PATTERN) if data.get(_PATTERN) is not None else families.FULL_EVERY.get(family)
+    if not data.get("sliding_window") or data.get("use_sliding_window") is False or period is None:
+        return 0, 0
+    return _plain_size(data, "sliding_window"), period
 
 
 def _chunk(data: Mapping[str, Any], layers: int) -> tuple[int, int]:
-    """(chunk in tokens, period of full layers); (0, 1) where chunked and full layers do not alternate regularly.
+    """(chunk in tokens, period of full layers, 0: none); no chunks where the two do not alternate regularly.
 
     Layers without rotary positions have full attention: every fourth by default (transformers, Llama4TextConfig).
     """
     if not data.get("attention_chunk_size"):
-        return 0, 1
+        return 0, 0
     rotary = _list(data, "no_rope_layers")
     kinds = _list(data, "layer_types") or [
         "chunked_attention" if (rotary[layer] if layer < len(rotary) else (layer + 1) % 4) else "full_attention"
         for layer in range(layers)
     ]
     period = _alternation(kinds, "chunked_attention")
-    return (_plain_size(data, "attention_chunk_size"), period) if period else (0, 1)
+    return (0, 0) if period is None else (_plain_size(data, "attention_chunk_size"), period)
 
 
-def _alternation(kinds: Sequence[Any], kind: str) -> int:
-    """Period of full-attention layers among layers of ``kind``; 0 where the order is not regular."""
-    if kind not in kinds or "full_attention" not in kinds:
-        return 0
-    period = kinds.index("full_attention") + 1
-    regular = ["full_attention" if (layer + 1) % period == 0 else kind for layer in range(len(kinds))]
-    return period if list(kinds) == regular else 0
+def _alternation(kinds: Sequence[Any], kind: str) -> int | None:
+    """Period of full-attention layers among layers of ``kind``, 0 without any; None where the order is not regular."""
+    if kind not in kinds:
+        return None
+    period = kinds.index("full_attention") + 1 if "full_attention" in kinds else 0
+    regular = ["full_attention" if period and (layer + 1) % period == 0 else kind for layer in range(len(kinds))]
+    return period if list(kinds) == regular else None
 
 
 def _list(data: Mapping[str, Any], key: str) -> list[Any]:
@@ -385,16 +339,16 @@ def _own_name(data: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) and name[:1] not in (".", "/", "~", "") else None
 
 
-def _found(data: Mapping[str, Any], field: str) -> str | None:
+def _key_of(data: Mapping[str, Any], field: str) -> str | None:
     """The configuration's key for ``field``; None where it is absent or null."""
-    return next((key for key in _NAMES[field] if data.get(key) is not None), None)
+    return next((key for key in families.NAMES[field] if data.get(key) is not None), None)
 
 
 def _size(data: Mapping[str, Any], field: str, default: int | None = None) -> int:
-    key = _found(data, field)
+    key = _key_of(data, field)
     if key is None:
         if default is None:
-            raise InputError("is required in a Hugging Face configuration", key=_NAMES[field][0])
+            raise InputError("is required in a Hugging Face configuration", key=families.NAMES[field][0])
         return default
     if default is not None and data[key] == 0 and field in _MAY_BE_ZERO:
         return 0
@@ -437,6 +391,11 @@ def _note(data: Mapping[str, Any], window: bool, chunk: bool) -> str:
         notes.append(f"attention in chunks of {shorten(data['attention_chunk_size'], 20)} tokens is read as full")
     if data.get("index_topk") and data.get("kv_lora_rank") is None and data.get("o_lora_rank") is None:
         notes.append(f"attention to {shorten(data['index_topk'], 20)} chosen tokens is read as full; no indexer")
+    family = str(data.get("model_type", "")).lower()
+    if family in families.SIDE_BY_SIDE and data.get(families.SIDE_BY_SIDE[family]) is not False:
+        notes.append("attention and MLP of a block, which read one input, run in turn; `residual: parallel` of a plan")
+    if unread(data):
+        notes.append(unread(data))
     if data.get("model_type") == zaya.FAMILY:
         notes.append(zaya.NOTE)
     return "; ".join(notes)

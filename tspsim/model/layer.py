@@ -36,12 +36,12 @@ class LayerShard(Shard):
     @once
     def attention_weights(self) -> int:
         """Elements of the shard's attention matrices that heads divide: h·(2a + 2c) for packed [Wq, Wk, Wv, Wo]."""
-        return self.model.attention_of(self.kind).shard_parameters(self)
+        return self.model.attention_of(self.composition).shard_parameters(self)
 
     @once
     def down_weights(self) -> int:
         """Elements of attention matrices that every shard holds whole: projections to latents, indexers; else 0."""
-        return self.model.attention_of(self.kind).undivided_parameters(self.model, self.kind)
+        return self.model.attention_of(self.composition).undivided_parameters(self.model, self.composition)
 
 
 # --- serving --------------------------------------------------------------------------------------------------
@@ -55,11 +55,11 @@ class ServingLayer(ServingShard, LayerShard):
 
     @once
     def attention_kind(self) -> AttentionKind:
-        return self.model.attention_of(self.kind)
+        return self.model.attention_of(self.composition)
 
     def reads(self, operator: Operator) -> BatchQuantity:
         """What of a pass the size of an operator of its attention depends on."""
-        return self.attention_kind.reads(operator, self.kind)
+        return self.attention_kind.reads(operator, self.composition)
 
     def attention(
         self,
@@ -80,7 +80,7 @@ class ServingLayer(ServingShard, LayerShard):
     def own_operators(self) -> bool:
         """Whether ranks that divide tokens run the attention kind's operators, not those of keys and values per head.
         Convolutions, which reach across the shards' borders, are not among them."""
-        return self.attention_kind.chooses or isinstance(self.attention_kind, Linear)
+        return self.attention_kind.selects or isinstance(self.attention_kind, Linear)
 
     def entering(self, tokens: int) -> tuple[Operator, ...]:
         kind = self.attention_kind

@@ -310,7 +310,7 @@ class Dimensions(StatedFacts, ABC):
     latent: LatentAttention | None = None
     experts: Experts | None = None
     window: int = 0
-    full_every: int = 1
+    full_every: int = 0
     attention: str = ""
     output_gate: bool = False
     indexing: IndexerSpec | None = None

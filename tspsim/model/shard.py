@@ -53,7 +53,7 @@ class Shard:
     document: int = 0
 
     @once
-    def kind(self) -> Block:
+    def composition(self) -> Block:
         """Composition of the layer."""
         return self.model.block(0) if self.block is None else self.block
 
@@ -90,7 +90,7 @@ class Shard:
     @once
     def ffn(self) -> int:
         experts = self.model.experts
-        return (experts.shared_width if self.kind.experts and experts else self.model.ffn) // self.shards
+        return (experts.shared_width if self.composition.experts and experts else self.model.ffn) // self.shards
 
     @once
     def entry_width(self) -> int:
@@ -203,7 +203,7 @@ class Shard:
     @once
     def borders(self) -> tuple[int, ...]:
         """Tokens of a document and of a chunk, whose borders attention does not cross."""
-        return tuple(size for size in (self.document, self.kind.chunk) if size)
+        return tuple(size for size in (self.document, self.composition.chunk) if size)
 
     def inside(self, segments: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
         """Causal segments cut at the borders of documents and chunks. Blocks shorter than a tile are cut as tiles: a
@@ -220,7 +220,7 @@ class Shard:
         context, which has as many pairs. Otherwise every query counts the whole window: the pairs too many stand for
         the band's two edges, whose tiles kernels compute whole.
         """
-        window = self.kind.window
+        window = self.composition.window
         if not window or all(context <= window for _, context in segments):
             return segments, causal
         growing = [min(max(window - context + queries, 0), queries) for queries, context in segments]
@@ -314,7 +314,7 @@ class ServingShard(Shard):
     #: Ranks over which the indexer's keys are divided.
     index_shards: int = 1
     #: Every context shard attends the best ``topk`` of its own entries, not its share of the best of all.
-    chooses_apart: bool = False
+    selects_apart: bool = False
 
     def held(self, tokens: int) -> int:
         """Tokens of a context of ``tokens`` on the context shard that holds most."""
@@ -344,7 +344,7 @@ class ServingShard(Shard):
     @property
     def mlp_class(self) -> WeightClass:
         """Weight class of the MLP that every token goes through."""
-        return WeightClass.SHARED if self.kind.experts else WeightClass.DENSE
+        return WeightClass.SHARED if self.composition.experts else WeightClass.DENSE
 
     def _as(self, part: WeightClass, product: Gemm) -> Gemm:
         return product.read_as(self.formats.multiplied(part), self.formats.read(part))

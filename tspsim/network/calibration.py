@@ -177,6 +177,8 @@ class ExpertCurve(Strict):
         Seconds: constant; for each doubling of the experts; times the square root of the nodes beyond the first.
     efficiency, per_multiprocessor
         Share of the bandwidth of links inside a node; bytes/s of a multiprocessor.
+    sent_per_multiprocessor
+        Bytes/s of a multiprocessor towards all nodes, its own among them; None: no such bound.
     per_copy
         Seconds of a token's copy on 24 multiprocessors.
     fabric_efficiency, fabric_loss
@@ -193,6 +195,7 @@ class ExpertCurve(Strict):
     node: Seconds = 0.0
     efficiency: Fraction
     per_multiprocessor: BytesPerSecond | None = None
+    sent_per_multiprocessor: BytesPerSecond | None = None
     per_copy: Seconds
     fabric_efficiency: Fraction = 1.0
     fabric_loss: float = Field(default=0.0, ge=0.0)

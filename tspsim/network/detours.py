@@ -20,7 +20,7 @@ from ..base.errors import UnreachableError
 from .wiring import Wiring
 
 Integers = NDArray[np.int64]
-Way = tuple[int, ...]
+Route = tuple[int, ...]
 
 
 class Paths(Protocol):
@@ -59,14 +59,14 @@ class RoutedLayout(Protocol):
     ) -> Integers: ...
 
 
-def inside_detours(layout: RoutedLayout) -> dict[tuple[int, int], Way]:
+def inside_detours(layout: RoutedLayout) -> dict[tuple[int, int], Route]:
     """(source GPU, target GPU) → links of the detour, for pairs in a node whose direct route has a dead link. Pairs
     without any live route are left out."""
     by_node: dict[int, set[int]] = {}
     for link in layout.dead:
         if link < layout.host_start:
             by_node.setdefault(link // layout.node_links, set()).add(link % layout.node_links)
-    wiring, detours = layout.inside, dict[tuple[int, int], Way]()
+    wiring, detours = layout.inside, dict[tuple[int, int], Route]()
     first, second = (ends.reshape(-1) for ends in np.indices((layout.gpus, layout.gpus)))
     usual = np.stack(wiring.columns(first, second), axis=1)
     for node, dead in by_node.items():
@@ -80,11 +80,11 @@ def inside_detours(layout: RoutedLayout) -> dict[tuple[int, int], Way]:
     return detours
 
 
-def _shortest(wiring: Wiring, dead: set[int], begin: int, end: int, used: Counter[int]) -> Way:
+def _shortest(wiring: Wiring, dead: set[int], begin: int, end: int, used: Counter[int]) -> Route:
     """Route between two GPUs by fewest hops, then least ``used``, then lowest link numbers; () if there is none."""
-    shortest: dict[int, Way] = {begin: ()}
+    shortest: dict[int, Route] = {begin: ()}
     while end not in shortest:
-        reached: dict[int, Way] = {}
+        reached: dict[int, Route] = {}
         for near, way in shortest.items():
             for far, hop in wiring.out_links[near]:
                 if far not in shortest and hop not in dead:
@@ -97,7 +97,7 @@ def _shortest(wiring: Wiring, dead: set[int], begin: int, end: int, used: Counte
     return shortest[end]
 
 
-def _load(way: Way, used: Counter[int]) -> tuple[int, Way]:
+def _load(way: Route, used: Counter[int]) -> tuple[int, Route]:
     return sum(used[hop] for hop in way), way
 
 

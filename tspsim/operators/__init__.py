@@ -9,8 +9,8 @@ where it belongs in its layer; ``name`` is for display only.
 """
 
 from .base import MEMORY_BOUND_OPS, ChoiceKernels, Computes, MemoryBound, Operator, Role, Sharding
-from .batch import BatchQuantity
-from .dtypes import DTYPES, DataType, element_bytes, kindred_of, multiplied_as, weight_bytes, widened_to
+from .batch import BatchQuantity, RowField, Rows
+from .dtypes import DTYPES, DataType, element_bytes, multiplied_as, similar_types, weight_bytes, widened_to
 from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
 from .part import Part
@@ -38,13 +38,15 @@ __all__ = [
     "Operator",
     "Part",
     "Role",
+    "RowField",
+    "Rows",
     "Sharding",
     "ShortConvolution",
     "SparseAttention",
     "TopK",
     "element_bytes",
-    "kindred_of",
     "multiplied_as",
+    "similar_types",
     "weight_bytes",
     "widened_to",
 ]

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from ..base.quick import quick
-from .batch import BatchQuantity
+from .batch import BatchQuantity, RowField
 
 
 class Sharding(StrEnum):
@@ -79,12 +79,17 @@ class Operator(ABC):
     #: In attention of a serving step: what its size depends on, unless the kind of attention says otherwise
     #: (:meth:`tspsim.model.attention.base.AttentionKind.reads`).
     reads: ClassVar[BatchQuantity] = BatchQuantity.ROWS
+    #: The field that holds rows of the pass, of a kernel whose size depends on all rows, or on prompts that no window
+    #: bends; None: no field does.
+    rows_field: ClassVar[RowField | None] = None
     #: Name for display; nothing depends on it.
     name: str = "operator"
     #: Role in its layer.
     role: Role = Role.OTHER
     #: Operand type on the matrix units; empty: they are not used.
     dtype: str = ""
+    #: Whether its grid is a fixed number of blocks on all multiprocessors, each of which takes rows in turn.
+    resident: bool = False
 
     @property
     def family(self) -> str:
@@ -196,6 +201,8 @@ class MemoryBound(Operator):
     name: str = "memory"
     role: Role = Role.OTHER
     computes: Computes = Computes.OUTPUT
+    #: Its time is that of the op's own kernel and not of a copy.
+    resident: bool = False
 
     kind = "memory_bound"
     reads = BatchQuantity.TOKENS

@@ -31,7 +31,7 @@ class DataType:
         Bytes of an element of K, V or a latent in an engine's cache of this type.
     wire_bytes
         Bytes of an element of weights or gradients that are converted to this type to be sent.
-    kindred
+    similar
         Types with similar kernels, nearest first; their kernel models are used where this type was not measured.
     multiplied_as
         Type whose matrix instructions, and rate, products of this type use on devices without instructions for it.
@@ -48,7 +48,7 @@ class DataType:
     multiplies: bool = False
     cache_bytes: float | None = None
     wire_bytes: float | None = None
-    kindred: tuple[str, ...] = ()
+    similar: tuple[str, ...] = ()
     multiplied_as: str = ""
     block_scaled: bool = False
     widened_to: tuple[str, ...] = ()
@@ -60,34 +60,34 @@ DTYPES: Registry[DataType] = Registry("type of numbers", "tspsim.dtypes", DataTy
 # blocks of 128 x 128 has an fp32 scale a block (DeepSeek-V3, section 3.3.2), not counted in kernels' reads; integers of
 # few bits have a bf16 scale a group of 32 (compressed-tensors). ZeRO++ sends integers (parallel/state).
 for _data_type in (
-    DataType("fp32", 4.0, kindred=("bf16",)),
-    DataType("bf16", 2.0, multiplies=True, cache_bytes=2.0, kindred=("fp16",)),
-    DataType("fp16", 2.0, kindred=("bf16",), multiplied_as="bf16"),
-    DataType("fp8", 1.0, multiplies=True, cache_bytes=1.0, kindred=("fp8_block", "bf16"), widened_to=("bf16",)),
+    DataType("fp32", 4.0, similar=("bf16",)),
+    DataType("bf16", 2.0, multiplies=True, cache_bytes=2.0, similar=("fp16",)),
+    DataType("fp16", 2.0, similar=("bf16",), multiplied_as="bf16"),
+    DataType("fp8", 1.0, multiplies=True, cache_bytes=1.0, similar=("fp8_block", "bf16"), widened_to=("bf16",)),
     # Scales of blocks of fp8 are applied outside the matrix units.
     DataType(
-        "fp8_block", 1.0, 1.0 + 4.0 / 128**2, multiplies=True, kindred=("fp8", "bf16"), multiplied_as="fp8",
+        "fp8_block", 1.0, 1.0 + 4.0 / 128**2, multiplies=True, similar=("fp8", "bf16"), multiplied_as="fp8",
         widened_to=("bf16",),
     ),
-    DataType("int8", 1.0, wire_bytes=1.0, kindred=("fp8", "bf16"), widened_to=("bf16",)),
+    DataType("int8", 1.0, wire_bytes=1.0, similar=("fp8", "bf16"), widened_to=("bf16",)),
     DataType(
-        "mxfp8", 1.0 + 1.0 / 32, multiplies=True, kindred=("fp8", "fp8_block", "bf16"), multiplied_as="fp8",
+        "mxfp8", 1.0 + 1.0 / 32, multiplies=True, similar=("fp8", "fp8_block", "bf16"), multiplied_as="fp8",
         block_scaled=True, widened_to=("bf16",),
     ),
     DataType(
-        "mxfp6", 0.75 + 1.0 / 32, multiplies=True, kindred=("mxfp8", "fp8", "fp8_block", "bf16"), multiplied_as="fp8",
+        "mxfp6", 0.75 + 1.0 / 32, multiplies=True, similar=("mxfp8", "fp8", "fp8_block", "bf16"), multiplied_as="fp8",
         block_scaled=True, widened_to=("mxfp8", "fp8", "bf16"),
     ),
     DataType(
-        "mxfp4", 0.5 + 1.0 / 32, multiplies=True, kindred=("nvfp4", "fp8", "bf16"), block_scaled=True,
+        "mxfp4", 0.5 + 1.0 / 32, multiplies=True, similar=("nvfp4", "fp8", "bf16"), block_scaled=True,
         widened_to=("mxfp6", "mxfp8", "fp8_block", "fp8", "bf16"),
     ),
     DataType(
-        "nvfp4", 0.5 + 1.0 / 16, multiplies=True, cache_bytes=0.5 + 1.0 / 16, kindred=("mxfp4", "fp8", "bf16"),
+        "nvfp4", 0.5 + 1.0 / 16, multiplies=True, cache_bytes=0.5 + 1.0 / 16, similar=("mxfp4", "fp8", "bf16"),
         block_scaled=True, widened_to=("mxfp8", "fp8_block", "fp8", "bf16"),
     ),
     *(DataType(f"int{bits}", bits / 8, bits / 8 + 2.0 / 32) for bits in (7, 6, 5)),
-    DataType("int4", 0.5, 0.5 + 2.0 / 32, wire_bytes=0.5, kindred=("mxfp4", "fp8", "bf16")),
+    DataType("int4", 0.5, 0.5 + 2.0 / 32, wire_bytes=0.5, similar=("mxfp4", "fp8", "bf16")),
     *(DataType(f"int{bits}", bits / 8, bits / 8 + 2.0 / 32) for bits in (3, 2)),
 ):  # fmt: skip
     DTYPES.register(_data_type)
@@ -112,9 +112,9 @@ def weight_bytes(dtype: str) -> float:
     return data_type.element_bytes if data_type.weight_bytes is None else data_type.weight_bytes
 
 
-def kindred_of(dtype: str) -> tuple[str, ...]:
+def similar_types(dtype: str) -> tuple[str, ...]:
     """Types with similar kernels, nearest first; empty for an unknown type."""
-    return DTYPES.get(dtype).kindred if dtype in DTYPES else ()
+    return DTYPES.get(dtype).similar if dtype in DTYPES else ()
 
 
 def widened_to(dtype: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..base.quick import quick
 from .base import CachedContext, Operator, Role, first_three
-from .batch import BatchQuantity
+from .batch import SEGMENTS, BatchQuantity
 from .dtypes import element_bytes
 
 
@@ -34,6 +34,7 @@ class LatentPrefill(Operator):
 
     kind = "attention"
     reads = BatchQuantity.PROMPTS
+    rows_field = SEGMENTS
 
     @property
     def pairs(self) -> float:

@@ -7,9 +7,11 @@ chunk by chunk with matrix products, decode with one outer product a token.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..base.quick import quick
 from .base import Operator, Role
+from .batch import QUERY_ROWS, RowField
 from .dtypes import element_bytes
 
 #: Tokens a chunk of the parallel form.
@@ -22,6 +24,7 @@ class QueryRows:
     """Sums over ``rows`` of (query tokens a sequence, sequences)."""
 
     __slots__ = ()
+    rows_field: ClassVar[RowField | None] = QUERY_ROWS
     rows: TokenRows
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..base.quick import quick
 from .base import CachedContext, Computes, MemoryBound, Operator, Role, first_three
-from .batch import BatchQuantity
+from .batch import SEGMENTS, BatchQuantity
 from .dtypes import element_bytes
 
 
@@ -195,6 +195,7 @@ class Attention(Operator):
 
     kind = "attention"
     reads = BatchQuantity.PROMPTS
+    rows_field = SEGMENTS
 
     @property
     def computes(self) -> Computes:

@@ -7,13 +7,12 @@ that over latents (:class:`~tspsim.operators.LatentDecode`), with ``topk`` token
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..base.quick import quick
 from .base import Operator, Role, first_three
+from .batch import ALL_ROWS, RowField, Rows
 from .dtypes import element_bytes
-
-#: (query tokens a sequence, cached tokens before them, sequences).
-Rows = tuple[tuple[int, int, int], ...]
 
 
 def seen(queries: int, context: int) -> float:
@@ -32,9 +31,26 @@ def seen_at_most(queries: int, context: int, most: float) -> float:
     return (below + (queries - growing) * most) / queries
 
 
+class ContextRows:
+    """Sums over ``rows`` of (query tokens a sequence, context tokens before them, sequences)."""
+
+    __slots__ = ()
+    rows_field: ClassVar[RowField | None] = ALL_ROWS
+    rows: Rows
+
+    @property
+    def queries(self) -> int:
+        """Query tokens of all sequences."""
+        return sum(q * n for q, _, n in self.rows)
+
+    @property
+    def rows_in_words(self) -> str:
+        return first_three([f"{n}×{q}×{c + q}" for q, c, n in self.rows])
+
+
 @quick
 @dataclass(frozen=True, slots=True)
-class Indexer(Operator):
+class Indexer(ContextRows, Operator):
     """Scores of all queries with the entries of their context, and the selection of the ``topk`` best.
 
     An entry is a token, or ``compression`` tokens.
@@ -63,11 +79,6 @@ class Indexer(Operator):
     def stride(self) -> int:
         """Context tokens for each entry of this rank."""
         return self.compression * self.shards
-
-    @property
-    def queries(self) -> int:
-        """Query tokens of all sequences."""
-        return sum(q * n for q, _, n in self.rows)
 
     @property
     def pairs(self) -> float:
@@ -106,13 +117,13 @@ class Indexer(Operator):
 
     @property
     def shape(self) -> str:
-        rows = f"{rows_in_words(self.rows)}{part_in_words(self.shards)}"
+        rows = f"{self.rows_in_words}{part_in_words(self.shards)}"
         return f"{rows}, {self.heads} heads of {self.head_dim}, best {self.topk}"
 
 
 @quick
 @dataclass(frozen=True, slots=True)
-class SparseAttention(Operator):
+class SparseAttention(ContextRows, Operator):
     """Attention of every query to at most ``topk`` entries of its context, and to a window of the latest tokens.
 
     Parameters
@@ -163,10 +174,6 @@ class SparseAttention(Operator):
         return entries + seen_at_most(queries, context, self.window) / self.shards if self.window else entries
 
     @property
-    def queries(self) -> int:
-        return sum(q * n for q, _, n in self.rows)
-
-    @property
     def prompts(self) -> int:
         """Number of sequences with several queries."""
         return sum(n for q, _, n in self.rows if q > 1)
@@ -200,7 +207,7 @@ class SparseAttention(Operator):
     @property
     def shape(self) -> str:
         best = f"best {self.topk}" if self.topk else "all"
-        rows = f"{rows_in_words(self.rows)}{part_in_words(self.shards)}"
+        rows = f"{self.rows_in_words}{part_in_words(self.shards)}"
         return f"{rows}, {best}, {self.heads} heads of {self.key_dim}/{self.value_dim}"
 
 
@@ -233,10 +240,6 @@ class TopK(Operator):
     @property
     def shape(self) -> str:
         return f"{self.queries} × best {self.topk} of {self.candidates}"
-
-
-def rows_in_words(rows: Rows) -> str:
-    return first_three([f"{n}×{q}×{c + q}" for q, c, n in rows])
 
 
 def part_in_words(shards: int) -> str:

@@ -31,7 +31,7 @@ from .context.method import CONTEXT_METHODS
 from .decode.exchange import DECODE_EXCHANGES
 from .decode.index_exchange import INDEX_EXCHANGES
 from .job import Job
-from .lengths import DEALS, Unequal
+from .lengths import BATCH_ASSIGNMENTS, Unequal
 from .mesh import build_mesh, located
 from .plan import SWITCHES, Plan, mesh_axes, scheme_axes
 from .registries import Option
@@ -53,9 +53,9 @@ from .work import OPTIMIZERS, Optimizer, Work
 
 __all__ = [
     "BALANCES",
+    "BATCH_ASSIGNMENTS",
     "CHECKPOINTS",
     "CONTEXT_METHODS",
-    "DEALS",
     "DECODE_EXCHANGES",
     "DECODE_FORMS",
     "IDEAL",

@@ -102,6 +102,9 @@ class ExpertBalance:
     #: (visits, pairs of a token and a choice, options) → distinct experts that each rank reads in a serving step, for
     #: policies that choose the copy that runs; None: those of its experts that any choice falls on.
     touched: Callable[..., tuple[float, ...]] | None = None
+    #: (experts, ranks, options) → slots of experts and copies over all ranks, which the ranks divide; None: they divide
+    #: the experts.
+    slots: Callable[[int, int, Mapping[str, Any]], int] | None = None
     #: Why a search over plans skips it with its options at their defaults; empty: it does not.
     why_not: str = ""
 
@@ -145,10 +148,9 @@ def balanced(routing: ExpertRouting, balance: Balance, experts: int, ranks: int,
     policy = f"expert balance '{balance.policy}'"
     if not isinstance(result, Balanced) or len(result.loads) != ranks or min(result.loads) < 0.0:
         raise TspsimError(f"{policy} has to give a Balanced with a load of each of {ranks} ranks")
-    if sum(result.loads) < sum(visits.loads) * (1.0 - 1e-9):
-        raise TspsimError(
-            f"{policy} loses work: of {sum(visits.loads):g} ranks' worth it deals out {sum(result.loads):g}"
-        )
+    work = sum(visits.shares) * ranks
+    if sum(result.loads) < work * (1.0 - 1e-9):
+        raise TspsimError(f"{policy} loses work: of {work:g} ranks' worth it deals out {sum(result.loads):g}")
     return result
 
 

@@ -19,6 +19,7 @@ from . import hyper_connections
 from .interleave import EXCHANGE
 from .job import Job
 from .rank_groups import ranks_along
+from .recompute import recomputed_inputs
 from .serving_engine import Captured
 from .whole import accumulates_gradients
 from .written_layers import MOST_BEFORE, Buffers, WrittenLayer, numbered
@@ -51,7 +52,10 @@ def lowering_of(job: Job) -> Lowering:
     if not stack.fuses:
         accumulates = accumulates_gradients(job)
         biased = job.training and job.model.experts is not None and job.model.experts.expert_bias
-        steps.append(lambda operators: tuple(stack.run(operators, accumulates=accumulates, biased=biased)))
+        again = recomputed_inputs(job) if job.training else ()
+        steps.append(
+            lambda operators: tuple(stack.run(operators, accumulates=accumulates, biased=biased, remade=again))
+        )
 
     def lower(operators: Sequence[Operator]) -> tuple[Operator, ...]:
         lowered = tuple(operators)

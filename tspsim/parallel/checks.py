@@ -190,7 +190,7 @@ def _branches(job: Job) -> None:
         problem = "contexts that branches share are not divided by their tokens: use tp, pp and dp alone"
         raise plan.refusal(job.scheme.axes[0], problem)
     kinds = {job.model.attention_of(block) for block in job.model.blocks}
-    kept_whole = sorted(kind.name for kind in kinds if kind.chooses or not kind.divides_context)
+    kept_whole = sorted(kind.name for kind in kinds if kind.selects or not kind.divides_context)
     if kept_whole:
         problem = f"branches of {kept_whole[0]} attention, which does not merge parts of a context, are not built"
         raise InputError(problem, key="workload.streams.branch")

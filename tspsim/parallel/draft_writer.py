@@ -13,7 +13,7 @@ from ..program import Repeat
 from ..steps import Task
 from .builder import ProgramBuilder
 from .decode import draft_pool
-from .drafting import draft_passes, drafter_of, drafting, unlike_passes
+from .drafting import distinct_passes, draft_passes, drafter_of, drafting
 from .job import Job
 from .pipeline import Chunk
 from .scheme import Scheme, WholeTokens
@@ -53,7 +53,7 @@ def draft(writer: DraftWriter, layer: WriteLayer, task: Task) -> None:
         return
     layers = whole.draft_layers
     for number in range(draft_passes(whole)):
-        if number < unlike_passes(whole):
+        if number < distinct_passes(whole):
             writer.job = drafting(whole, number)
             writer.passes.append(writer.job)
         if not writer.job.tokens:
@@ -117,7 +117,7 @@ def draft_by_model(
     writer.layer, writer.written = next(iter(writer.kinds.values())), {}
     writer.builder.further_token = True
     for number in range(draft_passes(whole)):
-        if number < unlike_passes(whole):
+        if number < distinct_passes(whole):
             writer.job = drafting(whole, number)
             if alone:
                 writer.job = draft_pool.part_of(writer.job, turn, turns, drafts=True)

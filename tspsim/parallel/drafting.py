@@ -16,7 +16,7 @@ def draft_passes(job: Job) -> int:
     return 1 if DRAFTS.get(drafts.draft).at_once else len(drafts.tree) or drafts.tokens
 
 
-def unlike_passes(job: Job) -> int:
+def distinct_passes(job: Job) -> int:
     """Passes of the drafter that differ: without a tree, all after the second equal it."""
     passes = draft_passes(job)
     return passes if job.drafts is not None and job.drafts.tree else min(2, passes)

@@ -48,7 +48,7 @@ class EngineSpec(_EngineKeys):
                 yield Provenance(what, value, entry.source, "library")
             elif isinstance(entry, Selection):
                 yield Provenance(
-                    what, f"{entry.kernels} kernels of {_text('each', entry.each)}", entry.source, "library"
+                    what, f"{entry.kernels} kernels of {_text('each', entry.kernel_time)}", entry.source, "library"
                 )
             elif isinstance(entry, StateRule):
                 yield Provenance(f"{what} of linear attention", entry.kept, entry.source, "library")

@@ -66,7 +66,7 @@ def _balance(job: Job) -> Refusal:
     assert experts is not None
     if (job.training and not policy.trains) or (job.step.serves and not policy.serves):
         return "expert_balance", f"{policy.name} is not built for a {job.step.title}; use busiest"
-    if plan.ep > 1 and experts.count % plan.ep == 0:
+    if plan.ep > 1 and (experts.count % plan.ep == 0 or (policy.slots is not None and plan.expert_shards is None)):
         wrong = policy.check(experts.count, plan.ep, balance.options)
         if wrong is not None:
             return "expert_balance", f"{wrong}, of {model.name} with ep {plan.ep}"
@@ -81,8 +81,10 @@ def _serving_experts(job: Job) -> Refusal:
     columns = max(1, whole // plan.ep) if job.replicates_tokens else whole if plan.ep == 1 else 1
     if experts.width % columns:
         return "tp", f"{columns} does not divide the {experts.width} columns of an expert; set ep"
-    if experts.count % plan.ep:
-        return "ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}"
+    if experts.count % plan.ep and BALANCES.get(plan.expert_balance.policy).slots is None:
+        copies = ", ".join(policy.name for policy in BALANCES.values() if policy.slots is not None)
+        problem = f"{plan.ep} does not divide the {experts.count} experts of {model.name}"
+        return "ep", f"{problem}; use a divisor of that, or copies of experts (expert_balance: {copies})"
     if plan.ep > 1 and not job.scheme.usual and job.plan.token_shards % plan.ep:
         key, ranks = plan.token_axis, plan.token_shards
         return "ep", f"{plan.ep} ranks are not a part of {key} = {ranks}; use a divisor of that"

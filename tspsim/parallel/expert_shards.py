@@ -50,14 +50,16 @@ def copies(job: Job, experts: Experts) -> float:
 def products(job: Job, experts: Experts) -> tuple[int, int, float]:
     """Experts that a rank multiplies, parts that divide their columns, and ranks whose tokens reach them.
 
-    Each expert has the rows of one rank's tokens times the latter, over E/k.
+    Each expert has the rows of one rank's tokens times the latter, over E/k. Where the ranks do not divide the experts,
+    a rank multiplies as many as fill it, with fewer rows each.
     """
     plan = job.plan
     if plan.expert_shards == 0:
         return experts.count, 1, 1.0
     if sliced(job):
         return 1, plan.expert_shards or 1, plan.ep * (plan.expert_shards or 1) / plan.expert_owners
-    return experts.count // plan.ep, 1, float(plan.ep)
+    local = -(-experts.count // plan.ep)
+    return local, 1, experts.count / local
 
 
 def weights(job: Job) -> float:

@@ -354,21 +354,21 @@ class Job:
             return tasks
         return [task._replace(beside=index % 2 == 0) for index, task in enumerate(tasks)]
 
-    def again(self, chunk: Chunk) -> tuple[str, ...]:
+    def recomputation_of(self, chunk: Chunk) -> tuple[str, ...]:
         """The recomputation of each of a chunk's layers."""
         what, partly = self.plan.recomputation, self.plan.recomputed
         return partly.by_layer(what, chunk.layers) if partly is not None else (what,) * chunk.layers
 
-    def making(self, again: str) -> Job:
+    def with_recomputation(self, what: str) -> Job:
         """The job with the given recomputation in every layer."""
-        if self.plan.recomputed is None and self.plan.recomputation == again:
+        if self.plan.recomputed is None and self.plan.recomputation == what:
             return self
-        return replace(self, plan=replace(self.plan, recomputation=again, recomputed=None))
+        return replace(self, plan=replace(self.plan, recomputation=what, recomputed=None))
 
     @property
-    def least_again(self) -> Job:
+    def with_least_recomputation(self) -> Job:
         """The job without copies to and from the host, and without recomputation if some layers have none."""
-        job = self if self.plan.recomputed is None else self.making(KEPT)
+        job = self if self.plan.recomputed is None else self.with_recomputation(KEPT)
         if not (job.plan.offload_layers or job.plan.offload_weights):
             return job
         return replace(job, plan=replace(job.plan, offload_layers=0, offload_weights=0))

@@ -55,7 +55,7 @@ ALIKE = Unequal(())
 
 
 @dataclass(frozen=True)
-class Deal:
+class BatchAssignment:
     """An assignment of sequences: what is balanced."""
 
     #: Its name in a plan's ``deal``, and a line for the catalogue.
@@ -68,23 +68,25 @@ class Deal:
     like: bool = False
 
 
-DEALS: Registry[Deal] = Registry("deal", "tspsim.deals", Deal)
-WORK = DEALS.register(
-    Deal(
+BATCH_ASSIGNMENTS: Registry[BatchAssignment] = Registry("deal", "tspsim.deals", BatchAssignment)
+WORK = BATCH_ASSIGNMENTS.register(
+    BatchAssignment(
         "work",
         "FLOPs, which grow with the square of a length",
         lambda model, tokens, causal: tokens * model.forward_flops_per_token(tokens, causal),
     )
 )
-LIKE = DEALS.register(
-    Deal(
+LIKE = BATCH_ASSIGNMENTS.register(
+    BatchAssignment(
         "like",
         "FLOPs, of sequences of like length each: micro-batches of a pipeline take as long as each other",
         WORK.cost,
         like=True,
     )
 )
-TOKENS = DEALS.register(Deal("tokens", "tokens, whatever their attention", lambda model, tokens, causal: float(tokens)))
+TOKENS = BATCH_ASSIGNMENTS.register(
+    BatchAssignment("tokens", "tokens, whatever their attention", lambda model, tokens, causal: float(tokens))
+)
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def _assign(
     multiples: tuple[int, ...],
 ) -> SequenceAssignment:
     count, shards, stated, grows = facts
-    cost, like = DEALS.get(deal).cost, DEALS.get(deal).like
+    cost, like = BATCH_ASSIGNMENTS.get(deal).cost, BATCH_ASSIGNMENTS.get(deal).like
     costs = {tokens: cost(model, tokens, causal) for tokens in set(lengths)}
     most = shards * (count if grows else 1)
     room = stated or ceil(max(lengths) / most)

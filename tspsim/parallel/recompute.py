@@ -22,9 +22,19 @@ from .recomputed import CHEAP, FULL
 #: What a stack may recompute itself, and the roles of its operators.
 NORMS, PRODUCTS = "norms", "products"
 ROLES = {NORMS: (Role.NORM,), PRODUCTS: (Role.ACTIVATION, Role.EXPERTS_ACTIVATION)}
+#: Roles of the products that read it.
+_READ_BY = {
+    NORMS: (Role.QKV, Role.LATENT_DOWN, Role.LATENT_QUERIES, Role.LATENT_KEYS_VALUES, Role.GATE_UP),
+    PRODUCTS: (Role.DOWN, Role.EXPERTS_DOWN),
+}
 
 
-def remade(job: Job) -> frozenset[str]:
+def recomputed_inputs(job: Job) -> frozenset[Role]:
+    """Roles of products whose inputs a backward computes again."""
+    return frozenset(role for name in recomputed_groups(job) for role in _READ_BY[name])
+
+
+def recomputed_groups(job: Job) -> frozenset[str]:
     """Keys of :data:`ROLES` that a layer does not keep."""
     again = job.plan.recomputation
     return frozenset(ROLES) if again == CHEAP else frozenset(() if again == FULL else job.work.stack.remakes)
@@ -33,14 +43,13 @@ def remade(job: Job) -> frozenset[str]:
 def recomputed_kernels(job: Job, *operators: Operator) -> tuple[Operator, ...]:
     """Kernels that run again before a backward needs their result: with ``cheap`` all of these, otherwise those that
     the stack recomputes."""
-    tensors = job.work.stack.norm_tensors
-    if tensors is not None:
-        operators = tuple(_norm_again(operator, tensors[1] / tensors[0]) for operator in operators)
+    apart = job.work.stack.norm_tensors is not None
+    operators = tuple(_norm_again(operator, apart=apart) for operator in operators)
     if job.work.stack.remakes_in_backward:
         operators = tuple(_beside_backward(job, operator) for operator in operators)
     if job.plan.recomputation == CHEAP or not job.work.stack.remakes:
         return operators if job.plan.recomputation == CHEAP else ()
-    roles = [role for name in remade(job) for role in ROLES[name]]
+    roles = [role for name in recomputed_groups(job) for role in ROLES[name]]
     return tuple(operator for operator in operators if operator.role in roles)
 
 
@@ -52,11 +61,13 @@ def _beside_backward(job: Job, operator: Operator) -> Operator:
     return replace(operator, size_bytes=written * operator.size_bytes)
 
 
-def _norm_again(operator: Operator, share: float) -> Operator:
-    """A norm recomputed from its kept sum: ``share`` of the bytes of its forward."""
+def _norm_again(operator: Operator, *, apart: bool) -> Operator:
+    """A norm recomputed from its kept sum, which is read and its output written; its forward reads two tensors and
+    writes two. ``apart``: norms are kernels of their own."""
     if not isinstance(operator, MemoryBound) or operator.op != "add_rmsnorm":
         return operator
-    return replace(operator, size_bytes=share * operator.size_bytes)
+    again = replace(operator, size_bytes=operator.size_bytes / 2.0)
+    return replace(again, op="rmsnorm") if apart else again
 
 
 def recomputed_heads(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field, StrictInt
 
 from ..base.errors import InputError
+from ..base.memo import BoundedCache, once
 from ..base.strict import OneOf, refuse, section
 from ..base.units import PositiveCount
 
@@ -118,6 +119,14 @@ class ExpertRouting:
         InputError
             The number of measured shares differs from the model's experts.
         """
+        return self._assigned.once(experts, lambda: self._drawn_shares(experts))
+
+    @once
+    def _assigned(self) -> BoundedCache:
+        """:meth:`assigned_shares` by experts: every instruction of a layer's experts asks for them."""
+        return BoundedCache(16)
+
+    def _drawn_shares(self, experts: int) -> NDArray[np.float64]:
         generator = np.random.Generator(np.random.PCG64(self.seed))
         if self.load == "measured":
             if len(self.shares) != experts:
@@ -137,7 +146,9 @@ class ExpertRouting:
             shares[: self.hot_experts] = self.hot_share / self.hot_experts
         else:
             shares = np.ones(experts)
-        return np.asarray(shares / shares.sum(), dtype=np.float64)
+        shares = np.asarray(shares / shares.sum(), dtype=np.float64)
+        shares.flags.writeable = False
+        return shares
 
     def distinct(self, experts: int, pairs: float) -> float:
         """Expected distinct experts of ``pairs`` choices: Σ 1 − (1 − p_i)^pairs over shares p_i.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 
 from ..operators import Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role, element_bytes
@@ -11,16 +11,17 @@ from ..operators import Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role
 WIDE, E5M6 = element_bytes("bf16"), 1.5 + 4.0 / 128.0
 
 
-def with_casts(product: Gemm) -> tuple[Operator, ...]:
+def with_casts(product: Gemm, remade: Container[Role] = ()) -> tuple[Operator, ...]:
     """A product in eight bits, and the kernels that write its operands.
 
     Hopper's tensor cores read eight-bit operands along k alone (CUTLASS and DeepGEMM multiply "NT"). Operands kept in
     eight bits for the weights' gradient are therefore transposed, with scales of their own (DeepSeek-V3, §3.5.2, asks
     for hardware that makes this needless), and so are the weights. Attention's output is kept in 12 bits instead
-    (§3.3.3), cast there and back by further kernels.
+    (§3.3.3), cast there and back by further kernels. Inputs of products ``remade`` are not kept: they are wide when
+    they are written across. The two projections to latents cast their input each (``inference/model.py``, ``linear``).
     """
     element, rows = element_bytes(product.dtype), product.batch * product.m
-    waits = product.role is Role.OUTPUT
+    waits, times = product.role is Role.OUTPUT, 2 if product.role is Role.LATENT_DOWN else 1
 
     def moved(name: str, elements: float, size: float, rows: int) -> MemoryBound:
         return MemoryBound("copy", elements * size, rows, name=name, computes=product.computes)
@@ -31,10 +32,11 @@ def with_casts(product: Gemm) -> tuple[Operator, ...]:
         if waits:
             back = moved("cast back", own, E5M6 + WIDE, rows)
             return back, moved("inputs across", own, WIDE + element, rows), alone
-        return moved("inputs across", own, 2.0 * element, rows), alone
+        kept = WIDE if product.role in remade else element
+        return *times * (moved("inputs across", own, kept + element, rows),), alone
     casts = () if product.quantised else (moved("cast", own, WIDE + element, rows),)
     if product.computes is Computes.OUTPUT:
-        return *((moved("cast for backward", own, WIDE + E5M6, rows),) if waits else ()), *casts, alone
+        return *((moved("cast for backward", own, WIDE + E5M6, rows),) if waits else ()), *times * casts, alone
     weights = product.batch * product.n * product.k
     turned = moved("weights across", weights, 2.0 * element, product.batch * product.k)
     read = element if product.quantised else WIDE

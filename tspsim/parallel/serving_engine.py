@@ -59,6 +59,8 @@ class Prior(NamedTuple):
 
 
 NONE = Prior(0.0, 0.0, 0.0)
+#: Fields that are times of the host, slower on some devices.
+HOST_TIMES = ("step", "sequence", "drafted", "front_end", "tokenize")
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 BytesPerLogit = Annotated[float, Field(ge=0.0, le=256.0, allow_inf_nan=False)]
@@ -176,7 +178,7 @@ class Selection:
 
     per_group: Annotated[PositiveInt, Field(description="experts of a group that it takes, powers of two in all")]
     kernels: Annotated[PositiveInt, Field(description="kernels that run instead")]
-    each: Annotated[Expected[Seconds], Field(description="time of one of them in a graph")]
+    kernel_time: Annotated[Expected[Seconds], Field(alias="each", description="time of one of them in a graph")]
     source: Source = field(compare=False)
     counts: Annotated[tuple[PositiveInt, ...], Field(description="further numbers of experts that have a kernel")] = ()
     but: Annotated[
@@ -251,6 +253,7 @@ class ServingEngine:
     skew: Annotated[Time, Field(description="wait in a collective per doubling of its ranks")] = NONE
     skews: Annotated[Times, Field(description="device → the same, if different")] = field(default_factory=dict)
     front_end: Annotated[Time, Field(description="from arrival to schedule and first token to client")] = NONE
+    tokenize: Annotated[Time, Field(description="a token of a prompt, in one process for all of them")] = NONE
     hosts: Annotated[
         Mapping[str, Prior], FileKey(dict[str, Expected[Factor]]), Field(description="device → slowdown of its host")
     ] = field(default_factory=dict)
@@ -384,7 +387,7 @@ class ServingEngine:
         """Seconds of a pass beside counted kernels and collectives alone: of ``layers``, ``routed`` of them with
         ``experts``, on ``ranks`` with two collectives per layer."""
         waits = 2 * layers * log2(ranks) * self.skew.value
-        chosen = self.selected(experts) * self.selection.each.value if self.selection else 0.0
+        chosen = self.selected(experts) * self.selection.kernel_time.value if self.selection else 0.0
         return layers * self.layer.value + routed * (self.routed.value + chosen) + waits
 
     def selected(self, experts: Experts | None) -> int:
@@ -420,7 +423,7 @@ class ServingEngine:
         here = (1.0, self.skew, self.limits, self.block_tokens, self.selection, self.states)
         if (factor, skew, limits, block, chosen, states) == here:
             return self
-        times = {name: getattr(self, name).scaled(factor) for name in ("step", "sequence", "drafted", "front_end")}
+        times = {name: getattr(self, name).scaled(factor) for name in HOST_TIMES}
         return replace(self, skew=skew, limits=limits, block_tokens=block, selection=chosen, states=states, **times)
 
     # --- memory ---------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ The default stack costs nothing: kernels follow each other without a gap, and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -36,7 +36,7 @@ Upper = Annotated[float, Field(ge=1.0, le=20.0)]
 StoreName = Annotated[str, AfterValidator(lambda name: ACTIVATION_STORES.get(name).name)]
 BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
 Launches = Annotated[float, Field(ge=0.0, le=1000.0, allow_inf_nan=False)]
-Tensors = Annotated[float, Field(ge=2.0, le=20.0, allow_inf_nan=False)]
+Tensors = Annotated[float, Field(ge=0.0, le=20.0, allow_inf_nan=False)]
 BytesPerLogit = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
 Passes = Annotated[float, Field(ge=0.0, le=8.0)]
 
@@ -74,7 +74,7 @@ class Stack:
       ``burst`` if other work between products keeps a long step below the power limit.
     * With ``reduces_once`` gradients are whole until the last micro-batch. Copies stand around exchanges between
       replicas (PyTorch's FSDP, ``_fsdp_collectives.py``). With ``casts_apart`` gradients and inputs are also transposed
-      for the weights' gradient, weights for the inputs' gradient. A recomputed norm in one kernel needs 2 tensors.
+      for the weights' gradient, weights for the inputs' gradient.
     * With ``regathers_context`` recomputation gathers again too. ``row_copies`` make rows contiguous. Without an
       overlap, exchanges between replicas run after the backward, and before the forward.
     * ``spread`` leaves kernels and transfers aside but on devices of ``spread_on``. In steps of ``engine`` the host
@@ -203,10 +203,11 @@ class Stack:
         0.0
     )
     norm_tensors: Annotated[
-        tuple[Tensors, Tensors, Tensors] | None,
+        tuple[tuple[Tensors, Tensors], tuple[Tensors, Tensors]] | None,
         STATED,
         Field(
-            description="tensors of the residual stream moved by a norm: forward, recomputed, backward; 4 in one kernel"
+            description="norms are kernels of their own: tensors of the residual stream moved by one, and by kernels"
+            " around it that sum and scale; forward, backward"
         ),
     ] = None
     casts_apart: Annotated[
@@ -371,38 +372,48 @@ class Stack:
         return replace(self, engine=engine, **times)
 
     def run(
-        self, operators: Iterable[Operator], *, accumulates: bool = True, biased: bool = False
+        self,
+        operators: Iterable[Operator],
+        *,
+        accumulates: bool = True,
+        biased: bool = False,
+        remade: Container[Role] = (),
     ) -> Iterator[Operator]:
         """The kernels that this stack runs for operators; ``accumulates``: gradients are added to kept ones;
-        ``biased``: routed experts have biases."""
+        ``biased``: routed experts have biases; ``remade``: roles of products whose inputs are computed again."""
         adds = self.accumulation_bytes > 0.0 and accumulates
         for operator in operators:
-            yield from self._kernels(operator)
+            yield from self._kernels(operator, remade)
             if biased and self.expert_bias_bytes is not None and isinstance(operator, GroupedGemm):
                 yield from bias_kernels(operator, self.expert_bias_bytes)
             if adds and isinstance(operator, Gemm) and operator.computes is Computes.WEIGHT_GRADIENT:
                 weights = operator.batch * operator.m * operator.n
                 yield MemoryBound("add", self.accumulation_bytes * weights, operator.m, name=ADD_TO_GRADIENT)
 
-    def _kernels(self, operator: Operator) -> tuple[Operator, ...]:
+    def _kernels(self, operator: Operator, remade: Container[Role]) -> tuple[Operator, ...]:
         if not self.flash_attention and operator.role is Role.ATTENTION:
             return operator.without_flash()
         if self.choice_kernels is not None and operator.role in _ROUTES:
             return self._chosen(operator, self.choice_kernels)
         if self.casts_apart and isinstance(operator, Gemm) and element_bytes(operator.dtype) < WIDE:
-            return with_casts(operator)
+            return with_casts(operator, remade)
         if self.norm_tensors is not None and operator.role is Role.NORM and isinstance(operator, MemoryBound):
-            return (self._norm(operator, self.norm_tensors),)
+            return self._norm(operator, *self.norm_tensors)
         own_factor = self.loss_factor if operator.role is Role.LOSS else None
         return (operator.unfused(self.traffic_factor if own_factor is None else own_factor),)
 
     @staticmethod
-    def _norm(operator: MemoryBound, tensors: tuple[float, float, float]) -> MemoryBound:
-        """The kernels around a norm of the residual stream; norms of latents stay one kernel."""
+    def _norm(
+        operator: MemoryBound, forward: tuple[float, float], backward: tuple[float, float]
+    ) -> tuple[MemoryBound, ...]:
+        """A norm's own kernel, and those around one of the residual stream."""
         if operator.op != "add_rmsnorm":
-            return operator
-        moved = tensors[0 if operator.computes is Computes.OUTPUT else 2]
-        return replace(operator, size_bytes=operator.size_bytes * moved / NORM_TENSORS)
+            return (replace(operator, resident=True),)
+        own, others = forward if operator.computes is Computes.OUTPUT else backward
+        tensor_bytes = operator.size_bytes / NORM_TENSORS
+        norm = replace(operator, size_bytes=own * tensor_bytes, resident=True)
+        around = replace(operator, op="copy", size_bytes=others * tensor_bytes, name=f"sums around {operator.name}")
+        return (around, norm) if others else (norm,)
 
     def _chosen(self, operator: Operator, counts: tuple[int, int, int, int, int]) -> tuple[Operator, ...]:
         """The kernels that replace the single one that chooses experts; in a backward, before the router's product."""

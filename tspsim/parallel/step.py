@@ -18,7 +18,7 @@ from ..program import Instruction, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .builder import ProgramBuilder
 from .draft_writer import WriteLayer, draft, in_pools
-from .drafting import drafting, unlike_passes
+from .drafting import distinct_passes, drafting
 from .expert_rows import own_tokens
 from .feature import features_of, pieces_of
 from .interleave import flat, interleaved, shifted
@@ -64,7 +64,7 @@ def written_passes(
 
 def passes_of(job: Job) -> list[Job]:
     """The passes of a step of one that serves: the model's, and those of its drafter that differ."""
-    return [job, *(drafting(job, number) for number in range(unlike_passes(job)))]
+    return [job, *(drafting(job, number) for number in range(distinct_passes(job)))]
 
 
 class Writer:
@@ -185,7 +185,7 @@ class Writer:
 
         def layer(shard: LayerShard, kind: KeptActivations) -> list[int]:
             self.bring_weights(kind, task)
-            gathered = data.gather_weights(builder, job, self.share, shard.kind, task) if self.divides else None
+            gathered = data.gather_weights(builder, job, self.share, shard.composition, task) if self.divides else None
             ready = pieces.layer(builder, self.job, shard, self.position)
             if gathered is not None:
                 data.wait_for_weights(builder, job, gathered, ready)
@@ -233,12 +233,12 @@ class Writer:
         def layer(shard: LayerShard, kind: KeptActivations) -> list[int]:
             whole = job
             # Inside a group, a layer is recomputed like one that is recomputed alone.
-            here = whole.making(FULL if kind.again == INSIDE else kind.again)
+            here = whole.with_recomputation(FULL if kind.recomputation == INSIDE else kind.recomputation)
             here_again = 0
             if kind.away:
                 here_again = offload.bring_back(builder, whole, scheme_shards, kind, self.gate)
             self.bring_weights(kind, task)
-            gathered = data.gather_weights(builder, here, self.share, shard.kind, task)
+            gathered = data.gather_weights(builder, here, self.share, shard.composition, task)
             if here.plan.recomputation == FULL:
                 builder.recomputing = True
                 scheme.layer(builder, here, shard, self.position)
@@ -246,7 +246,7 @@ class Writer:
             ready = scheme.layer_backward(builder, here, shard, self.position)
             data.wait_for_weights(builder, here, gathered, ready)
             if builder.weight_gradients:
-                data.reduce_layer(builder, here, self.share.trained_layer(shard.kind), task)
+                data.reduce_layer(builder, here, self.share.trained_layer(shard.composition), task)
             self.weights_here(kind)
             if kind.away:
                 builder.hold_until(here_again)
@@ -298,7 +298,7 @@ class Writer:
         def layer(shard: LayerShard, kind: KeptActivations) -> list[int]:
             builder.part = "weight gradients"
             write(builder, self.job, shard)
-            data.reduce_layer(builder, self.job, self.share.trained_layer(shard.kind), task)
+            data.reduce_layer(builder, self.job, self.share.trained_layer(shard.composition), task)
             return []
 
         self.layers(chunk, layer, task, step=-1)
@@ -375,7 +375,7 @@ class Writer:
     def kept_kinds(self, chunk: Chunk, blocks: Sequence[Block], task: Task) -> list[KeptActivations]:
         """Kinds of a chunk's layers for a task; recomputation distinguishes layers in a backward alone."""
         job, plan = self.job, self.job.plan
-        again = job.again(chunk) if task.kind == BACKWARD else (plan.recomputation,) * chunk.layers
+        again = job.recomputation_of(chunk) if task.kind == BACKWARD else (plan.recomputation,) * chunk.layers
         if self.builder.further_token or not job.training:
             again = (plan.recomputation,) * chunk.layers
         resident = self.builder.further_token or task.kind == WEIGHTS

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .feature import FEATURES, Feature
 from .job import Job
-from .lengths import DEALS, OF_LENGTHS, OFFLOAD_FROM, WORK, assignment_notes, sequence_groups
+from .lengths import BATCH_ASSIGNMENTS, OF_LENGTHS, OFFLOAD_FROM, WORK, assignment_notes, sequence_groups
 from .pipeline import Refusal
 from .scheme import SCHEMES
 
@@ -67,4 +67,6 @@ FEATURES.register(
 def ways_to_deal(job: Job) -> Iterator[str]:
     """Assignments that balance something else, for several replicas; by like lengths if stages wait for each other."""
     if job.unequal and job.plan.dp > 1:
-        yield from (deal.name for deal in DEALS.values() if deal != WORK and (not deal.like or job.plan.pp > 1))
+        yield from (
+            deal.name for deal in BATCH_ASSIGNMENTS.values() if deal != WORK and (not deal.like or job.plan.pp > 1)
+        )

@@ -6,12 +6,13 @@ from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from ..base.errors import did_you_mean, shorten
 from ..base.memo import once
 from ..base.quick import stated_fields
 from ..base.strict import refuse, section
+from ..base.units import PositiveCount
 from ..model import Architecture
 from ..model.parts import BF16, Formats
 from ..steps import FORWARD_STEP, STEPS, Batch, Load, Row, ServingStep, Step
@@ -71,8 +72,21 @@ OPTIMIZERS = {optimizer.name: optimizer for optimizer in (ADAMW, replace(ADAMW, 
 NOTHING = Load()
 
 
+@dataclass(frozen=True, kw_only=True)
+class StatedWork:
+    """What a file states of a step's work and the package reads (:class:`tspsim.scenario.Workload`)."""
+
+    document: Annotated[
+        PositiveCount | None, Field(description="tokens per document packed into a sequence; default: one document")
+    ] = None
+    adapters: Annotated[Adapters | None, Field(description="low-rank adapters; the model itself is frozen")] = None
+    causal: Annotated[StrictBool, Field(description="whether a token attends only to tokens before it")] = True
+    routing: Annotated[ExpertRouting, Field(description="balance of tokens over experts")] = BALANCED
+    multi_token: Annotated[StrictBool, Field(description="train the model's modules for further tokens (MTP)")] = False
+
+
 @dataclass(frozen=True)
-class Work:
+class Work(StatedWork):
     """The work of one step: ``sequences`` of ``sequence`` tokens in every replica.
 
     Attributes
@@ -107,11 +121,6 @@ class Work:
     precision: str
     optimizer: Optimizer
     runtime_reserve_bytes: float
-    causal: bool = True
-    routing: ExpertRouting = BALANCED
-    multi_token: bool = False
-    document: int | None = None
-    adapters: Adapters | None = None
     stack: Stack = IDEAL
     load: Load = NOTHING
     formats: Formats = BF16

@@ -37,7 +37,7 @@ class Difference:
 
 def differences(results: Sequence[Result]) -> tuple[Difference, ...]:
     """Keys of the workload, the traffic and the loop that differ between results, and the number of GPUs."""
-    questions = [dict(_asked(result)) for result in results]
+    questions = [dict(_question_parts(result)) for result in results]
     keys = dict.fromkeys(key for question in questions for key in question)
     differing = (Difference(key, tuple(question.get(key) for question in questions)) for key in keys)
     return tuple(
@@ -56,7 +56,7 @@ def in_words(differences_: Sequence[Difference]) -> str:
     return f"Not the same question: {'; '.join(texts)}{more}. Ratios are of tokens/s as they stand{machine}."
 
 
-def _asked(result: Result) -> Iterator[tuple[str, Any]]:
+def _question_parts(result: Result) -> Iterator[tuple[str, Any]]:
     for section in ASKED:
         yield from _leaves(section, result.scenario.get(section))
     yield "gpus", result.cluster["gpus"]

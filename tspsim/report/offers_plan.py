@@ -41,7 +41,7 @@ TABLE = """
 def rows(answer: OffersPlanned) -> list[tuple[str, ...]]:
     """Cells of :data:`COLUMNS` for every offer with a plan."""
     table: list[tuple[str, ...]] = []
-    for name, planned in answer.found:
+    for name, planned in answer.answered:
         best = planned.best[0]
         rates = compact(best.result.tokens_per_s), compact(best.result.tokens_per_s_per_gpu)
         cells = seconds(best.step_s), price_range(best.result) or "–"
@@ -65,7 +65,7 @@ def summary(answer: OffersPlanned, width: int = 160) -> list[RenderableType]:
     for row in rows(answer):
         add_row(table, row)
     parts: list[RenderableType] = [table, "", *(Text(text, "yellow") for text in refused(answer))]
-    for name, planned in answer.found:
+    for name, planned in answer.answered:
         parts += [Text(f"{name}: {kicker(planned)}", style="bold"), "", best_table(planned, width), ""]
         parts += [*(Padding(Text(sentence), (0, 0, 0, 2)) for sentence in sure(planned)[:2]), ""]
     return parts
@@ -82,7 +82,7 @@ def write_page(answer: OffersPlanned, path: Path) -> None:
     path = Path(path)
     folder = path.with_name(f"{path.stem}-offers")
     links = []
-    for number, (name, planned) in enumerate(answer.found):
+    for number, (name, planned) in enumerate(answer.answered):
         file = f"{number + 1:02d}-{slug(name)}.html"
         atomic_write(folder / file, page(planned, "plotly.min.js"))
         links.append(f"{folder.name}/{file}")
@@ -96,7 +96,7 @@ def write_page(answer: OffersPlanned, path: Path) -> None:
         "table": list(zip(links, rows(answer), strict=True)),
         "refused": refused(answer),
     }
-    sentences = [f"{name}: {sentence}" for name, planned in answer.found for sentence in sure(planned)[:2]]
+    sentences = [f"{name}: {sentence}" for name, planned in answer.answered for sentence in sure(planned)[:2]]
     sections: list[tuple[str, str, str, dict[str, Any]]] = [
         ("answer", "", TABLE, values),
         ("search", "The search", LIST, {"sentences": sentences}),

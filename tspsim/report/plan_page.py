@@ -137,7 +137,7 @@ def named(planned: Planned) -> list[Plan]:
 
 def add_report(planned: Planned, sections: list[Part], drawn: dict[str, Any]) -> dict[str, Any]:
     """Add the best plan's report to the sections and figures; returns the data of their scripts."""
-    view = View(simulate(planned.asked))
+    view = View(simulate(planned.source_scenario))
     payload: dict[str, Any] = {}
     for section in (breakdown.SECTION, timeline.SECTION, memory.SECTION, assumptions.SECTION, unexplained.SECTION):
         values = section.build(view)

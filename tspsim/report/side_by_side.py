@@ -25,7 +25,7 @@ class Comparison(Pictured):
     """Results side by side; a notebook shows them as a table."""
 
     #: The scenarios as they were given; one with offers became several ``questions``.
-    asked: tuple[Scenario, ...]
+    scenarios: tuple[Scenario, ...]
     questions: tuple[Scenario, ...]
     #: A result a question, in their order.
     results: tuple[Result, ...]
@@ -47,7 +47,7 @@ class Comparison(Pictured):
     @property
     def purchase(self) -> bool:
         """Whether offers were compared."""
-        return any(question.offers for question in self.asked)
+        return any(question.offers for question in self.scenarios)
 
     @property
     def differences(self) -> tuple[Difference, ...]:
@@ -182,8 +182,8 @@ class Comparison(Pictured):
 
     def _named(self) -> dict[str, str]:
         """Title and description of a question that is one scenario."""
-        one = self.asked[0] if len(self.asked) == 1 else None
-        names = " · ".join(scenario.name for scenario in self.asked[:4])
+        one = self.scenarios[0] if len(self.scenarios) == 1 else None
+        names = " · ".join(scenario.name for scenario in self.scenarios[:4])
         return {"title": one.name if one else names, "description": one.description if one else ""}
 
     def plot(self) -> Any:
@@ -204,7 +204,7 @@ class Comparison(Pictured):
         """
         from . import comparison_page
 
-        one = self.asked[0] if len(self.asked) == 1 else None
+        one = self.scenarios[0] if len(self.scenarios) == 1 else None
         words = {"title": one.name, "description": one.description} if one else {}
         comparison_page.write_comparison(
             self.results, Path(path), self.decision, reports=self.decision is not None, names=self.names, **words

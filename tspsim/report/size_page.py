@@ -33,7 +33,7 @@ def page(sizing: Sizing, plotly_js: str = "inline") -> str:
     sentences = [size.in_words() for size in sizing.sized]
     sections: list[tuple[str, str, str, dict[str, Any]]] = [
         ("answer", "", HEADLINE, {
-            "kicker": f"Machines for {sizing.asked_in_words}", "title": sizing.scenario.name,
+            "kicker": f"Machines for {sizing.question_in_words}", "title": sizing.scenario.name,
             "description": sizing.scenario.description, "opening": "", "headline": headline(sizing),
             "spread": basis(sizing), "sentences": [], "searched": "",
             "yaml": _keys(served[0]) if served else "",

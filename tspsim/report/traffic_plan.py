@@ -157,7 +157,9 @@ def machines(planned: TrafficPlanned) -> list[str]:
     """The number of machines of every offer that the project's users and requests need."""
     from tspsim.studies.purchase.machines import machines_of
 
-    return [said for tried in planned.by_offer if (said := machines_of(tried.offer, tried.asked, tried.result))]
+    return [
+        said for tried in planned.by_offer if (said := machines_of(tried.offer, tried.source_scenario, tried.result))
+    ]
 
 
 def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:

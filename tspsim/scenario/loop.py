@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, StrictBoo
 
 from ..base.strict import OneOf
 from ..base.units import PositiveCount
-from ..parallel.state.reshard import INTERLEAVED, WAYS
+from ..parallel.state.reshard import INTERLEAVED, RESHARD_METHODS
 from ..traffic import LENGTHS, Lengths, OneKind
 from ..traffic.lengths import shorthand
 from .engine_options import EngineOptions
@@ -32,7 +32,7 @@ class Rollout(Spread):
     nodes: PositiveCount | None = Field(
         None, description="how many of the cluster's last nodes generate only; default: the GPUs that train generate"
     )
-    way: Annotated[str, OneOf(WAYS.names)] = Field(
+    way: Annotated[str, OneOf(RESHARD_METHODS.names)] = Field(
         INTERLEAVED.name, description="how weights are gathered for generation, where the same GPUs train and generate"
     )
     ahead: StrictBool = Field(

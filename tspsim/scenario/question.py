@@ -221,7 +221,7 @@ class Scenario(Section):
         return f"<Scenario {self.name}: {self.workload.model}, {work}, on {where}; {plans}{more}>"
 
     @property
-    def asked_in(self) -> str:
+    def file_name(self) -> str:
         """Name of the scenario's file, without folders; empty if it was no file."""
         return Path(self._file).name if self._file else ""
 

@@ -207,7 +207,7 @@ class Spread(StatedSchedule):
         return int(getattr(self, axis, None) or 1)
 
     @property
-    def remade(self) -> tuple[str, PartialRecompute | None]:
+    def recomputes(self) -> tuple[str, PartialRecompute | None]:
         """What is recomputed, and in which layers if not in all."""
         stated = self.recomputation
         if isinstance(stated, PartlyRecomputed):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    StrictBool,
     ValidationError,
     model_validator,
 )
@@ -24,10 +23,9 @@ from ..model.attention import cache_names
 from ..model.parts import WeightClass
 from ..operators import DTYPES
 from ..operators.dtypes import products
-from ..parallel import Adapters, ExpertRouting, Optimizer, Unequal
+from ..parallel import Optimizer, Unequal
 from ..parallel.draft import DRAFTS
-from ..parallel.routing import BALANCED
-from ..parallel.work import ADAMW
+from ..parallel.work import ADAMW, StatedWork
 from ..steps import STEPS, Load, Speculation, Streams
 from ..steps.load import ONE_STREAM
 from ..traffic import LENGTHS, Lengths, OneKind
@@ -166,8 +164,13 @@ class SpeculationSpec(Section):
         return Speculation(self.tokens, accepted, self.draft, self.tree or (), model)
 
 
-class Workload(Section):
+class Workload(StatedWork, Section):
     """The model, and what every replica computes in one step (with traffic: the model that is served)."""
+
+    KEYS_BEHIND: ClassVar = {
+        "precision": ("document", "adapters"),
+        "runtime_reserve": ("causal", "routing", "multi_token"),
+    }
 
     model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].remove("pass"))
 
@@ -202,10 +205,6 @@ class Workload(Section):
         "bf16", description="type of the layers' products (attention and tables stay in bf16); of serving steps, the "
         "types of weights, activations and cache"
     )  # fmt: skip
-    document: PositiveCount | None = Field(
-        None, description="tokens per document packed into a sequence; default: one document"
-    )
-    adapters: Adapters | None = Field(None, description="low-rank adapters; the model itself is frozen")
     stack: Name = Field("ideal", description="software stack, from the catalog of stacks, or a YAML file")
     engine: EngineOptions = Field(
         {},
@@ -216,9 +215,6 @@ class Workload(Section):
     runtime_reserve: Bytes = Field(
         float(2 * 2**30), description="memory per GPU for context, collective buffers, fragmentation; default 2 GiB"
     )
-    causal: StrictBool = Field(True, description="whether a token attends only to tokens before it")
-    routing: ExpertRouting = Field(BALANCED, description="balance of tokens over experts")
-    multi_token: StrictBool = Field(False, description="train the model's modules for further tokens (MTP)")
 
     @model_validator(mode="after")
     def _one_batch(self) -> Workload:

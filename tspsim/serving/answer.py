@@ -15,7 +15,7 @@ from ..step.question import FRESH, Lookups, Question
 from ..step.result import PlanResult, Range, Result, merit_of
 from ..step.statements import announced_in_words, notes_of, of_experts_types, served_in_words
 from ..traffic import sizes
-from .deployment import ROUTER, Deployment
+from .deployment import ROUTER, Deployment, request_tokens
 from .highest import HighestRate, highest_rate, most_served
 from .points import LoadedRun, point
 from .pooled import pooled_deployment
@@ -82,7 +82,7 @@ def answer(
         provenance=(*provenance(question), *_more_provenance(question)),
         defaults=(*scenario.in_words(), *assumptions(question)),
         unexplained=UNEXPLAINED,
-        asked=scenario,
+        source_scenario=scenario,
         interrupted=interrupted,
     )
 
@@ -212,11 +212,7 @@ def deployment_of(question: Question, plan: Plan, lookups: Lookups = FRESH) -> D
 
 def longest_request(deployment: Deployment, traffic: TrafficSpec) -> int:
     """Tokens of the longest prompt with its output. Raises InputError where the model has fewer positions."""
-    first = traffic.points()[0]
-    if first.arrivals.searches:
-        first = first.at_rate(1.0)
-    requests = first.draw(deployment.question.model)
-    return int((requests.prompt_tokens + requests.output_tokens).max())
+    return int(request_tokens(traffic, deployment.question.model).max())
 
 
 # --- in words -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from ..operators import BatchQuantity
 from ..parallel.serving_engine import Captured
-from .work import PromptChunk, StepWork
+from ..steps import PromptChunk
+from .work import StepWork
 
 #: Tokens before the first piece of a typical step's prompts, and of the second piece; sequences that decode, their
 #: contexts.

@@ -24,7 +24,7 @@ from ..parallel.serving_engine import NO_GRAPHS
 from ..parallel.state import capacity
 from ..parallel.state.capacity import Capacity
 from ..step.question import Question
-from ..steps import Speculation
+from ..steps import PromptChunk, Speculation
 from .compositions import StepComposition
 from .decodes import Decodes, evened
 from .grid import Cells
@@ -34,7 +34,7 @@ from .overlapped import Overlapped
 from .programs import ALONE, Priced, StepPrograms
 from .sampled import Deviation, Seen
 from .tables import Floats, KnotCurve
-from .work import PromptChunk, StepWork
+from .work import StepWork
 
 #: MOST_KEPT: steps with prompts whose seconds, or ranges, are kept. MOST_PLANS: plans per cluster whose tables are
 #: kept.
@@ -43,7 +43,7 @@ Found = TypeVar("Found")
 
 
 @dataclass
-class Known:
+class PlanTables:
     """Tables of a plan's steps that do not depend on captured graphs: curves of decode steps, shapes of steps with
     prompts, overlapped and serial."""
 
@@ -74,10 +74,10 @@ class ProgramCosts:
         *,
         speculation: Speculation | None = None,
         num_gpu_blocks: int | None = None,
-        tables: Known | None = None,
+        tables: PlanTables | None = None,
     ) -> None:
         self.question, self.plan, self.num_gpu_blocks = question, plan, num_gpu_blocks
-        tables = tables or Known()
+        tables = tables or PlanTables()
         self.programs = StepPrograms(question, plan, speculation)
         self._decodes = Decodes(self.programs, tables.curves)
         breakpoints = self._decodes.breakpoints
@@ -228,6 +228,11 @@ class ProgramCosts:
         """Seconds from a request's arrival to its first schedule, plus from its first token to the client."""
         return self.question.work.stack.engine.front_end.value
 
+    @property
+    def tokenize_s(self) -> float:
+        """Seconds a token of a prompt, of the process that reads all prompts one after the other."""
+        return self.question.work.stack.engine.tokenize.value
+
     @once
     def capacity(self) -> Capacity:
         """Capacity of the caches of one replica by the engine's rule."""
@@ -244,7 +249,7 @@ class ProgramCosts:
         """Tokens that the cache of one replica holds, in whole blocks; None where caches do not grow."""
         if self.num_gpu_blocks is not None:
             return self.num_gpu_blocks * self.block_tokens
-        return self._tokens(self._longest)
+        return self.tokens_of(self._longest)
 
     def tokens_beside_states(self, share: float = 1.0) -> int | None:
         """Tokens in a ``share`` of the memory for caches, where states of linear attention have their own memory, or
@@ -263,7 +268,8 @@ class ProgramCosts:
         """Context length at which blocks of a cache are counted."""
         return self.question.model.max_context or 2**17
 
-    def _tokens(self, context: int) -> int | None:
+    def tokens_of(self, context: int) -> int | None:
+        """Tokens that the cache of one replica holds in sequences of ``context``; None where caches do not grow."""
         sessions = self.capacity.sessions(context)
         if sessions == float("inf"):
             return None
@@ -297,7 +303,7 @@ def costs_of(
         The plan does not serve this model.
     """
     alike = *content(capturing_nothing(question), plan), speculation
-    tables = kept(question, "known", alike, Known)
+    tables = kept(question, "known", alike, PlanTables)
     return kept(
         question,
         "costs",

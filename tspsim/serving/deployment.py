@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 from ..base.errors import InputError, UnknownNameError, describe
 from ..base.memo import once
 from ..base.units import compact
+from ..model import Architecture
 from ..parallel import Job, Plan, scheme_axes, scheme_of
 from ..parallel.decode import draft_pool
 from ..parallel.remedy import fitting
 from ..parallel.serving_engine import ServingEngine
 from ..parallel.state import capacity, served
 from ..scenario.tiers import Tiers
+from ..scenario.traffic import TrafficSpec
 from ..scenario.workload import SpeculationSpec
 from ..step.description import cost_of, settings_of, too_large
 from ..step.question import Question
 from ..step.result import Memory
 from ..steps import Speculation
+from ..traffic.kind import Ints
 from .blocks import States
 from .costs import ProgramCosts
 from .engine import Engine
@@ -37,6 +41,14 @@ from .work import Floats, StepwiseCost, StepWork
 #: Keys of ``engine`` that are no option of a scheduler: which one, and blocks or tokens of cache instead of the rule's.
 POLICY, BLOCKS, TOKENS = "policy", "num_gpu_blocks", "kv_tokens"
 ROUTER = "router"
+
+
+def request_tokens(traffic: TrafficSpec, model: Architecture) -> Ints:
+    """Tokens of the prompt and the output of every request, at the first load. Raises InputError where the model has
+    fewer positions."""
+    first = traffic.points()[0]
+    requests = (first.at_rate(1.0) if first.arrivals.searches else first).draw(model)
+    return requests.prompt_tokens + requests.output_tokens
 
 
 @dataclass(frozen=True)
@@ -144,8 +156,21 @@ class Deployment:
             return stated
         rule, states = self.configured.work.stack.engine.states, self.states
         if rule is None or states is None or rule.kept == "never":
-            return self.costs.capacity_tokens
+            return self._room_of_windows if self.costs.capacity.has_windows else self.costs.capacity_tokens
         return self.costs.tokens_beside_states(1.0 / (1.0 + rule.share))
+
+    @property
+    def _room_of_windows(self) -> int | None:
+        """Tokens in sequences as long as the mean request: each takes its windows, however short. At least the longest
+        request if that fits alone."""
+        if self.options.get(BLOCKS) is not None:
+            return self.costs.capacity_tokens
+        traffic = self.question.scenario.traffic
+        assert traffic is not None
+        lengths = request_tokens(traffic, self.question.model)
+        room, longest = self.costs.tokens_of(ceil(lengths.mean())), int(lengths.max())
+        alone = self.costs.capacity.whole_sessions(longest) > 0
+        return max(room, longest + self.costs.block_tokens) if room is not None and alone else room
 
     @property
     def _remembers(self) -> bool:

@@ -41,18 +41,18 @@ class Handover:
 
 
 @dataclass(slots=True)
-class Journey:
-    """A request between the pools."""
+class PendingTransfer:
+    """The cache of a request on its way from one pool to the other."""
 
     request: Request
     #: The request as each pool sees it: its prompt with one output, and the rest after a known prompt.
     read: Request
     written: Request | None
     #: Numbers of the replicas.
-    giver: int = -1
-    taker: int = -1
+    source: int = -1
+    destination: int = -1
     #: Parts of its cache that are moving, or will be.
-    pieces: int = 0
+    parts: int = 0
     size_bytes: float = 0.0
     #: When the first part left; nan before.
     start_s: float = float("nan")
@@ -81,10 +81,10 @@ class Disaggregated:
         self._env, self._on_end = env, on_end
         self._wires = self.wires(env)
         self._paths: dict[tuple[int, int, int, int], CachePath] = {}
-        self._journeys: dict[int, Journey] = {}
+        self._pending: dict[int, PendingTransfer] = {}
         on_chunk = self._chunk_begins if self.handover.push else None
-        self.prefill.open(env, self._has_been_read, every_step=every_step, on_chunk=on_chunk)
-        self.decode.open(env, self._has_been_written, every_step=every_step)
+        self.prefill.open(env, self._on_prompt_read, every_step=every_step, on_chunk=on_chunk)
+        self.decode.open(env, self._on_answer_written, every_step=every_step)
 
     @property
     def transfers(self) -> Sequence[CacheTransfer]:
@@ -103,108 +103,108 @@ class Disaggregated:
         read = Request(number, now_s, tokens, 1, request.blocks, request.block_tokens, conversation, fixed)
         # The first output is known where the answer continues, but its keys and values are not.
         written = Request(number, now_s, tokens + 1, outputs - 1, ignore_eos=fixed) if outputs > 1 else None
-        journey = self._journeys[number] = Journey(request, read, written)
+        transfer = self._pending[number] = PendingTransfer(request, read, written)
         if self.handover.push and written is not None:
-            journey.taker = self.decode.choose(written, computed=tokens)
-        journey.giver = self.prefill.send(read)
+            transfer.destination = self.decode.choose(written, computed=tokens)
+        transfer.source = self.prefill.send(read)
 
     # --- transfers --------------------------------------------------------------------------------
 
     def _chunk_begins(self, read: Request, first: int, last: int, end_s: float) -> None:
         """A step computes tokens ``first`` up to ``last`` of a prompt until ``end_s``; their cache leaves layer by
         layer."""
-        journey = self._journeys[read.number]
-        if journey.written is None:
+        transfer = self._pending[read.number]
+        if transfer.written is None:
             return
         # A cached beginning of the prompt leaves with the first chunk.
-        path, ends = self._path(journey), last == read.prompt_tokens
-        way, size_bytes = path.of(0 if not journey.size_bytes else first, last, ends=ends)
-        journey.pieces += 1
-        journey.size_bytes += size_bytes
+        path, ends = self._path(transfer), last == read.prompt_tokens
+        way, size_bytes = path.of(0 if not transfer.size_bytes else first, last, ends=ends)
+        transfer.parts += 1
+        transfer.size_bytes += size_bytes
         layers, step_s = path.layers, end_s - self._env.now
         rest_s = step_s * (layers - 1) / layers
 
-        def others_set_off() -> None:
-            self._sets_off(journey)
+        def send_others() -> None:
+            self._note_start(transfer)
             if layers == 1:
-                the_last_sets_off()
+                send_last()
                 return
             moved = self._wires.send(way, (layers - 1) / layers, least_s=rest_s)
-            moved.callbacks.append(lambda _event: after(self._env, end_s - self._env.now, the_last_sets_off))
+            moved.callbacks.append(lambda _event: after(self._env, end_s - self._env.now, send_last))
 
-        def the_last_sets_off() -> None:
+        def send_last() -> None:
             moved = self._wires.send(way, 1 / layers)
-            moved.callbacks.append(lambda _event: self._piece_has_come(journey))
+            moved.callbacks.append(lambda _event: self._part_arrived(transfer))
 
-        after(self._env, step_s / layers, others_set_off)
+        after(self._env, step_s / layers, send_others)
 
-    def _has_been_read(self, read: Request) -> None:
+    def _on_prompt_read(self, read: Request) -> None:
         """The prompt's end, and the first output."""
-        journey = self._journeys[read.number]
-        request, now_s = journey.request, self._env.now
-        journey.read_s = now_s
+        transfer = self._pending[read.number]
+        request, now_s = transfer.request, self._env.now
+        transfer.read_s = now_s
         request.first_scheduled_s, request.cached_tokens = read.first_scheduled_s, read.cached_tokens
         request.preemptions += read.preemptions
-        if journey.written is None or self.handover.first_token_at_once:
+        if transfer.written is None or self.handover.first_token_at_once:
             request.first_token_s = now_s
-        if journey.written is None:
-            self._answered(journey)
+        if transfer.written is None:
+            self._answered(transfer)
         elif self.handover.push:
-            self._goes_on_if_all_has_come(journey)
+            self._continue_when_complete(transfer)
         else:
-            journey.taker = self.decode.choose(journey.written, computed=journey.request.prompt_tokens)
-            journey.pieces = 1
-            after(self._env, self.handover.handshake_s, lambda: self._fetch(journey))
+            transfer.destination = self.decode.choose(transfer.written, computed=transfer.request.prompt_tokens)
+            transfer.parts = 1
+            after(self._env, self.handover.handshake_s, lambda: self._fetch(transfer))
 
-    def _fetch(self, journey: Journey) -> None:
+    def _fetch(self, transfer: PendingTransfer) -> None:
         """The whole cache leaves."""
-        way, journey.size_bytes = self._path(journey).of(0, journey.request.prompt_tokens)
-        self._sets_off(journey)
-        self._wires.send(way).callbacks.append(lambda _event: self._piece_has_come(journey))
+        way, transfer.size_bytes = self._path(transfer).of(0, transfer.request.prompt_tokens)
+        self._note_start(transfer)
+        self._wires.send(way).callbacks.append(lambda _event: self._part_arrived(transfer))
 
-    def _sets_off(self, journey: Journey) -> None:
-        if journey.start_s != journey.start_s:
-            journey.start_s = self._env.now
+    def _note_start(self, transfer: PendingTransfer) -> None:
+        if transfer.start_s != transfer.start_s:
+            transfer.start_s = self._env.now
 
-    def _piece_has_come(self, journey: Journey) -> None:
-        journey.pieces -= 1
-        self._goes_on_if_all_has_come(journey)
+    def _part_arrived(self, transfer: PendingTransfer) -> None:
+        transfer.parts -= 1
+        self._continue_when_complete(transfer)
 
-    def _goes_on_if_all_has_come(self, journey: Journey) -> None:
+    def _continue_when_complete(self, transfer: PendingTransfer) -> None:
         """The answer continues once its prompt has been read and its cache has arrived."""
-        if journey.pieces or journey.read_s != journey.read_s:
+        if transfer.parts or transfer.read_s != transfer.read_s:
             return
-        now_s, request, written = self._env.now, journey.request, journey.written
+        now_s, request, written = self._env.now, transfer.request, transfer.written
         assert written is not None
-        source, destination = self.prefill.name_of(journey.giver), self.decode.name_of(journey.taker)
-        exposed_s = now_s - journey.read_s
+        source, destination = self.prefill.name_of(transfer.source), self.decode.name_of(transfer.destination)
+        exposed_s = now_s - transfer.read_s
         self.moved.append(
-            CacheTransfer(request.number, journey.start_s, now_s, source, destination, journey.size_bytes, exposed_s)
+            CacheTransfer(request.number, transfer.start_s, now_s, source, destination, transfer.size_bytes, exposed_s)
         )
         written.arrival_s = now_s
-        self.decode.give(journey.taker, written, computed=request.prompt_tokens)
+        self.decode.give(transfer.destination, written, computed=request.prompt_tokens)
 
     # --- the end --------------------------------------------------------------------------------------------
 
-    def _has_been_written(self, written: Request) -> None:
-        journey = self._journeys[written.number]
+    def _on_answer_written(self, written: Request) -> None:
+        transfer = self._pending[written.number]
         if not self.handover.first_token_at_once:
-            journey.request.first_token_s = written.first_token_s
-        journey.request.preemptions += written.preemptions
-        self._answered(journey)
+            transfer.request.first_token_s = written.first_token_s
+        transfer.request.preemptions += written.preemptions
+        self._answered(transfer)
 
-    def _answered(self, journey: Journey) -> None:
-        del self._journeys[journey.request.number]
-        journey.request.end_s = self._env.now
-        self._on_end(journey.request)
+    def _answered(self, transfer: PendingTransfer) -> None:
+        del self._pending[transfer.request.number]
+        transfer.request.end_s = self._env.now
+        self._on_end(transfer.request)
 
     # --- paths -----------------------------------------------------------------------------------------------
 
-    def _path(self, journey: Journey) -> CachePath:
-        givers, takers = self.kv_layouts[0][journey.giver], self.kv_layouts[1][journey.taker]
+    def _path(self, transfer: PendingTransfer) -> CachePath:
+        sources, destinations = self.kv_layouts[0][transfer.source], self.kv_layouts[1][transfer.destination]
         # Requests are spread evenly over attention replicas: the choice does not change the load of any link.
-        dp_ranks = journey.request.number % len(givers), journey.request.number % len(takers)
-        key = journey.giver, journey.taker, *dp_ranks
+        dp_ranks = transfer.request.number % len(sources), transfer.request.number % len(destinations)
+        key = transfer.source, transfer.destination, *dp_ranks
         if key not in self._paths:
-            self._paths[key] = CachePath(self._wires, givers[dp_ranks[0]], takers[dp_ranks[1]])
+            self._paths[key] = CachePath(self._wires, sources[dp_ranks[0]], destinations[dp_ranks[1]])
         return self._paths[key]

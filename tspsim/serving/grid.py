@@ -15,6 +15,8 @@ TILE = 16
 FEW = 64
 #: Rows of the largest cell.
 COARSE = 256
+#: Numbers whose vectors are kept.
+MOST = 65_536
 #: Growth beyond this factor of the argument's growth is a jump.
 JUMP = 1.25
 
@@ -51,9 +53,8 @@ class Cells:
         ends: tuple[int, ...] = (),
         epsilon: float = EPSILON / 2,
     ) -> None:
-        self._value, self._least, self._first, self._coarse = value, least, first, coarse
+        self._at, self._least, self._first, self._coarse = remembered(MOST)(value), least, first, coarse
         self._alone, self._epsilon = bool(ends), epsilon
-        self._known: dict[int, Floats] = {}
         self._splits: dict[tuple[int, int], bool] = {}
         #: Tile → ends of its cell, the vector at the first, and its growth up to the last.
         self._tiles: dict[int, tuple[int, int, Floats, Floats]] = {}
@@ -111,17 +112,12 @@ class Cells:
                 return False
         return True
 
-    def _at(self, n: int) -> Floats:
-        if n not in self._known:
-            self._known[n] = self._value(n)
-        return self._known[n]
-
 
 class TokenVectors:
     """A vector over n = 1, 2, …: exact for few tokens, since each further expert matters, and in cells for more."""
 
     def __init__(self, value: Vector, least: float = 0.0) -> None:
-        self._value = remembered(65_536)(value)
+        self._value = remembered(MOST)(value)
         self._cells = Cells(self._value, least, first=FEW + 1)
 
     def __call__(self, n: int) -> Floats:
@@ -137,7 +133,7 @@ class Quarters:
     """
 
     def __init__(self, value: Callable[[int], float], besides: int) -> None:
-        self._value, self._besides = remembered(65_536)(value), besides
+        self._value, self._besides = remembered(MOST)(value), besides
 
     def __call__(self, n: int) -> float:
         step = max(1, (1 << (n.bit_length() - 1)) // 4)
@@ -154,9 +150,8 @@ class KnotLine:
     :class:`~tspsim.serving.tables.KnotCurve`."""
 
     def __init__(self, value: Vector, least: float, breakpoints: tuple[int, ...] = ()) -> None:
-        self._value, self._least, self._breakpoints = value, least, breakpoints
+        self._at, self._least, self._breakpoints = remembered(MOST)(value), least, breakpoints
         self._stretches: dict[int, tuple[list[int], list[Floats]]] = {}
-        self._known: dict[int, Floats] = {}
         #: The last interval used: its knots, the vector at the first, and its growth to the next.
         self._last: tuple[int, int, Floats, Floats] | None = None
 
@@ -196,8 +191,3 @@ class KnotLine:
         if abs(exact - line).max() > EPSILON * max(float(exact[0]), self._least):
             self._refine(left, middle, knots)
             self._refine(middle, right, knots)
-
-    def _at(self, x: int) -> Floats:
-        if x not in self._known:
-            self._known[x] = self._value(x)
-        return self._known[x]

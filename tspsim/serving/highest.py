@@ -107,9 +107,9 @@ class _Search:
         self.runs, self.sent = self.runs + 1, self.sent + count
         if self.progress is not None:
             self.progress(min(0.99, self.runs / MOST_RUNS))
-        return whole(self.deployment, self.asked(rate, count))
+        return whole(self.deployment, self.point_at(rate, count))
 
-    def asked(self, rate: float, count: int) -> TrafficSpec:
+    def point_at(self, rate: float, count: int) -> TrafficSpec:
         return self.traffic.at_rate(rate).model_copy(update={"requests": count})
 
     def alone(self) -> Waits:
@@ -129,7 +129,7 @@ class _Search:
     def kept_at(self, rate: float, count: int | None = None) -> bool:
         """Whether the bounds are kept at a rate, with ``count`` requests or more for a steady part."""
         count = count or self.requests
-        waits, point = self.served(rate, count), self.asked(rate, count)
+        waits, point = self.served(rate, count), self.point_at(rate, count)
         steady = steady_of(waits, self.bounds, rate_of(point))
         grows = served_rate(waits, rate) is not None
         self.used[rate] = max(count, self.used.get(rate, 0))

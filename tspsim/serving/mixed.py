@@ -23,18 +23,19 @@ from typing import Any
 import numpy as np
 
 from ..base.memo import remembered
-from ..model.attention.base import MOST_DECODED, Rows
-from ..operators import BatchQuantity, Role
+from ..model.attention.base import MOST_DECODED, attended
+from ..operators import BatchQuantity, Role, Rows
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
 from ..parallel.step import passes_of
 from ..program.layout import InstructionLayout, StageCall
-from .carriers import RowConsumer, carrier_of
+from ..steps import PromptChunk
 from .compositions import BATCH, SECOND, StepComposition
 from .grid import TILE, Cells, KnotLine, TokenVectors
 from .programs import StepPrograms
+from .row_consumers import RowConsumer, consumer_of
 from .tables import EPSILON, Floats
-from .work import PromptChunk, StepWork
+from .work import StepWork
 
 #: Tokens of a typical step.
 TYPICAL = 2048
@@ -121,25 +122,28 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
     if drafts_apart(job):
         return None
     calls, layout = programs.laid_out(job)
+    quantities = programs.quantities(job)
+    if BatchQuantity.ROWS in quantities and drafts_read_other_rows(programs, job):
+        return None
     parts: list[BatchQuantity] = []
-    carriers: list[RowConsumer] = []
-    for call, quantity in zip(calls, programs.quantities(job), strict=True):
+    consumers: list[RowConsumer] = []
+    for call, quantity in zip(calls, quantities, strict=True):
         part = kind.quantity(quantity)
         if part is BatchQuantity.TOKENS and getattr(call.what, "role", Role.OTHER).routed:
             part = BatchQuantity.EXPERTS
         if part is BatchQuantity.BENT_PROMPTS:
             part = BatchQuantity.PROMPTS
         elif part in (BatchQuantity.PROMPTS, BatchQuantity.ROWS):
-            carrier = carrier_of(job.rows, call)
-            if carrier is not None:
+            consumer = consumer_of(call, part, kind.decodes)
+            if consumer is not None:
                 part = BatchQuantity.ROWS
-                carriers.append(carrier)
+                consumers.append(consumer)
             elif part is BatchQuantity.ROWS:
                 return None
         parts.append(part)
     if programs.taken_s(calls, kind.captured) is None or not (layout.chained or mixed.serial):
         return None
-    return Shape(programs, sizes, mixed.breakpoints, layout, tuple(parts), carriers, kind)
+    return Shape(programs, sizes, mixed.breakpoints, layout, tuple(parts), consumers, kind)
 
 
 def drafts_apart(job: Job) -> bool:
@@ -148,6 +152,14 @@ def drafts_apart(job: Job) -> bool:
     _, *passes = passes_of(job)
     captured = job.capture is Captured.PIECES
     return any(part.tokens not in (0, job.tokens) and (number or not captured) for number, part in enumerate(passes))
+
+
+def drafts_read_other_rows(programs: StepPrograms, job: Job) -> bool:
+    """Whether kernels of a drafter read all rows of a pass that are not those of the model's."""
+    rows = attended(job.rows)
+    passes = [part for part in programs.passes(job)[1:] if attended(part.rows) != rows]
+    operators = (own for part in passes for entry in part.attention_operators.values() for own in entry.operators)
+    return any(own.rows_field is not None and own.rows_field.reads is BatchQuantity.ROWS for own in operators)
 
 
 class Shape:
@@ -160,7 +172,7 @@ class Shape:
         breakpoints: tuple[int, ...],
         layout: InstructionLayout,
         parts: tuple[BatchQuantity, ...],
-        carriers: Sequence[RowConsumer],
+        consumers: Sequence[RowConsumer],
         kind: StepComposition,
     ) -> None:
         self.programs, self.layout, self.kind, self.breakpoints, self._sizes = (
@@ -173,9 +185,9 @@ class Shape:
         index = {part: [i for i, own_part in enumerate(parts) if own_part is part] for part in BatchQuantity}
         self._where = index
         self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in BatchQuantity}
-        self._carriers = carriers
-        self._of_prompts = [consumer.field.prompts for consumer in carriers]
-        self._known_s = remembered(MOST_PROMPTS)(self._carried_s)
+        self._consumers = consumers
+        self._of_prompts = [consumer.of_prompts for consumer in consumers]
+        self._known_s = remembered(MOST_PROMPTS)(self._consumer_s)
         self._beside, self._before = programs.query_len if kind.decodes else 0, int(kind.cached)
         #: Tokens of the prompt chunk that accompanies the measured part.
         self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
@@ -214,11 +226,11 @@ class Shape:
                 BatchQuantity.PROMPTS,
             )
         )
-        carries = self._carries = self._follows[BatchQuantity.ROWS]
+        by_rows = self._by_rows = self._follows[BatchQuantity.ROWS]
         #: Where prompts alone are asked for what takes whole rows: what each such kernel's seconds are in every place.
         self._singles: list[Floats] = []
-        if carriers and all(self._of_prompts):
-            self._singles = [np.ascontiguousarray(carries[:, index]) for index in range(len(carriers))]
+        if consumers and all(self._of_prompts):
+            self._singles = [np.ascontiguousarray(by_rows[:, index]) for index in range(len(consumers))]
         self._alone: dict[tuple[int, int], Cells] = {}
 
     # --- measured steps ------------------------------------------------------------------------------------
@@ -319,14 +331,14 @@ class Shape:
         elif self._singles:
             prompts = tuple([(chunk[0], chunk[1], 1) for chunk in work.chunks])
             for index, column in enumerate(self._singles):
-                total += column * self._known_s(index, self._carriers[index].field.of(prompts))
-        elif self._carriers:
+                total += column * self._known_s(index, self._consumers[index].rows_of(prompts))
+        elif self._consumers:
             rows = rows_of(work, self.breakpoints)
             taken = []
             for index, prompts_alone in enumerate(self._of_prompts):
-                carried = self._carriers[index].field.of(rows)
-                taken.append(self._known_s(index, carried) if prompts_alone else self._carried_s(index, carried))
-            total += self._carries @ np.array(taken)
+                own = self._consumers[index].rows_of(rows)
+                taken.append(self._known_s(index, own) if prompts_alone else self._consumer_s(index, own))
+            total += self._by_rows @ np.array(taken)
         makespan_s = self.layout.ends_s(total)
         return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)
 
@@ -336,13 +348,14 @@ class Shape:
         if cells is None:
 
             def value(tokens: int) -> Floats:
-                return np.array([self._carried_s(index, self._carriers[index].field.of(((tokens, cached, 1),)))])
+                return np.array([self._consumer_s(index, self._consumers[index].rows_of(((tokens, cached, 1),)))])
 
             cells = self._alone[index, cached] = Cells(value, self._least, first=MOST_DECODED + 1)
         return cells
 
-    def _carried_s(self, index: int, rows: Any) -> float:
-        return self.programs.once_s(self._carriers[index].with_rows(rows), self.kind.captured)
+    def _consumer_s(self, index: int, rows: tuple[Any, ...]) -> float:
+        """Seconds of a kernel with rows of a step."""
+        return self.programs.once_s(self._consumers[index].with_rows(rows), self.kind.captured)
 
     def _read(self, chunks: tuple[PromptChunk, ...]) -> Floats:
         """The part that depends on prompts without listing them: one chunk is interpolated between contexts, several

@@ -14,9 +14,9 @@ from ..base.errors import InputError, UnknownNameError, describe
 from ..parallel import Plan
 from ..scenario import Scenario, load
 from ..step.question import look_up
-from ..steps import Batch
+from ..steps import Batch, PromptChunk
 from .costs import ProgramCosts, costs_of
-from .work import PromptChunk, StepWork
+from .work import StepWork
 
 #: Batches whose answer is kept.
 MOST_KEPT = 1 << 17

@@ -12,11 +12,12 @@ from math import log2
 import numpy as np
 
 from ..model.attention.base import MOST_DECODED
+from ..steps import PromptChunk
 from .grid import Cells
 from .mixed import Mixed
 from .programs import StepPrograms
 from .tables import Floats
-from .work import PromptChunk, StepWork
+from .work import StepWork
 
 #: Numbers of decoding sequences that are simulated, and their context.
 SEQUENCES, CONTEXT = (1, 8, 32, 128, 512, 2048), 2048

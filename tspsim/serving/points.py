@@ -63,7 +63,7 @@ def serve(
     """
     costs = deployment.costs
     requests = traffic.draw(deployment.question.model)
-    clients = Clients(requests, costs.front_end_s if front_end_s is None else front_end_s)
+    clients = Clients(requests, costs.front_end_s if front_end_s is None else front_end_s, costs.tokenize_s)
     outcome = Service(clients, deployment.dispatcher(factor), every_step=every_step, progress=progress).run()
     return Waits.of(clients.table), outcome
 
@@ -275,7 +275,7 @@ def served_rate(waits: Waits, rate: float) -> float | None:
     if len(waits) < 40:
         return None
     first, last = waits.ends(few)
-    span_s = float(last.sent_s[-1] - first.sent_s[0])
+    span_s = float(last.arrival_s[-1] - first.arrival_s[0])
     if span_s <= 0.0:
         return None
     growth = float(np.median(last.ttft_s) - np.median(first.ttft_s)) / span_s

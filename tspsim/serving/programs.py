@@ -25,10 +25,10 @@ from ..step import metrics
 from ..step.description import range_of
 from ..step.question import Question
 from ..step.simulation import run, scheduled
-from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
+from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, PromptChunk, Speculation, Step
 from .exchanges import Exchanges
 from .row_variants import LaidOut, RowVariants, Times
-from .work import PromptChunk, StepWork
+from .work import StepWork
 
 #: The overlap of a step that cannot be split in two.
 ALONE = "none"
@@ -176,8 +176,12 @@ class StepPrograms:
         return min(alone, together, key=self.seconds)
 
     def divided(self, chunk: PromptChunk, expert_share: float = 1.0) -> list[Job]:
-        """A pass of one chunk of a prompt whose tokens ranks divide."""
-        return [self._alone(Piece(*chunk), expert_share)]
+        """A pass of one chunk of a prompt whose tokens ranks divide evenly, with padding."""
+        plan = self._plan_of(PREFILL_STEP)
+        parts = plan.token_shards * (2 if plan.partition == "zigzag" else 1)
+        tokens = -(-chunk.query_tokens // parts) * parts
+        load = Load(prompts=1, prompt=tokens, cached=chunk.context_tokens, expert_share=expert_share)
+        return [self.job(PREFILL_STEP, load)]
 
     def together(self, work: StepWork, expert_share: float = 1.0) -> list[Job]:
         """One pass of all work. Chunks that decode kernels would run are padded where prefill kernels take less."""
@@ -199,21 +203,13 @@ class StepPrograms:
         """A pass of chunks of prompts beside decoding sequences."""
         load = Load(
             prompts=len(work.chunks),
-            pieces=tuple([Piece(*chunk) for chunk in work.chunks]),
+            prompt_chunks=work.chunks,
             batch=work.sequences,
             contexts=work.contexts,
             speculation=self.speculation,
             expert_share=expert_share,
         )
         return self.job(MIXED_STEP, load)
-
-    def _alone(self, piece: Piece, expert_share: float) -> Job:
-        """A chunk whose tokens ranks divide evenly, with padding."""
-        plan = self._plan_of(PREFILL_STEP)
-        parts = plan.token_shards * (2 if plan.partition == "zigzag" else 1)
-        tokens = -(-piece.query_tokens // parts) * parts
-        load = Load(prompts=1, prompt=tokens, cached=piece.context_tokens, expert_share=expert_share)
-        return self.job(PREFILL_STEP, load)
 
     # --- parts of a step -------------------------------------------------------------------------------------
 
@@ -246,6 +242,10 @@ class StepPrograms:
         layout, _, stages, _ = self._looked_up(job)
         every = quantities(stages)
         return [every[index] for index, _ in layout.where]
+
+    def passes(self, job: Job) -> Sequence[Job]:
+        """The passes of a job's programs as they were written: the model's, and its drafter's."""
+        return self._looked_up(job)[3]
 
     def _looked_up(self, job: Job) -> tuple[InstructionLayout, list[Timed], list[Program], Sequence[Job]]:
         """The layout of a job's programs; the kernels and transfers in which it is looked up, their programs and the
@@ -336,7 +336,7 @@ class StepPrograms:
     def price(self, job: Job) -> Priced:
         """One step, added up if it is a chain."""
         chain = self.chain(job) if self._adds_up else None
-        return self.simulated(job) if chain is None else self._told(job, chain)
+        return self.simulated(job) if chain is None else self._added_up(job, chain)
 
     def chain(self, job: Job) -> Chain | None:
         """A step whose programs form a chain; None for any other."""
@@ -357,7 +357,7 @@ class StepPrograms:
         period_s = metrics.turn_s(job, makespan_s, slowest_s)
         return Chain(calls, layout, taken_s, makespan_s, makespan_s + metrics.host_s(job, period_s, makespan_s))
 
-    def _told(self, job: Job, chain: Chain) -> Priced:
+    def _added_up(self, job: Job, chain: Chain) -> Priced:
         stages, layout = len(chain.layout.starts), chain.layout
         runs = layout.follows[list(layout.starts)].tolist()
         compute: defaultdict[str, float] = defaultdict(float)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from math import inf
 
+from ..steps import PromptChunk
 from .blocks import NO_MATCH, BlockPool, BlockTable, Match, PrefixPool
 from .decoders import Decoders
 from .log import StepLog
 from .requests import Request
 from .sequence import Sequence
 from .settings import Settings
-from .work import PromptChunk, StepWork
+from .work import StepWork
 
 #: Most steps of a run, which bounds the steps priced ahead.
 MOST_STEPS = 4096

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..steps import PromptChunk
 from .costs import ProgramCosts
 from .log import StepKind, StepLog
 from .streams import total
 from .waits import Waits
-from .work import Floats, PromptChunk, StepWork
+from .work import Floats, StepWork
 
 #: Most requests that are served again.
 MOST_AGAIN = 2000

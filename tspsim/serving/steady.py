@@ -183,7 +183,7 @@ def window(waits: Waits) -> tuple[float, float]:
 def opening(waits: Waits) -> int:
     """Requests sent before the first answer. A replacement is sent at the same time as the answer, up to rounding."""
     before_s = waits.first_end_s * (1.0 - ROUNDING)
-    return waits.total(lambda piece: piece.sent_s < before_s)
+    return waits.total(lambda piece: piece.arrival_s < before_s)
 
 
 @dataclass
@@ -211,7 +211,7 @@ class _Counts:
             if not len(part):
                 continue
             done = _written(part, edges)
-            left += (part.sent_s[:, None] <= edges[None, :]).sum(axis=0) - done.sum(axis=0)
+            left += (part.arrival_s[:, None] <= edges[None, :]).sum(axis=0) - done.sum(axis=0)
             written = np.diff(done, axis=1)
             ones = np.ones(len(part))
             weights: dict[str, NDArray[Any]] = {
@@ -222,10 +222,10 @@ class _Counts:
                 weights |= {name: part.good({name: bounds[name]}) for name in bounds}
             for name, weight in weights.items():
                 sums[name] += weight @ written
-            arrivals += np.histogram(part.sent_s, edges)[0]
-            under_way = np.clip(part.end_s, edges[0], edges[-1]) - np.clip(part.sent_s, edges[0], edges[-1])
+            arrivals += np.histogram(part.arrival_s, edges)[0]
+            under_way = np.clip(part.end_s, edges[0], edges[-1]) - np.clip(part.arrival_s, edges[0], edges[-1])
             seconds += float(under_way.sum())
-            sent = (part.sent_s >= edges[0]) & (part.sent_s <= edges[-1])
+            sent = (part.arrival_s >= edges[0]) & (part.arrival_s <= edges[-1])
             for name, (total, count) in totals.items():
                 values = getattr(part, name)[sent]
                 values = values[np.isfinite(values)]
@@ -245,7 +245,7 @@ class _Counts:
 
 def _near(piece: Waits, edges: Floats) -> Waits:
     """Requests under way at some time between the first edge and the last."""
-    chosen = (piece.end_s >= edges[0]) & (piece.sent_s <= edges[-1])
+    chosen = (piece.end_s >= edges[0]) & (piece.arrival_s <= edges[-1])
     return piece if chosen.all() else piece.where(chosen)
 
 

@@ -22,11 +22,12 @@ from dataclasses import dataclass, field, replace
 import simpy
 
 from ..network.wires import MessageBundle, SharedLinks
+from ..steps import PromptChunk
 from .replica import ChunkNotice, Replica
 from .replicas import Members, Notice, ReplicaPool
 from .requests import Request
 from .transfers import CacheTransfer
-from .work import PromptChunk, StepCost, StepWork
+from .work import StepCost, StepWork
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from .traffic import RequestTable
 class Waits:
     """Requests that count and ended: columns in order of their numbers; times in seconds."""
 
-    sent_s: Floats
-    scheduled_s: Floats
+    arrival_s: Floats
+    first_scheduled_s: Floats
     first_token_s: Floats
     end_s: Floats
     prompt_tokens: Ints
@@ -74,15 +74,15 @@ class Waits:
         return Waits(*(getattr(self, column.name)[chosen] for column in fields(Waits)))
 
     def __len__(self) -> int:
-        return len(self.sent_s)
+        return len(self.arrival_s)
 
     @property
     def ttft_s(self) -> Floats:
-        return self.first_token_s - self.sent_s
+        return self.first_token_s - self.arrival_s
 
     @property
     def e2e_s(self) -> Floats:
-        return self.end_s - self.sent_s
+        return self.end_s - self.arrival_s
 
     @property
     def tpot_s(self) -> Floats:
@@ -91,12 +91,12 @@ class Waits:
     @property
     def first_s(self) -> float:
         """When the first was sent; there must be one."""
-        return min(float(piece.sent_s.min()) for piece in self.pieces() if len(piece))
+        return min(float(piece.arrival_s.min()) for piece in self.pieces() if len(piece))
 
     @property
     def last_sent_s(self) -> float:
         """When the last was sent; there must be one."""
-        return max(float(piece.sent_s.max()) for piece in self.pieces() if len(piece))
+        return max(float(piece.arrival_s.max()) for piece in self.pieces() if len(piece))
 
     @property
     def first_end_s(self) -> float:
@@ -146,16 +146,9 @@ class KeptWaits(Waits):
             numbers = np.arange(first, first + len(records))
             counted = (numbers >= drawn.counted.start) & (numbers < drawn.counted.stop)
             chosen = np.flatnonzero(counted & np.isfinite(records["end_s"]))
-            yield Waits(
-                records["arrival_s"][chosen],
-                records["first_scheduled_s"][chosen],
-                records["first_token_s"][chosen],
-                records["end_s"][chosen],
-                drawn.prompt_tokens[numbers[chosen]],
-                drawn.output_tokens[numbers[chosen]],
-                records["preemptions"][chosen],
-                records["cached_tokens"][chosen],
-            )
+            lengths = drawn.prompt_tokens[numbers[chosen]], drawn.output_tokens[numbers[chosen]]
+            results = {name: records[name][chosen] for name in records.dtype.names or ()}
+            yield Waits(prompt_tokens=lengths[0], output_tokens=lengths[1], **results)
 
     def whole(self) -> Waits:
         """The same in memory."""

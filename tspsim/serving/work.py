@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..steps.load import Batch
+from ..steps.load import Batch, PromptChunk
 
 Floats = NDArray[np.float64]
-
-
-class PromptChunk(NamedTuple):
-    """A chunk of a prompt: ``query_tokens`` after ``context_tokens`` in the cache. ``ends``: it ends the prompt, so
-    that its last token is sampled from."""
-
-    query_tokens: int
-    context_tokens: int
-    ends: bool = True
 
 
 class StepWork:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 from ..base.errors import InputError, UnknownNameError
 from ..base.provenance import Provenance
+from ..base.strict import as_stated
 from ..hardware import Device, load_device, standing_for
 from ..model import Architecture, load_model
 from ..model.parts import BF16, Formats, WeightClass
@@ -36,6 +37,7 @@ from ..parallel import (
 )
 from ..parallel.checks import check
 from ..parallel.switches import Switches
+from ..parallel.work import StatedWork
 from ..scenario import ClusterInline, Faults, PlanSpec, Scenario
 from ..scenario.cluster import Island, MeasuredBandwidths
 from ..scenario.workload import PrecisionSpec, Workload
@@ -170,18 +172,15 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
             device = standing_for(device, shares, precision)
         except InputError as error:
             raise error.at(key="cluster.islands") from None
+    stated = vars(as_stated(workload, StatedWork))
     work = Work(
+        **stated | {"document": None if workload.document == workload.sequence else workload.document},
         pass_=workload.pass_,
         sequence=workload.sequence,
         sequences=1 if workload.lengths else workload.sequences_of(replicas, entry.name),
         precision=precision,
         optimizer=optimizer_of(workload, stack.stack()),
         runtime_reserve_bytes=workload.runtime_reserve,
-        causal=workload.causal,
-        routing=workload.routing,
-        multi_token=workload.multi_token,
-        document=None if workload.document == workload.sequence else workload.document,
-        adapters=workload.adapters,
         stack=stack.stack().on(device.name, model.attention_kind.name),
         load=workload.load(),
         formats=formats,
@@ -195,7 +194,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         if entry.pools is not None:
             plans.append(first_of_pools(scenario, entry, cluster, lookups))
             continue
-        recomputation, recomputed = entry.remade
+        recomputation, recomputed = entry.recomputes
         gpus = cluster.gpus - own_gpus(entry, cluster)
         plan = Plan(
             entry.name,

@@ -262,7 +262,8 @@ class Result(Pictured):
     """The answers to every plan of a scenario, in its order; a notebook shows a table.
 
     ``provenance`` lists the numbers behind the answer, each ``{"what", "value", "source", "basis"}``, and ``defaults``
-    the assumptions that decide answers, as sentences. ``asked`` is the scenario, if available, for further questions.
+    the assumptions that decide answers, as sentences. ``source_scenario`` is the scenario, if available, for further
+    questions.
     """
 
     scenario: Mapping[str, Any]
@@ -271,7 +272,7 @@ class Result(Pictured):
     provenance: tuple[Mapping[str, str], ...] = ()
     defaults: tuple[str, ...] = ()
     unexplained: tuple[str, ...] = ()
-    asked: Scenario | None = field(default=None, repr=False, compare=False)
+    source_scenario: Scenario | None = field(default=None, repr=False, compare=False)
     #: The run was interrupted; finished plans are here.
     interrupted: bool = False
 

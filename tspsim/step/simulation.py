@@ -90,7 +90,7 @@ def simulate(
         provenance=tuple(provenance(question)),
         defaults=(*question.scenario.in_words(), *defaults_in_words(question, question.plans)),
         unexplained=unexplained(question.work, question.plans),
-        asked=question.scenario,
+        source_scenario=question.scenario,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .decode import DECODE_STEP
 from .forward import FORWARD_STEP
-from .load import Batch, Load, Piece, Row, Speculation, Streams
+from .load import Batch, Load, PromptChunk, Row, Speculation, Streams
 from .mixed import MIXED_STEP
 from .prefill import PREFILL_STEP
 from .step import BACKWARD, FORWARD, STEPS, WEIGHTS, ServingStep, Step, Task
@@ -28,7 +28,7 @@ __all__ = [
     "WEIGHTS",
     "Batch",
     "Load",
-    "Piece",
+    "PromptChunk",
     "Row",
     "ServingStep",
     "Speculation",

@@ -119,7 +119,9 @@ class Batch:
         ``kept``: share of its visits to experts that are not dropped.
         """
         return self._mean(
-            lambda row: model.layer_forward_flops_per_token(row.pairs_per_token(self.causal), causal=False, kept=kept)
+            lambda row: model.layer_forward_flops_per_token(
+                row.query_tokens if row.context_tokens >= 0 else 0, self.causal, kept, before=max(0, row.context_tokens)
+            )
         )
 
     def forward_flops_per_token(self, model: Architecture, outputs: int, kept: float = 1.0) -> float:
@@ -266,8 +268,9 @@ class Streams:
 ONE_STREAM = Streams(1)
 
 
-class Piece(NamedTuple):
-    """``query_tokens`` of a prompt over its ``context_tokens`` before them; ``ends``: they are the prompt's last."""
+class PromptChunk(NamedTuple):
+    """A chunk of a prompt: ``query_tokens`` after ``context_tokens`` in the cache. ``ends``: it ends the prompt, so
+    that its last token is sampled from."""
 
     query_tokens: int
     context_tokens: int
@@ -287,12 +290,12 @@ class Load:
         longer contexts have one more.
     speculation, streams
         Drafts to verify; streams per decoding sequence.
-    pieces
-        Pieces of prompts as a scheduler combines them, in place of equal ``prompts``.
+    prompt_chunks
+        Chunks of prompts as a scheduler combines them, in place of equal ``prompts``.
     expert_share
         Mean tokens of the replicas that share experts with this one, over its own tokens.
     pads_prompts
-        Pieces that are short enough for decode kernels are padded to one token more, since prefill kernels take less.
+        Chunks that are short enough for decode kernels are padded to one token more, since prefill kernels take less.
     """
 
     prompts: int = 0
@@ -302,7 +305,7 @@ class Load:
     batch: int = 0
     contexts: tuple[int, ...] = ()
     speculation: Speculation | None = None
-    pieces: tuple[Piece, ...] = ()
+    prompt_chunks: tuple[PromptChunk, ...] = ()
     streams: Streams = ONE_STREAM
     expert_share: float = 1.0
     pads_prompts: bool = False
@@ -311,14 +314,13 @@ class Load:
     def in_words(self) -> str:
         """The load, for people."""
         said = []
-        if self.pieces:
-            said.append(
-                f"{sum(piece.query_tokens for piece in self.pieces):,} tokens of {several(len(self.pieces), 'prompt')}"
-            )
+        if self.prompt_chunks:
+            tokens = sum(chunk.query_tokens for chunk in self.prompt_chunks)
+            said.append(f"{tokens:,} tokens of {several(len(self.prompt_chunks), 'prompt')}")
         elif self.prompts:
             behind = f" behind {self.cached:,} cached" if self.cached else ""
-            pieces = f" in chunks of {self.chunk:,}" if self.chunk else ""
-            said.append(f"{self.prompts} × {self.prompt:,} prompt tokens{behind}{pieces}")
+            chunks = f" in chunks of {self.chunk:,}" if self.chunk else ""
+            said.append(f"{self.prompts} × {self.prompt:,} prompt tokens{behind}{chunks}")
         if self.batch:
             contexts = sorted(set(self.contexts))
             length = f"{contexts[0]:,}" + (f" to {contexts[-1]:,}" if len(contexts) > 1 else "")
@@ -350,9 +352,9 @@ class Load:
         return round_robin([(queries, context, caches * count) for context, count in kinds.items()], parts)
 
     def chunks(self) -> list[tuple[Row, bool]]:
-        """Rows of the prompts' pieces in order, each with whether it ends its prompts."""
-        if self.pieces:
-            return [(Row(queries, context), ends) for queries, context, ends in self.pieces]
+        """Rows of the prompts' chunks in order, each with whether it ends its prompts."""
+        if self.prompt_chunks:
+            return [(Row(queries, context), ends) for queries, context, ends in self.prompt_chunks]
         rows, start = [], 0
         while start < self.prompt:
             size = min(self.chunk or self.prompt, self.prompt - start)
@@ -371,11 +373,11 @@ class Load:
 
     @property
     def short_prompts(self) -> bool:
-        """Whether some piece of a prompt is short enough for decode kernels."""
+        """Whether some chunk of a prompt is short enough for decode kernels."""
         return any(row.query_tokens <= MOST_DECODED for row, _ in self.chunks())
 
     def padded(self, rows: Sequence[Row3]) -> tuple[Row3, ...]:
-        """Rows of a pass, prompts first, with short pieces of prompts padded if :attr:`pads_prompts`."""
+        """Rows of a pass, prompts first, with short chunks of prompts padded if :attr:`pads_prompts`."""
         if not self.pads_prompts:
             return tuple(rows)
         prompts = len(rows) - len(self.decoding())
@@ -385,18 +387,18 @@ class Load:
     @property
     def kept(self) -> tuple[Row, ...]:
         """Rows of the prompts at the end of the step: tokens read, tokens before them, number of prompts."""
-        if self.pieces:
-            return tuple(Row(queries, context) for queries, context, _ in self.pieces)
+        if self.prompt_chunks:
+            return tuple(Row(queries, context) for queries, context, _ in self.prompt_chunks)
         return (Row(self.prompt, self.cached, self.prompts),) if self.prompts else ()
 
     def drafting(self, number: int, queries: int = 1) -> Load:
         """The load of pass ``number`` of a drafter with ``queries`` query tokens per sequence.
 
-        The first pass takes all pieces of prompts, later ones the last token of those that have ended.
+        The first pass takes all chunks of prompts, later ones the last token of those that have ended.
         """
         speculation = replace(self.speculation, tokens=queries - 1, model=None) if self.speculation else None
         if not number:
             return replace(self, speculation=speculation)
-        ended = tuple(Piece(1, queries + context - 1) for queries, context, ends in self.pieces if ends)
-        prompts = len(ended) if self.pieces else self.prompts
-        return replace(self, speculation=speculation, pieces=ended, prompts=prompts, pads_prompts=False)
+        ended = tuple(PromptChunk(1, queries + context - 1) for queries, context, ends in self.prompt_chunks if ends)
+        prompts = len(ended) if self.prompt_chunks else self.prompts
+        return replace(self, speculation=speculation, prompt_chunks=ended, prompts=prompts, pads_prompts=False)

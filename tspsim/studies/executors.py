@@ -29,7 +29,7 @@ from typing import Any, Protocol, TypeVar
 from ..base.errors import InputError, TspsimError, shorten
 from ..base.quick import collect_seldom
 from ..base.registry import by_program
-from .query import Asked, Library, Query
+from .query import Library, Query, QuestionType
 from .worker import Answer, looking_up_in
 
 Given = TypeVar("Given")
@@ -315,10 +315,12 @@ def _each(work: Callable[[Given], Made], given: Sequence[Given]) -> list[Made]:
 
 
 #: A worker's answers to some questions.
-Work = Callable[[Sequence[Query[Asked]]], list[Answer]]
+Work = Callable[[Sequence[Query[QuestionType]]], list[Answer]]
 
 
-def answers(questions: Iterable[Query[Asked]], executor: Executor, work: Work[Asked]) -> Iterator[list[Answer]]:
+def answers(
+    questions: Iterable[Query[QuestionType]], executor: Executor, work: Work[QuestionType]
+) -> Iterator[list[Answer]]:
     """Every question answered once, in the order the answers come.
 
     When a worker dies, its questions become suspects and are asked again one by one. A question whose worker dies
@@ -332,9 +334,9 @@ def answers(questions: Iterable[Query[Asked]], executor: Executor, work: Work[As
         Workers see another catalog or version, or the scheduler went away.
     """
     waiting = iter(questions)
-    suspects: deque[Query[Asked]] = deque()
+    suspects: deque[Query[QuestionType]] = deque()
     deaths: Counter[str] = Counter()
-    flying: dict[Future[list[Answer]], list[Query[Asked]]] = {}
+    flying: dict[Future[list[Answer]], list[Query[QuestionType]]] = {}
     size = 1
     while True:
         alone = bool(suspects)

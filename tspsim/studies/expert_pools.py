@@ -189,7 +189,7 @@ class _Seconds:
         mlp: tuple[Operator, ...] = (layer.norm(tokens),)
         if layer.ffn:
             mlp = (*mlp, layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
-        if layer.kind.experts:
+        if layer.composition.experts:
             mlp = (*mlp, layer.add(tokens))  # adds the pool's output
         return self.of((*entering, *attended, *mlp))
 

@@ -89,7 +89,7 @@ def _answer(query: Query[FleetQuestion]) -> Answer:
     begin_s = time.perf_counter()
     _familiar(query)
     try:
-        document = cells_of(answer_fleet(query.asked, _step))
+        document = cells_of(answer_fleet(query.question, _step))
     except (InputError, InfeasibleError) as error:
         document = {"error": str(error)}
     except Exception as error:  # one question's bug must not end a sweep
@@ -102,7 +102,7 @@ def _answer(query: Query[FleetQuestion]) -> Answer:
 
 def _familiar(query: Query[FleetQuestion]) -> None:
     try:
-        same = key_of(query.asked, _library) == query.key
+        same = key_of(query.question, _library) == query.key
     except (InputError, OSError) as error:
         raise StrangerError(f"a worker cannot look up what this process can: {error}") from None
     if not same:

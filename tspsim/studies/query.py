@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 
-Asked = TypeVar("Asked")
+QuestionType = TypeVar("QuestionType")
 
 
 @dataclass(frozen=True)
-class Query(Generic[Asked]):
+class Query(Generic[QuestionType]):
     """What is asked, such as a scenario with a single plan, and the key that stands for its content."""
 
     key: str
-    asked: Asked
+    question: QuestionType
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,12 @@ def likely_ratio(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, tup
 def doubts(result: Result, plan: PlanResult) -> dict[str, Any]:
     """A plan that ran, as plain data for :func:`likely_ratio`: its rate, its step's parts, and how far each may be off.
     Parts are named by device, so that plans on one device share them."""
-    from .uncertainty import offer_told
+    from .uncertainty import priced_plan_of
 
     document: dict[str, Any] = {"tokens_per_s": plan.tokens_per_s, "factors": {}}
     if plan.serving or plan.loop:
         return document
-    offer = offer_told(plan)
+    offer = priced_plan_of(plan)
     if offer is None:
         return document
     machine = str(result.cluster["device"]["name"])

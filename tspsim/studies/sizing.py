@@ -144,7 +144,7 @@ class Sizing(Pictured):
     sized: tuple[Sized, ...]
 
     @property
-    def asked_in_words(self) -> str:
+    def question_in_words(self) -> str:
         """The model, the rate, and the bounds."""
         work, traffic = self.scenario.workload, self.scenario.traffic
         assert traffic is not None
@@ -382,7 +382,7 @@ def _best(offered: Scenario, budget_s: float | None, tell: Progress) -> tuple[Sc
 
 def _of_machines(scenario: Scenario, best: ServiceUnderLoad, count: int) -> tuple[Deployment, Scenario]:
     """``count`` machines behind one router; with two pools one larger cluster, which caches cross."""
-    plan, cluster = best.asked.plans[0], scenario.cluster
+    plan, cluster = best.source_scenario.plans[0], scenario.cluster
     if plan.pools is None:
         stated = scenario.model_copy(update={"plans": (plan,)})
         question = look_up(stated)

@@ -12,19 +12,19 @@ from ..base.errors import InputError, Interrupted, TspsimError
 from ..base.units import duration
 from .axes import Axis, points, read_axis
 from .executors import Work, answers, executor_of
-from .query import Asked, Entry, Query
+from .query import Entry, Query, QuestionType
 from .store import AnswerStore
 from .table import Table
 
 
 class SweepInterruptedError(TspsimError):
-    """Ctrl-C: answers so far are stored, and ``found`` is their table; exit code 130."""
+    """Ctrl-C: answers so far are stored, and ``table`` has them; exit code 130."""
 
     exit_code = 130
-    found: Table | None = None
+    table: Table | None = None
 
 
-class Sweeping(Generic[Asked]):
+class Sweeping(Generic[QuestionType]):
     """A question and the points of its sweep, checked; :meth:`run` answers them.
 
     Parameters
@@ -67,7 +67,7 @@ class Sweeping(Generic[Asked]):
         """The function by which a worker answers some questions."""
         raise NotImplementedError
 
-    def load(self, overrides: Sequence[str]) -> Asked:
+    def load(self, overrides: Sequence[str]) -> QuestionType:
         """The question with these overrides; raises InputError."""
         raise NotImplementedError
 
@@ -80,7 +80,7 @@ class Sweeping(Generic[Asked]):
         """Number of rows to come, without points whose question is wrong."""
         raise NotImplementedError
 
-    def questions(self, answered: set[str], entries: list[Entry], clock: Clock) -> Iterator[Query[Asked]]:
+    def questions(self, answered: set[str], entries: list[Entry], clock: Clock) -> Iterator[Query[QuestionType]]:
         """Questions without a stored answer, each once; ``entries`` grows with every row to come."""
         raise NotImplementedError
 
@@ -125,7 +125,7 @@ class Sweeping(Generic[Asked]):
         except KeyboardInterrupt as interrupted:
             remedy = f"are kept in {store}; add --resume to go on" if store else "are lost; name --out to keep them"
             error = SweepInterruptedError(f"interrupted; {len(kept)} answers {remedy}")
-            error.found = getattr(interrupted, "found", None)
+            error.table = getattr(interrupted, "found", None)
             raise error from None
         finally:
             kept.close()

@@ -349,7 +349,7 @@ def offer_from(
     return _priced(PricedPlan(name, answer.tokens_per_step, answer.step_time_s, parts, factors), question, basis)
 
 
-def offer_told(answer: PlanResult) -> PricedPlan | None:
+def priced_plan_of(answer: PlanResult) -> PricedPlan | None:
     """A plan from its answer, to compare with others of the same question; None where the answer has no factors."""
     if answer.range is None or not answer.range.factors:
         return None

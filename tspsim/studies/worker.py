@@ -85,7 +85,7 @@ def _answer(question: Query[Scenario]) -> Answer:
 def _familiar(question: Query[Scenario]) -> simulation.Question:
     """The question, resolved here, if its content is the same here."""
     try:
-        resolved = _library.look_up(question.asked)
+        resolved = _library.look_up(question.question)
         same = _library.key(resolved) == question.key
     except InputError as error:
         raise StrangerError(

@@ -148,11 +148,11 @@ def plans(text: str, file: str, budget: str, limits: Sequence[str], tell: Tell) 
         planned = api.plan(
             question, budget=budget, limits=limits, progress=lambda words, share: tell(words, share, None)
         )
-    several: Any = planned.found if hasattr(planned, "found") else [(question, planned)]
+    several: Any = planned.answered if hasattr(planned, "answered") else [(question, planned)]
     rows = []
     for scenario, outcome in several:
         for one in outcome.best:
-            stated = api.mapping_of(api.scenario_text(one.asked), Path("found.yaml"))
+            stated = api.mapping_of(api.scenario_text(one.source_scenario), Path("found.yaml"))
             batch = stated["workload"].get("global_batch")
             machine = scenario.name if len(several) > 1 else ""
             result: Any = getattr(one, "result", one)

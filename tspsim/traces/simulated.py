@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.errors import InfeasibleError, InputError, UnknownNameError
+from ..engine.ranks import ROUNDS
 from ..hardware import Costs
 from ..hardware.pricers import price
 from ..hardware.prices import cast_of
@@ -245,6 +246,9 @@ class Simulated:
         costs = costs or Costs(own_question.device)
         self.run = step_of(own_question, self.job, costs)
         self._cost = self.job.work.stack.cost(costs, own_question.device, self.job.capture)
+        slowdown = self.job.work.stack.slowdown(own_question.device)
+        #: Time beside a transfer over time alone, of a kernel and of one that runs a second round.
+        self._beside = (slowdown, max(slowdown, ROUNDS))
         self._seconds: dict[Operator, float] = {}
         self._casts: dict[Operator, float] = {}
 
@@ -280,6 +284,18 @@ class Simulated:
             share = self._casts[operator] = cast / float(price(device, operator).seconds) if cast else 0.0
         return share
 
+    def _lengths(self, operators: Sequence[Operator], total_s: float) -> list[float]:
+        """The part of each operator in the time of an instruction. What transfers beside it cost falls to kernels that
+        run a second round more than to others."""
+        alone = [self._alone(operator) for operator in operators]
+        beside = [self._beside[operator.resident] for operator in operators]
+        lost = [seconds * (factor - 1.0) for seconds, factor in zip(alone, beside, strict=True)]
+        if not any(operator.resident for operator in operators) or not sum(lost):
+            stretch = total_s / sum(alone) if sum(alone) > 0.0 else 0.0
+            return [seconds * stretch for seconds in alone]
+        share = (total_s - sum(alone)) / sum(lost)
+        return [seconds + share * more for seconds, more in zip(alone, lost, strict=True)]
+
     def lane(self, rank: int) -> RankTimeline:
         """The timeline of one simulated rank."""
         submission = self.run.submission
@@ -297,15 +313,14 @@ class Simulated:
             steps.append(SimulatedInstruction(instruction.stream, tuple(entry.after), start, end - start))
             part, stream, layer = instruction.part, instruction.stream, entry.layer
             if isinstance(instruction, Compute):
-                alone = [self._alone(operator) for operator in instruction.operators]
-                stretch = (end - start) / sum(alone) if sum(alone) > 0.0 else 0.0
                 clock = start
-                for operator, seconds in zip(instruction.operators, alone, strict=True):
+                lengths = self._lengths(instruction.operators, end - start)
+                for operator, length in zip(instruction.operators, lengths, strict=True):
                     if adds and operator.name == ADD_TO_GRADIENT and operations:
-                        operations[-1] = replace(operations[-1], seconds=operations[-1].seconds + seconds * stretch)
-                        clock += seconds * stretch
+                        operations[-1] = replace(operations[-1], seconds=operations[-1].seconds + length)
+                        clock += length
                         continue
-                    kind, phase, length = kind_of_operator(operator), _phase(part, operator), seconds * stretch
+                    kind, phase = kind_of_operator(operator), _phase(part, operator)
                     cast_s = self._cast_share(operator) * length
                     if cast_s:
                         name, shape = f"cast for {operator.name}", operator.shape

@@ -15,7 +15,7 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +80,13 @@ class TraceForm:
 
 
 def _timestamp(value: Any) -> float:
-    """Seconds of ``2023-11-16 18:15:46.6805900``; digits beyond microseconds count."""
-    text = str(value)
-    whole, _, fraction = text.partition(".")
-    digits = "".join(c for c in fraction if c.isdigit())
-    date = datetime.fromisoformat(whole)
+    """Seconds of ``2023-11-16 18:15:46.6805900`` or ``2024-05-10 00:00:01+00:00``; digits beyond microseconds count."""
+    whole, _, fraction = str(value).strip().partition(".")
+    zone = fraction.lstrip("0123456789")
+    digits = fraction.removesuffix(zone)
+    date = datetime.fromisoformat(whole + zone)
+    if date.tzinfo is not None:
+        date = date.astimezone(UTC).replace(tzinfo=None)
     return (date - datetime(2000, 1, 1)).total_seconds() + (float(f"0.{digits}") if digits else 0.0)
 
 
@@ -138,6 +140,21 @@ def read_trace(name: str) -> RequestTrace:
     if state.st_size > LARGEST_BYTES:
         raise InputError("is larger than 1 GiB, the most a trace may have", file=shorten(name))
     return _read(str(path), state.st_mtime_ns)
+
+
+def with_times(name: str) -> RequestTrace:
+    """A trace whose requests have times: :func:`read_trace`.
+
+    Raises
+    ------
+    InputError
+        As of ``read_trace``, or the file has lengths only.
+    """
+    trace = read_trace(name)
+    if not len(trace.arrival_s):
+        columns = ", ".join(f"{form.time} of {form.name}" for form in TRACE_FORMS.values() if form.time)
+        raise InputError(f"has lengths but no column of times (known: {columns})", file=shorten(name))
+    return trace
 
 
 @remembered(8)

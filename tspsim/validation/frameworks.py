@@ -91,15 +91,23 @@ def as_routed(model: Architecture, *texts: str) -> Architecture:
     return replace(model, experts=replace(experts, groups=experts.count // experts.topk, kept_groups=1))
 
 
+#: Releases of DGX Cloud's DeepSeek-V3 → what H100 recomputes: ``mla_up_proj`` (deepseek_v3/setup.sh of 25.05);
+#: ``mla_up_proj mlp moe`` (``RM`` of 25.08's launch.sh), nearest to whole layers.
+DEEPSEEKS_OF_DGX_CLOUD = {"25.05": "cheap", "25.08": "full"}
+
+
 def recomputed_by_recipe(address: str, model: str, gpus: int) -> str | None:
     """The recomputation of a published recipe, for tables that leave it to the recipe; None if unknown.
 
     NeMo Automodel's benchmarks have ``activation_checkpointing: true`` (examples/llm_benchmark), except on one GPU
-    and for gpt-oss 20B.
+    and for gpt-oss 20B. Of DGX Cloud's DeepSeek-V3 see :data:`DEEPSEEKS_OF_DGX_CLOUD`.
 
-    >>> [recomputed_by_recipe(source, "Qwen2.5 32B [LoRA]", 8) for source in ("NVIDIA-NeMo/Automodel", "NeMo")]
-    ['full', None]
+    >>> sources = ("NVIDIA-NeMo/Automodel", "NeMo", "dgxc-benchmarking/blob/v25.05.04")
+    >>> [recomputed_by_recipe(source, "DeepSeek-V3 671B", 1024) for source in sources]
+    ['full', None, 'cheap']
     """
+    if "deepseek" in model.lower() and (release := re.search(r"dgxc-benchmarking/blob/v(\d+\.\d+)", address)):
+        return DEEPSEEKS_OF_DGX_CLOUD.get(release.group(1))
     if "Automodel" not in address:
         return None
     return "none" if gpus == 1 or "oss 20b" in model.lower().replace("-", " ") else "full"
@@ -160,14 +168,19 @@ def layers_of_chunks(source: str, model: Architecture, chunks: int) -> tuple[int
 
     Recipes of the 61 layers of DeepSeek-V3 and Kimi-K2 in 4, 8 or 16 chunks fill all but the last, which has the loss
     and the module for a further token (Megatron-Bridge, ``set_deepseek_v3_pipeline_model_parallel_layout``; NeMo's
-    performance scripts, ``map_pp_vp_to_layout``).
+    performance scripts, ``map_pp_vp_to_layout``). DGX Cloud's of 25.05 has a layer less in the first and two less in
+    the last (NVIDIA/NeMo 7a8f1cc, scripts/performance/llm/pretrain_deepseek_v3.py).
 
     >>> from tspsim.model import load_model
     >>> [layers_of_chunks("Megatron-Bridge", load_model("deepseek-v3"), chunks) for chunks in (4, 32)]
     [(16, 16, 16, 13), ()]
+    >>> layers_of_chunks("dgxc-benchmarking/blob/v25.05.04", load_model("deepseek-v3"), 8)
+    (7, 8, 8, 8, 8, 8, 8, 6)
     """
     if model.layers == 61 and chunks in (4, 8, 16) and any(word in source for word in WITH_FURTHER_TOKENS):
         per_chunk = 64 // chunks
+        if "dgxc-benchmarking/blob/v25.05" in source:
+            return (per_chunk - 1, *[per_chunk] * (chunks - 2), per_chunk - 2)
         return (per_chunk,) * (chunks - 1) + (61 - per_chunk * (chunks - 1),)
     return ends_alone(model.layers, chunks)
 

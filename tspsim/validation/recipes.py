@@ -53,6 +53,10 @@ RECIPES = (
     # Selective recomputation of Moonlight: ``moe_router_fusion`` and ``apply_rope_fusion`` False, ``alltoall``
     # (src/megatron/bridge/recipes/moonlight/moonlight_16b.py).
     MoERecipe("perf-activation-recompute", "moonlight", version="unfused", dispatch="experts"),
+    # DGX Cloud's scripts of 25.05 pin NVIDIA/NeMo at 7a8f1cc: ``MegatronTokenDropCallback`` (a plain ``alltoall``,
+    # experts filled to their capacity), no ``moe_router_fusion``; rotary embedding is fused in Llama 4 alone.
+    MoERecipe("dgxc-benchmarking/blob/v25.05", "deepseekv3", version="unfused-padded", dispatch="experts"),
+    MoERecipe("dgxc-benchmarking/blob/v25.05", "llama4", version="unfused-padded", dispatch="experts"),
     MoERecipe("MoE-ModelZoo", devices=RACKS, version="whole-graphs"),
     # Tokens are dropped and filled up to a capacity, so that whole iterations can be captured; B200 has no graphs
     # (qwen3/workload_base_configs.py, 0fa501a).
@@ -69,6 +73,9 @@ RECIPES = (
     MoERecipe(BRIDGE, "qwen330b", ("h100",), ("bf16",), version="router-graphs"),
     MoERecipe(BRIDGE, "qwen330b", ("b200",), version="graphs"),
     MoERecipe(BRIDGE, "deepseekv3", ("b300",), since="26.04.01", version="graphs"),
+    # No ``moe_flex_dispatcher_backend``: a plain ``alltoall`` (GB300 in bf16; B300's first recipe, ``ep`` 64).
+    MoERecipe(BRIDGE, "gptoss", ("gb300",), ("bf16",), version="graphs", dispatch="experts"),
+    MoERecipe(BRIDGE, "gptoss", ("b300",), until="26.02", version="graphs", dispatch="experts"),
     MoERecipe(BRIDGE, "gptoss", ("b300",), version="graphs"),
     MoERecipe(BRIDGE, devices=RACKS, version="graphs"),
     # ``alltoall``; 25.11 hid it on B200 ("disable moe_a2a_overlap due to CPU overhead", pull request 1760).

@@ -139,13 +139,13 @@ def memory_of(run: Run) -> Predicted:
     """Peak memory of a run and whether it fits, without its time. Raises the errors of :func:`simulate_run`."""
     step = Predicted(math.nan, math.nan, math.nan, math.inf, False, "full")
     for tried in _policies(run):
-        question = _asked(tried)
+        question = _question_of_run(tried)
         plan = question.plans[0]
         job = question.job(plan)
         peak, first = peak_bytes(job), stage_memory(job, scheme_of(job.plan).residency, 0)
         state = sum(first.get(part, 0.0) for part in STATE)
         fits = peak <= question.device.visible_memory_bytes
-        step = Predicted(math.nan, math.nan, math.nan, peak, fits, _told(tried), state)
+        step = Predicted(math.nan, math.nan, math.nan, peak, fits, _recomputation_in_words(tried), state)
         if fits:
             break
     return step
@@ -161,7 +161,7 @@ def _policies(run: Run) -> Iterator[Run]:
     if element_bytes(run.precision) < 2.0:
         yield replace(run, recomputation=KEPT, activation_store=STORE)
     yield from (replace(run, recomputation=again) for again in (ATTENTION, CHEAP))
-    question = _asked(replace(run, recomputation=FULL))
+    question = _question_of_run(replace(run, recomputation=FULL))
     job, visible = question.job(question.plans[0]), question.device.visible_memory_bytes
 
     def fits(layers: int) -> bool:
@@ -173,12 +173,12 @@ def _policies(run: Run) -> Iterator[Run]:
     yield replace(run, recomputation=FULL)
 
 
-def _asked(run: Run) -> Question:
+def _question_of_run(run: Run) -> Question:
     """The question of a run with as many micro-batches as its memory depends on."""
     return question_of(run, min(_micro_batches(run), 2 * run.pp) if run.accumulation == 1 else _micro_batches(run))
 
 
-def _told(run: Run) -> str:
+def _recomputation_in_words(run: Run) -> str:
     """The recomputation in words; ``full`` is full recomputation."""
     assert run.recomputation is not None
     return f"{run.recomputation} of {run.recomputed.layers} layers a chunk" if run.recomputed else run.recomputation
@@ -203,7 +203,7 @@ def _step(run: Run) -> Predicted:
 
 def _simulated(run: Run, micro_batches: int) -> Predicted:
     """The step alone, without the costs of a training run that no source measures."""
-    return first_plan_of(question_of(run, micro_batches), _told(run))
+    return first_plan_of(question_of(run, micro_batches), _recomputation_in_words(run))
 
 
 def first_plan_of(question: Question, recomputation: str) -> Predicted:

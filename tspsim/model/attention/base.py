@@ -11,11 +11,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...base.errors import InputError
 from ...base.registry import Registry
-from ...operators import DTYPES, BatchQuantity, Gemm, Operator, Role
+from ...operators import DTYPES, BatchQuantity, Gemm, Operator, Role, Rows
 from ...operators.dtypes import caches
 from ..parts import Block, Dimensions, WeightClass
 from ..shard import ServingShard, Shard
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from .sections import AttentionSection
 
 Model = TypeVar("Model", bound=Dimensions)
-#: (query tokens a sequence, cached tokens before them, sequences).
-Rows = tuple[tuple[int, int, int], ...]
 #: Most queries a sequence that decode kernels take (drafts + 1); engines reorder batches by such a threshold.
 MOST_DECODED = 16
 #: Cached tokens of a padding row: with its own token, it attends 0.
@@ -121,7 +120,7 @@ class AttentionKind(ABC):
     #: Ranks can divide a prompt's tokens in prefill.
     divides_prompts: ClassVar[bool] = False
     #: An indexer selects the tokens that a query attends: ranks that divide the context agree on the selection.
-    chooses: ClassVar[bool] = False
+    selects: ClassVar[bool] = False
 
     # --- the model's description ----------------------------------------------------------------------------
 
@@ -174,8 +173,8 @@ class AttentionKind(ABC):
 
     def shard_parameters(self, layer: Shard) -> int:
         """Matrix elements of one shard among those that heads divide."""
-        whole = self.undivided_parameters(layer.model, layer.kind)
-        return (self.matrix_parameters(layer.model, layer.kind) - whole) // layer.shards
+        whole = self.undivided_parameters(layer.model, layer.composition)
+        return (self.matrix_parameters(layer.model, layer.composition) - whole) // layer.shards
 
     def other_parameters(self, model: Dimensions, block: Block) -> int:
         """Biases and other parameters of attention that are neither matrices nor norms."""
@@ -204,11 +203,11 @@ class AttentionKind(ABC):
         :attr:`~tspsim.operators.BatchQuantity.ROWS`, no part of a step's time has a table."""
         return operator.reads
 
-    def choose(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
+    def select(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """The part of :meth:`attend` that selects tokens; empty where all are attended."""
         return ()
 
-    def attend_chosen(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
+    def attend_selected(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """The part of :meth:`attend` after the selection."""
         return self.attend(layer, rows)
 
@@ -287,10 +286,23 @@ class AttentionKind(ABC):
             pairs = min(pairs, block.chunk / 2)
         return 4.0 * model.attention_width * pairs
 
+    def mean_flops(self, model: Dimensions, block: Block, first: float, last: float) -> float:
+        """:meth:`pair_flops` of a query, mean over queries that attend ``first`` to ``last`` pairs.
+
+        A query's cost is straight between :meth:`breakpoints`, so each piece counts as its middle.
+        """
+        inner = sorted(length for length in self.breakpoints(model, block) if first < length < last)
+        if not inner:
+            return self.pair_flops(model, block, (first + last) / 2)
+        pieces = pairwise((first, *inner, last))
+        return sum((end - start) * self.pair_flops(model, block, (start + end) / 2) for start, end in pieces) / (
+            last - first
+        )
+
     def flops(self, model: Dimensions, block: Block, rows: Rows) -> float:
-        """Model FLOPs of attention for all rows; every query counts the mean pairs of its row."""
+        """Model FLOPs of attention for all rows."""
         return sum(
-            sequences * queries * self.pair_flops(model, block, context + queries / 2.0)
+            sequences * queries * self.mean_flops(model, block, context, context + queries)
             for queries, context, sequences in rows
         )
 

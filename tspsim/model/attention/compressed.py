@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...operators import Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
+from ...operators import Gemm, MemoryBound, Operator, Role, Rows, SparseAttention
 from ..parts import Block, CompressedAttention, Dimensions, WeightClass
 from ..shard import ServingShard
-from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, attended, product, tokens_of
-from .sparse_latent import index_entry, indexer_of, key_bytes
+from .base import ATTENTION_KINDS, CacheUse, attended, product, tokens_of
+from .sparse_latent import IndexedAttention, index_entry, indexer_of, key_bytes
 
 if TYPE_CHECKING:
     from .sections import AttentionSection
@@ -24,14 +24,12 @@ if TYPE_CHECKING:
 FP8_ENTRY = 584.0 / 512.0
 
 
-class Compressed(AttentionKind):
+class Compressed(IndexedAttention):
     """Caches one latent for several tokens, and a window."""
 
     name = "csa"
     full_sequences = False
     divides_context = True
-    divides_prompts = True
-    chooses = True
     cache_layouts: ClassVar[Mapping[str, float]] = {"bf16": 2.0, "fp8": FP8_ENTRY, "fp8_ds_mla": FP8_ENTRY}
 
     @property
@@ -112,7 +110,7 @@ class Compressed(AttentionKind):
     # --- serving steps --------------------------------------------------------------------------------------
 
     def enter(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        model, block, tokens = layer.model, layer.kind, tokens_of(rows)
+        model, block, tokens = layer.model, layer.composition, tokens_of(rows)
         facts, indexing, entry = facts_of(model), indexer_of(model), self.entry_bytes(model, layer.formats.cache)
         width, columns = facts.q_rank + model.head_dim, self.compressor_columns(model, block)
         name = "norms of latents + cache write"
@@ -140,20 +138,8 @@ class Compressed(AttentionKind):
             MemoryBound("rope", size, tokens, role=Role.ROPE),
         )
 
-    def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        return *self.choose(layer, rows), *self.attend_chosen(layer, rows)
-
-    def choose(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        """Scores of this rank's entries, and the selection among them."""
-        if not layer.kind.indexer:
-            return ()
-        indexing = indexer_of(layer.model)
-        shape = indexing.heads, indexing.head_dim, indexing.topk
-        stride = layer.kind.compression
-        return (Indexer(attended(rows), *shape, stride, key_bytes(indexing), shards=layer.index_shards),)
-
-    def attend_chosen(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        model, block = layer.model, layer.kind
+    def attend_selected(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
+        model, block = layer.model, layer.composition
         facts, indexing = facts_of(model), indexer_of(model)
         widths = layer.heads, model.head_dim, model.head_dim
         entry, kept = self.entry_bytes(model, layer.formats.cache), self.element(layer)
@@ -168,15 +154,9 @@ class Compressed(AttentionKind):
         )
         if not block.compression:
             return (of_window,)
-        topk, apart = (indexing.topk, layer.chooses_apart) if block.indexer else (0, False)
+        topk, apart = (indexing.topk, layer.selects_apart) if block.indexer else (0, False)
         stride = block.compression
         return (replace(of_window, topk=topk, compression=stride, window=facts.window, apart=apart),)
-
-    def index_topk(self, model: Dimensions, block: Block) -> int:
-        return indexer_of(model).topk if block.indexer else 0
-
-    def index_key_elements(self, model: Dimensions, block: Block) -> float:
-        return indexer_of(model).head_dim / block.compression if block.indexer else 0.0
 
     def boundary_elements(self, model: Dimensions, block: Block) -> float:
         """Latents of a window; where entries overlap, also the compressors' columns of one entry."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...operators import Attention, BatchQuantity, DecodeAttention, MemoryBound, Operator, Role
+from ...operators import Attention, BatchQuantity, DecodeAttention, MemoryBound, Operator, Role, Rows
 from ..parts import Block, Dimensions
 from ..shard import ServingShard, Shard
-from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, tokens_of
+from .base import ATTENTION_KINDS, AttentionKind, CacheUse, decoded, prefilled, tokens_of
 
 if TYPE_CHECKING:
     from .sections import AttentionSection
@@ -34,12 +34,12 @@ class Grouped(AttentionKind):
         return {name: getattr(model, name) for name in names} | {"kind": self.name, "bias": model.attention_bias}
 
     def block(self, model: Dimensions, layer: int) -> Block:
-        if (layer + 1) % model.full_every == 0:
+        if model.full_every and (layer + 1) % model.full_every == 0:
             return Block(attention=self.name)
         return Block(window=model.window, chunk=model.chunk, attention=self.name)
 
     def period(self, model: Dimensions) -> int:
-        return model.full_every if model.window or model.chunk else 1
+        return model.full_every or 1 if model.window or model.chunk else 1
 
     def matrix_parameters(self, model: Dimensions, block: Block) -> int:
         """h·(2a + 2c) for Wq, Wk, Wv, Wo, and h·a for a gate."""
@@ -94,7 +94,7 @@ class Grouped(AttentionKind):
 
     @staticmethod
     def _seen(layer: ServingShard, context: int) -> int:
-        most = layer.kind.window or layer.kind.chunk
+        most = layer.composition.window or layer.composition.chunk
         return layer.held(min(context, most) if most else context)
 
     @staticmethod
@@ -104,7 +104,7 @@ class Grouped(AttentionKind):
         Wherever chunks begin, this is the most work; a decode query likewise sees a full chunk. So more context is
         never less work.
         """
-        chunk = layer.kind.chunk
+        chunk = layer.composition.chunk
         if not chunk:
             return ((queries, cached + queries),)
         whole, rest = divmod(queries, chunk)

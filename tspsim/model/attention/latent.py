@@ -11,10 +11,20 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...operators import AbsorbProduct, BatchQuantity, Gemm, LatentDecode, LatentPrefill, MemoryBound, Operator, Role
+from ...operators import (
+    AbsorbProduct,
+    BatchQuantity,
+    Gemm,
+    LatentDecode,
+    LatentPrefill,
+    MemoryBound,
+    Operator,
+    Role,
+    Rows,
+)
 from ..parts import Block, Dimensions, LatentAttention
 from ..shard import ServingShard
-from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, tokens_of
+from .base import ATTENTION_KINDS, AttentionKind, CacheUse, decoded, prefilled, tokens_of
 
 if TYPE_CHECKING:
     from .sections import AttentionSection

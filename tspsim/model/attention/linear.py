@@ -13,10 +13,20 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...base.errors import InputError
-from ...operators import DTYPES, BatchQuantity, DeltaScan, MemoryBound, Operator, Role, ShortConvolution, element_bytes
+from ...operators import (
+    DTYPES,
+    BatchQuantity,
+    DeltaScan,
+    MemoryBound,
+    Operator,
+    Role,
+    Rows,
+    ShortConvolution,
+    element_bytes,
+)
 from ..parts import Block, Dimensions, LinearAttention
 from ..shard import ServingShard
-from .base import ATTENTION_KINDS, MOST_DECODED, AttentionKind, CacheUse, Rows, decoded, prefilled, product, tokens_of
+from .base import ATTENTION_KINDS, MOST_DECODED, AttentionKind, CacheUse, decoded, prefilled, product, tokens_of
 from .grouped import GROUPED
 from .latent import LATENT
 

@@ -60,10 +60,14 @@ class GroupedSection(_HeadsSection):
     chunk: Count = Field(
         0, description="tokens of the chunks that attend themselves alone in these layers, instead of a window; 0: none"
     )
-    full_every: PositiveCount = Field(1, description="with a window or chunks: every n-th layer has full attention")
+    full_every: Count = Field(
+        0, description="with a window or chunks: every n-th layer has full attention; 0: none has"
+    )
 
     @model_validator(mode="after")
     def _window_or_chunks(self) -> GroupedSection:
+        if self.full_every == 1 and (self.window or self.chunk):
+            raise PydanticCustomError("full_every", "full_every 1 leaves no layer a window or chunks; leave it out", {})
         if self.window and self.chunk:
             raise PydanticCustomError("chunk", "window and chunk are two kinds of layer; leave one out", {})
         return self

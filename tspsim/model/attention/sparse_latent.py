@@ -7,13 +7,14 @@ absorbed queries, as engines do.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...operators import BatchQuantity, Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
+from ...operators import BatchQuantity, Gemm, Indexer, MemoryBound, Operator, Role, Rows, SparseAttention
 from ..parts import Block, Dimensions, IndexerSpec
 from ..shard import ServingShard
-from .base import ATTENTION_KINDS, CacheUse, Model, Rows, attended, product, tokens_of
+from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Model, attended, product, tokens_of
 from .latent import LATENT, Latent
 
 if TYPE_CHECKING:
@@ -30,12 +31,39 @@ def key_bytes(indexing: IndexerSpec) -> float:
     return indexing.head_dim + 4.0 * -(-indexing.head_dim // 128)
 
 
-class SparseLatent(Latent):
+class IndexedAttention(AttentionKind):
+    """Attention to what an indexer selects, in the layers that have one (:attr:`Block.indexer`)."""
+
+    divides_prompts = True
+    selects = True
+
+    def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
+        return *self.select(layer, rows), *self.attend_selected(layer, rows)
+
+    def select(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
+        """Scores of this rank's entries, and the selection among them."""
+        if not layer.composition.indexer:
+            return ()
+        indexing = indexer_of(layer.model)
+        shape = indexing.heads, indexing.head_dim, indexing.topk
+        tokens = layer.composition.compression or 1
+        return (Indexer(attended(rows), *shape, tokens, key_bytes(indexing), shards=layer.index_shards),)
+
+    @abstractmethod
+    def attend_selected(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
+        """Attention to what was selected."""
+
+    def index_topk(self, model: Dimensions, block: Block) -> int:
+        return indexer_of(model).topk if block.indexer else 0
+
+    def index_key_elements(self, model: Dimensions, block: Block) -> float:
+        return indexer_of(model).head_dim / (block.compression or 1) if block.indexer else 0.0
+
+
+class SparseLatent(IndexedAttention, Latent):
     """Caches one latent a token; a query attends the ``topk`` best."""
 
     name = "dsa"
-    divides_prompts = True
-    chooses = True
 
     @property
     def section(self) -> type[AttentionSection]:
@@ -93,7 +121,7 @@ class SparseLatent(Latent):
 
     def enter(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         operators = super().enter(layer, rows)
-        if not layer.kind.indexer:
+        if not layer.composition.indexer:
             return operators
         return *operators, *index_entry(layer, tokens_of(rows), self.facts(layer.model).q_rank or layer.model.hidden)
 
@@ -104,22 +132,11 @@ class SparseLatent(Latent):
         rope = MemoryBound("rope", size, tokens, role=Role.ROPE)
         return queries, rope, self._absorb(layer, tokens, latent.kv_rank, latent.nope_dim, "absorb queries")
 
-    def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        return *self.choose(layer, rows), *self.attend_chosen(layer, rows)
-
     def reads(self, operator: Operator, block: Block) -> BatchQuantity:
         """Prompts absorb keys and values too."""
         return operator.reads
 
-    def choose(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
-        """Scores of this rank's index keys, and the selection among them."""
-        if not layer.kind.indexer:
-            return ()
-        indexing = indexer_of(layer.model)
-        shape = indexing.heads, indexing.head_dim, indexing.topk
-        return (Indexer(attended(rows), *shape, key_bytes=key_bytes(indexing), shards=layer.index_shards),)
-
-    def attend_chosen(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
+    def attend_selected(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         latent, indexing = self.facts(layer.model), indexer_of(layer.model)
         attention = SparseAttention(
             attended(rows),
@@ -131,15 +148,9 @@ class SparseLatent(Latent):
             dtype=layer.wide_dtype,
             kv_dtype=self.element(layer),
             shards=layer.context_shards,
-            apart=layer.chooses_apart,
+            apart=layer.selects_apart,
         )
         return (attention,)
-
-    def index_topk(self, model: Dimensions, block: Block) -> int:
-        return indexer_of(model).topk if block.indexer else 0
-
-    def index_key_elements(self, model: Dimensions, block: Block) -> float:
-        return indexer_of(model).head_dim if block.indexer else 0.0
 
     def expand(self, layer: ServingShard, tokens: int) -> tuple[Operator, ...]:
         """Empty: prompts attend latents too."""

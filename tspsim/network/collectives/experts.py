@@ -10,8 +10,10 @@ k) = N·(1 − (1 − 1/N)^k) of N ranks or nodes. With r bytes a token, a rank 
     inside   tokens·r·D(n, k)·(g−1)/g      or tokens·r·k·(g−1)/n      over ((SM·q)^−3 + (B·e)^−3)^(−1/3) bytes/s
     outside  tokens·r·D(m, k)·(m−1)/m      or tokens·r·k·(m−1)/m      over its share of the NICs at theirs
 
-where q is a multiprocessor's rate. The time outside is multiplied by 1 + loss·(min(max(m, 4), 8) − 4)/4: it grows from
-4 nodes to 8, the most that were measured. docs/collective-models.md has the study.
+where q is a multiprocessor's rate. A library whose multiprocessors hand tokens to the NICs in turn takes no less than
+tokens·r·D(m, k)/(SM·q_sent) for a move, its own node among the m. The time outside is multiplied by
+1 + loss·(min(max(m, 4), 8) − 4)/4: it grows from 4 nodes to 8, the most that were measured. docs/collective-models.md
+has the study.
 """
 
 from __future__ import annotations
@@ -117,7 +119,11 @@ class ExchangeCost:
         starting = curve.base + curve.doubling * math.log2(1.0 + exchange.experts / 8.0)
         starting += curve.node * math.sqrt(self.nodes - 1)
         handling = tokens * exchange.topk * curve.per_copy * MULTIPROCESSORS / exchange.multiprocessors
-        moving = power_sum((inside, outside), 3.0) * self.stretch
+        moving = power_sum((inside, outside), 3.0)
+        if curve.sent_per_multiprocessor is not None:
+            to_nodes = size_bytes * sent.outside * self.nodes / max(1, self.nodes - 1)
+            moving = max(moving, to_nodes / (exchange.multiprocessors * curve.sent_per_multiprocessor))
+        moving *= self.stretch
         return starting + handling, max(moving, size_bytes * self.floor_s)
 
 

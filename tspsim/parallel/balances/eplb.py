@@ -80,7 +80,7 @@ def drifted(shares: Sequence[float], stale: float, seed: int) -> list[float]:
 def balance(visits: Visits, replicas: int | None, groups: int, nodes: int, stale: float, seed: int) -> Balanced:
     """The ranks' loads under the map, counted as the busiest's."""
     experts, ranks = len(visits.shares), visits.ranks
-    slots = experts + ranks if replicas is None else replicas
+    slots = slots_of(experts, ranks, {"replicas": replicas})
     ranks_of = placed(drifted(visits.shares, stale, seed), ranks, slots, groups, nodes)
     count = np.bincount([expert for mine in ranks_of for expert in mine], minlength=experts)
     shares_of = [tuple(visits.shares[expert] / float(count[expert]) for expert in mine) for mine in ranks_of]
@@ -89,28 +89,47 @@ def balance(visits: Visits, replicas: int | None, groups: int, nodes: int, stale
     return Balanced(loads, further_experts=further, placed=tuple(shares_of)).waited_for()
 
 
-def check(experts: int, ranks: int, options: Mapping[str, Any]) -> str | None:
-    slots, groups, nodes = options["replicas"], options["groups"], options["nodes"]
-    slots = experts + ranks if slots is None else slots
+def slots_of(experts: int, ranks: int, options: Mapping[str, Any]) -> int:
+    """Experts and copies in all; where they are not stated, a copy more a rank.
+
+    >>> [slots_of(256, *of) for of in ((32, {"replicas": None}), (48, {"replicas": None}), (48, {"replicas": 288}))]
+    [288, 336, 288]
+    """
+    stated: int | None = options["replicas"]
+    return (-(-experts // ranks) + 1) * ranks if stated is None else stated
+
+
+def divisible(experts: int, ranks: int, options: Mapping[str, Any]) -> str | None:
+    """Why the slots do not divide over the ranks; None if they do."""
+    slots = slots_of(experts, ranks, options)
     if slots < experts or slots % ranks:
         return f"replicas: {slots} is not a multiple of ep = {ranks} from {experts} experts on"
+    return None
+
+
+def check(experts: int, ranks: int, options: Mapping[str, Any]) -> str | None:
+    groups, nodes = options["groups"], options["nodes"]
+    wrong = divisible(experts, ranks, options)
+    if wrong is not None:
+        return wrong
     if groups % nodes or experts % groups or ranks % nodes:
         return f"groups: {groups} of {experts} experts do not spread over nodes: {nodes} of {ranks} ranks"
     return None
 
 
+REPLICAS = BalanceOption(
+    "replicas",
+    Annotated[int, Field(ge=1, le=65536)] | None,
+    None,
+    "experts and copies in all, a multiple of the ranks; default: one copy more a rank",
+)
 EPLB = BALANCES.register(
     ExpertBalance(
         "eplb",
         balance,
         "copies of the experts that are visited most, by a map of past loads (EPLB)",
         options=(
-            BalanceOption(
-                "replicas",
-                Annotated[int, Field(ge=1, le=65536)] | None,
-                None,
-                "experts and copies in all; default: one copy more a rank",
-            ),
+            REPLICAS,
             BalanceOption(
                 "groups", Annotated[int, Field(ge=1, le=65536)], 1, "groups of experts that nodes take whole"
             ),
@@ -122,5 +141,6 @@ EPLB = BALANCES.register(
         ),
         trains=False,
         check=check,
+        slots=slots_of,
     )
 )

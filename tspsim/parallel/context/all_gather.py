@@ -13,7 +13,7 @@ from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
 from ..plan import Plan
 from ..unpacked import unpacked
-from . import carried, chosen
+from . import carried, selected
 from .attention import (
     attend_by_blocks,
     attention_backward,
@@ -36,10 +36,10 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
     do (``regathers_context``).
     """
     plan, work = job.plan, job.work
-    if chosen.chooses(layer):
+    if selected.selects(layer):
         segments = visible_segments(job, plan.sp, position)
-        ready = chosen.choose(builder, job, layer, segments, [after], overlap=plan.overlap is True)
-        return builder.compute("attention", *chosen.attending(layer, segments), after=ready)
+        ready = selected.select(builder, job, layer, segments, [after], overlap=plan.overlap is True)
+        return builder.compute("attention", *selected.attending(layer, segments), after=ready)
     if carried.carries(layer):
         ready = carried.hand_on(builder, job, layer, [after])
         return builder.compute("attention", *carried.scanning(job, layer), after=ready)
@@ -149,7 +149,7 @@ METHOD = CONTEXT_METHODS.register(
         can_overlap=True,
         merges=lambda plan: plan.overlap is True and plan.overlap_by == "blocks",
         over_cache=True,
-        chooses=True,
+        selects=True,
         word="gather",
         launched={"megatron": "allgather", "torchtitan": "allgather"},
         assumption="Sequence shards gather K and V before they attend (`exchange: all_gather`).",

@@ -12,7 +12,7 @@ from ..job import Job
 from ..partition import Segments, block_segments, local_segments, sliced_segments
 from ..windows import block_in_window
 from .carried import carries, handed_bytes
-from .chosen import attended_bytes, chooses, scored_bytes
+from .selected import attended_bytes, scored_bytes, selects
 
 
 def attention_backward(
@@ -101,7 +101,7 @@ def held_segments(job: Job, layer: LayerShard, position: int, held: Sequence[tup
     for tokens, count in job.lengths:
         among = plan.partition, tokens, shards, position, held
         if narrows(job, layer):
-            visible += block_in_window(*among, count, layer.kind.window, job.cached, layer.borders)
+            visible += block_in_window(*among, count, layer.composition.window, job.cached, layer.borders)
         else:
             visible += sliced_segments(*among, count, work.causal, job.cached)
     return visible
@@ -116,7 +116,7 @@ def slice_segments(job: Job, layer: LayerShard, position: int, part: int, parts:
 def narrows(job: Job, layer: LayerShard) -> bool:
     """Whether a window, chunk or document hides part of a sequence from its last token."""
     longest = max(tokens for tokens, _ in job.lengths) + job.cached
-    return any(0 < size < longest for size in (layer.kind.window, *layer.borders))
+    return any(0 < size < longest for size in (layer.composition.window, *layer.borders))
 
 
 def shard_of(job: Job) -> LayerShard:
@@ -127,7 +127,7 @@ def shard_of(job: Job) -> LayerShard:
 def context_bytes(job: Job, layer: LayerShard) -> float:
     """Bytes of a shard's heads over the whole context: K and V, cached ones in the cache's type; for sparse attention
     latents and index keys, for linear attention tails and summaries of states."""
-    if chooses(layer):
+    if selects(layer):
         return scored_bytes(job, layer) + attended_bytes(job, layer)
     if carries(layer):
         return handed_bytes(job, layer)
@@ -149,7 +149,7 @@ def cached_entries(job: Job, layer: LayerShard) -> float:
     if not job.cached:
         return 0.0
     assert isinstance(layer, ServingLayer)
-    use = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache)
+    use = layer.attention_kind.cache(layer.model, layer.composition, layer.formats.cache)
     tokens = min(job.cached, use.window) if use.window else job.cached
     return tokens * job.sequences * use.token_bytes / min(layer.shards, use.heads)
 
@@ -168,7 +168,7 @@ def expands(job: Job, layer: LayerShard) -> bool:
 def others_context(job: Job) -> float:
     """Bytes of the other shards' K and V, of the layer with least."""
     layers = [job.layer(job.plan.tp, block) for block in job.model.distinct]
-    if not any(chooses(layer) or carries(layer) for layer in layers):
+    if not any(selects(layer) or carries(layer) for layer in layers):
         layers = [shard_of(job)]
     least = min(context_bytes(job, layer) + latent_bytes(job, layer) for layer in layers)
     return (job.plan.sp - 1) / job.plan.sp * least

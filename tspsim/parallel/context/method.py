@@ -52,7 +52,7 @@ class ContextMethod:
         Whether packed documents can be attended.
     over_cache
         Whether it exchanges cached contexts too.
-    chooses
+    selects
         Whether it exchanges index keys and the tokens that sparse attention selects from.
     distinct
         Whether every rank receives different bytes; otherwise ranks of a node need the same bytes, which enter once.
@@ -84,7 +84,7 @@ class ContextMethod:
     can_overlap: bool = False
     documents: bool = True
     over_cache: bool = False
-    chooses: bool = False
+    selects: bool = False
     distinct: bool = False
     by_position: bool = False
     merges: Callable[[Plan], bool] = lambda plan: False
@@ -112,7 +112,7 @@ def in_parts_refused(job: Job) -> Refusal:
     """Why a served model's layers cannot be attended part by part; None if all can."""
     kinds = {kind.name: kind for kind in map(job.model.attention_of, job.model.distinct)}
     for name, kind in kinds.items():
-        if kind.chooses:
+        if kind.selects:
             problem = f"a context is attended part by part, and {name} attends the best of the whole"
             return "overlap_by", f"{problem}; use heads"
         if not kind.cache(job.model, job.model.distinct[0], job.work.formats.cache).grows and kind.divides_prompts:
@@ -127,10 +127,10 @@ def refused(job: Job, method: ContextMethod) -> Refusal:
         return "exchange", f"packed documents need no {method.name}: use {others}"
     if job.token_shards > 1 and not job.work.stack.flash_attention and method.merges(job.plan):
         return "exchange", f"{method.name} merges parts of attention as FlashAttention leaves them, {WRITTEN_OUT}"
-    if job.token_shards > 1 and job.step.serves and not method.chooses:
+    if job.token_shards > 1 and job.step.serves and not method.selects:
         wrong = in_parts_refused(job)
         if wrong:
-            others = " or ".join(other.name for other in CONTEXT_METHODS.values() if other.chooses)
+            others = " or ".join(other.name for other in CONTEXT_METHODS.values() if other.selects)
             return "exchange", f"{method.name}: {wrong[1].partition(';')[0]}: use {others}"
     cached = any(context for batch in job.passes for _, context, _ in batch.rows)
     if job.token_shards > 1 and cached and not method.over_cache:

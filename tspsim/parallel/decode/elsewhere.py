@@ -5,8 +5,14 @@ from __future__ import annotations
 from math import floor
 
 from ...model.attention import decoded
-from ...model.attention.base import Rows
 from ...model.layer import ServingLayer
+from ...operators import Rows
+from ..plan import Plan
+
+
+def remote_share(plan: Plan, key: str) -> float:
+    """Share of the decoding sequences whose caches are not on the device, which a plan states under ``key``."""
+    return float(plan.options.get(key, 0.0))
 
 
 def parted(rows: Rows, share: float) -> tuple[Rows, Rows]:
@@ -28,5 +34,5 @@ def parted(rows: Rows, share: float) -> tuple[Rows, Rows]:
 
 def cache_bytes(layer: ServingLayer, shards: int, rows: Rows) -> float:
     """Bytes of sequences' caches in one layer, of a rank's heads."""
-    use = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache)
+    use = layer.attention_kind.cache(layer.model, layer.composition, layer.formats.cache)
     return sum(count * use.rank_bytes(queries + context, shards) for queries, context, count in rows)

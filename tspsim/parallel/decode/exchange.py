@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from ...base.memo import once
 from ...base.registry import Registry
-from ...model.attention.base import Rows, tokens_of
+from ...model.attention.base import tokens_of
 from ...model.layer import ServingLayer
-from ...operators import MemoryBound, Operator, Role, TopK
+from ...operators import MemoryBound, Operator, Role, Rows, TopK
 from ..builder import ProgramBuilder
 from ..job import Job
 from ..pipeline import Refusal
@@ -88,26 +88,26 @@ class Partial:
         keys = 1 if self.index.whole else self.ranks
         apart = self.index.apart
         return replace(
-            self.layer, shards=self.share.attended, context_shards=self.ranks, index_shards=keys, chooses_apart=apart
+            self.layer, shards=self.share.attended, context_shards=self.ranks, index_shards=keys, selects_apart=apart
         )
 
     def attend(self) -> tuple[Operator, ...]:
-        """Attention kernels over this rank's part, of the tokens that :meth:`choose` selected."""
-        return self.layer.attention_kind.attend_chosen(self.attending, self.rows)
+        """Attention kernels over this rank's part, of the tokens that :meth:`select` selected."""
+        return self.layer.attention_kind.attend_selected(self.attending, self.rows)
 
     @property
     def topk(self) -> int:
         """k: tokens that the layer's indexer selects per query; 0 without an indexer."""
-        return self.layer.attention_kind.index_topk(self.layer.model, self.layer.kind)
+        return self.layer.attention_kind.index_topk(self.layer.model, self.layer.composition)
 
     @property
     def candidates(self) -> float:
         """Bytes of the p·n·k candidates of all ranks."""
         return self.ranks * self.tokens * self.topk * self.index.candidate_bytes
 
-    def choose(self, builder: ProgramBuilder, after: list[int]) -> list[int]:
+    def select(self, builder: ProgramBuilder, after: list[int]) -> list[int]:
         """Score the local index keys and select the best of all ranks' tokens; nothing in layers without an indexer."""
-        kernels = self.layer.attention_kind.choose(self.attending, self.rows)
+        kernels = self.layer.attention_kind.select(self.attending, self.rows)
         if not kernels:
             return after
         scored = builder.compute("indexer over a part" if not self.index.whole else "indexer", *kernels, after=after)
@@ -129,10 +129,10 @@ class Partial:
         """Bytes of cache entries that a rank's heads produce for ranks with other heads."""
         layer, share = self.layer, self.share
         model = layer.model
-        use = layer.attention_kind.cache(model, layer.kind, layer.formats.cache)
+        use = layer.attention_kind.cache(model, layer.composition, layer.formats.cache)
         if min(share.projected, use.heads) <= min(share.attended, use.heads):
             return 0.0
-        elements = layer.attention_kind.cache_elements(model, layer.kind) / min(share.projected, use.heads)
+        elements = layer.attention_kind.cache_elements(model, layer.composition) / min(share.projected, use.heads)
         return self.tokens * elements * self.element
 
     @once
@@ -148,12 +148,12 @@ class Partial:
 
     def gather(self, builder: ProgramBuilder, after: list[int]) -> list[int]:
         """Gather the queries of all heads, and agree on the selected tokens."""
-        chosen = after if self.index.beside else self.choose(builder, after)
-        ready = chosen
+        selected = after if self.index.beside else self.select(builder, after)
+        ready = selected
         if self.gathered:
             name = "gather queries"
-            ready = [builder.collective("all_gather", self.share.axis, self.gathered, name, after=chosen)]
-        return [*ready, *self.choose(builder, after)] if self.index.beside else ready
+            ready = [builder.collective("all_gather", self.share.axis, self.gathered, name, after=selected)]
+        return [*ready, *self.select(builder, after)] if self.index.beside else ready
 
 
 #: (builder, partial attention, dependencies) → the instructions that complete the outputs of a rank's own heads.

@@ -129,7 +129,7 @@ def mean_bytes(job: Job, tokens: int) -> float:
 def serve(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[int]:
     """One layer with experts on the pool's GPUs."""
     builder.part = "mlp"
-    if not layer.kind.experts:
+    if not layer.composition.experts:
         return elsewhere(builder)
     first, tokens = attending(job.plan), job.tokens * job.plan.dp
     rows, moved = rows_bytes(job, tokens), mean_bytes(job, tokens)

@@ -29,29 +29,24 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...model.attention.base import Rows, tokens_of
+from ...model.attention.base import tokens_of
 from ...model.layer import LayerShard, ServingLayer
+from ...operators import Rows
 from ..builder import ProgramBuilder
 from ..feature import FEATURES, Feature
 from ..job import Job
 from ..pipeline import Refusal
-from ..plan import Plan
 from ..registries import Option
 from ..residual import STANDARD, residual_of
 from ..scheme import WholeTokens
 from ..search_rule import SearchRule
-from .elsewhere import cache_bytes, parted
+from .elsewhere import cache_bytes, parted, remote_share
 from .layer import mlp, project, share_of, sum_rows
 
 #: The key of a plan, and the axis whose ranks divide heads and columns.
 KEY, AXIS = "host_attention", "tp"
 #: Streams of the host's processors, and of results from the host.
 STREAM, RETURN = "host attention", "outputs from host"
-
-
-def share(plan: Plan) -> float:
-    """Share of the decoding sequences whose caches are on hosts."""
-    return float(plan.options.get(KEY, 0.0))
 
 
 def crossing_bytes(layer: ServingLayer, rows: Rows) -> tuple[float, float]:
@@ -64,7 +59,7 @@ def in_parts(whole: WholeTokens) -> WholeTokens:
     """Layers written for both parts of the sequences."""
 
     def layer(builder: ProgramBuilder, job: Job, shard: LayerShard, position: int) -> list[int]:
-        here, away = parted(job.rows, share(job.plan))
+        here, away = parted(job.rows, remote_share(job.plan, KEY))
         if not away:
             return whole.layer(builder, job, shard, position)
         ready = begin_host_attention(builder, job, shard, away)
@@ -124,7 +119,7 @@ def refused(job: Job) -> Refusal:
 
 def notes(job: Job) -> Iterator[str]:
     """How much of the caches is on hosts, and the time of a step to read it."""
-    _, away = parted(job.rows, share(job.plan)) if job.step.serves else ((), ())
+    _, away = parted(job.rows, remote_share(job.plan, KEY)) if job.step.serves else ((), ())
     if not away:
         return
     count = sum(sequences for _, _, sequences in away)
@@ -161,7 +156,7 @@ FEATURES.register(
         serves=True,
         check=refused,
         notes=notes,
-        context=lambda plan, context: replace(context, hosts=share(plan)),
+        context=lambda plan, context: replace(context, hosts=remote_share(plan, KEY)),
         pieces=in_parts,
     )
 )

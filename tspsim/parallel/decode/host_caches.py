@@ -20,17 +20,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...model.attention.base import Rows
 from ...model.layer import ServingLayer
+from ...operators import Rows
 from ..builder import ProgramBuilder
 from ..feature import FEATURES, Attend, Feature
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Chunk, Refusal
-from ..plan import Plan
 from ..registries import ContextShare, Option
 from ..search_rule import SearchRule, decodes
-from .elsewhere import cache_bytes, parted
+from .elsewhere import cache_bytes, parted, remote_share
 
 #: The key of a plan, and the stream of the copies.
 KEY, STREAM = "host_caches", "caches from host"
@@ -38,14 +37,9 @@ KEY, STREAM = "host_caches", "caches from host"
 BUFFERS = 2
 
 
-def share(plan: Plan) -> float:
-    """Share of the decoding sequences whose caches are remote."""
-    return float(plan.options.get(KEY, 0.0))
-
-
 def remote_rows(job: Job) -> Rows:
     """Rows of a pass whose caches are remote."""
-    return parted(job.rows, share(job.plan))[1] if share(job.plan) else ()
+    return parted(job.rows, remote_share(job.plan, KEY))[1]
 
 
 def attention_after_caches(attend: Attend) -> Attend:
@@ -87,7 +81,7 @@ def attended(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int
 
 def arriving_bytes(job: Job) -> float:
     """Bytes of a step's remote caches that arrive at a rank, of the stage with most."""
-    if not share(job.plan):
+    if not remote_share(job.plan, KEY):
         return 0.0
     shards = job.scheme.context(job.plan).attended
     passes = [remote_rows(job.at(index)) for index in range(len(job.passes))]
@@ -165,7 +159,7 @@ FEATURES.register(
         check=refused,
         notes=notes,
         buffers=buffers,
-        context=lambda plan, context: replace(context, hosts=share(plan)),
+        context=lambda plan, context: replace(context, hosts=remote_share(plan, KEY)),
         attends=attention_after_caches,
     )
 )

@@ -71,17 +71,17 @@ INDEX_EXCHANGES: Registry[IndexExchange] = Registry("index exchange", "tspsim.in
 index_exchange_of = INDEX_EXCHANGES.named_by(KEY, USUAL)
 
 
-def chooses(job: Job) -> bool:
+def selects(job: Job) -> bool:
     """Whether ranks attend parts of a context of which a layer selects tokens."""
     return job.scheme.context(job.plan).ranks > 1 and any(
-        job.model.attention_of(block).chooses for block in job.model.distinct
+        job.model.attention_of(block).selects for block in job.model.distinct
     )
 
 
 def variants(model: Architecture, keys: Mapping[str, Any], shares: Callable[[], bool]) -> Iterator[Mapping[str, Any]]:
     """Keys that a search adds to a plan whose ranks share contexts: every exchange with the same result."""
     yield {}
-    if KEY not in keys and any(model.attention_of(block).chooses for block in model.distinct) and shares():
+    if KEY not in keys and any(model.attention_of(block).selects for block in model.distinct) and shares():
         others = (
             exchange.name for exchange in INDEX_EXCHANGES.values() if not exchange.why_not and exchange.name != USUAL
         )
@@ -92,7 +92,7 @@ def refused_choice(job: Job) -> Refusal:
     """Why a plan cannot state an index exchange; None if it can."""
     if KEY not in job.plan.options:
         return None
-    if not any(job.model.attention_of(block).chooses for block in job.model.distinct):
+    if not any(job.model.attention_of(block).selects for block in job.model.distinct):
         return KEY, f"is of models with an indexer, and {job.model.name} has none; leave it out"
     if job.token_shards > 1:
         return KEY, "is of steps that decode, or mix; prompts on shards of tokens gather the keys themselves"
@@ -141,7 +141,7 @@ OPTION = Option(
     "how ranks that share contexts agree on what an indexer chooses",
     rule_for_objects(
         lambda work: INDEX_EXCHANGES.values(),
-        of=lambda model, work: decodes(model, work) and any(model.attention_of(b).chooses for b in model.distinct),
-        used=chooses,
+        of=lambda model, work: decodes(model, work) and any(model.attention_of(b).selects for b in model.distinct),
+        used=selects,
     ),
 )

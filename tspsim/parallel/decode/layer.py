@@ -13,9 +13,8 @@ from math import ceil
 
 from ...base.quick import replace
 from ...model.attention import decoded, prefilled
-from ...model.attention.base import Rows
 from ...model.layer import LayerShard, ServingLayer
-from ...operators import BatchQuantity, Gemm, MemoryBound, Operator, Role
+from ...operators import BatchQuantity, Gemm, MemoryBound, Operator, Role, Rows
 from ..builder import ProgramBuilder
 from ..experts import expert, expert_serving
 from ..feature import attending
@@ -48,7 +47,7 @@ def operators_of(
 ) -> tuple[Operator, ...]:
     """Operators of a layer's attention over all rows of a pass, cached: layers that differ in the MLP alone share
     them."""
-    block, operators = layer.kind, job.attention_operators
+    block, operators = layer.composition, job.attention_operators
     key = make.__name__, layer.shards, block.window, block.chunk, block.attention, block.indexer, block.compression
     if key not in operators:
         operators[key] = MadeOfRows(make, layer, make(layer, job.rows))
@@ -159,7 +158,7 @@ def attend_branches(job: Job, own: ServingLayer) -> tuple[Operator, ...]:
     """Attend each stream's own tokens, and the shared context once for all streams of a sequence; merge both by their
     log-sum-exps. Windowed layers read each stream's window whole, which ends in its own tokens eventually."""
     kind = own.attention_kind
-    if own.kind.window:
+    if own.composition.window:
         return kind.attend(own, job.rows)
     apart, together = job.work.load.streams.apart(job.rows)
     heads, (_, width) = own.model.heads // own.shards, kind.merged(own.model)
@@ -183,7 +182,7 @@ def cached_bytes(layer: ServingLayer, share: ContextShare, rows: Rows) -> float:
     """Cache bytes of a rank's own heads behind the prompts, in one layer; 0 if contexts are not shared."""
     if share.ranks == 1:
         return 0.0
-    use, prompts = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache), prefilled(rows)
+    use, prompts = layer.attention_kind.cache(layer.model, layer.composition, layer.formats.cache), prefilled(rows)
     tokens = sum((min(c, use.window) if use.window else c) * n for _, c, n in prompts)
     shared = 0.0 if share.whole_keys else sum(c * n for _, c, n in prompts) * use.shared_token_bytes
     latest = sum(min(c, use.latest) * n for _, c, n in prompts) * use.latest_token_bytes
@@ -192,7 +191,7 @@ def cached_bytes(layer: ServingLayer, share: ContextShare, rows: Rows) -> float:
 
 def _heads(layer: ServingLayer, parts: int) -> int:
     """Number of parts that the cache's heads are divided into."""
-    return min(parts, layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache).heads)
+    return min(parts, layer.attention_kind.cache(layer.model, layer.composition, layer.formats.cache).heads)
 
 
 def hand_on_entries(builder: ProgramBuilder, prompts: Partial, after: list[int]) -> None:
@@ -211,7 +210,7 @@ def mlp(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis: str, after
     residual = residual_of(job.plan)
     tokens = job.tokens
     products: tuple[Operator, ...] = (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
-    if layer.kind.experts:
+    if layer.composition.experts:
         if expert_pool.size(job.plan):
             done = expert_pool.send(builder, job, layer, after, shared_experts(builder, job, layer, axis))
             return done[0], done
@@ -223,7 +222,7 @@ def mlp(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis: str, after
         multiplied = builder.compute("MLP", *products, layer.add(tokens), after=after)
     else:
         multiplied = builder.compute("norm, MLP", layer.norm(tokens), *products, after=after)
-    if layer.kind.experts and job.sums_over_experts:
+    if layer.composition.experts and job.sums_over_experts:
         # Shared experts, equal on all ranks of sp, count once.
         return multiplied, [summed(builder, job, "ep", multiplied, "sum experts")]
     return multiplied, [sum_rows(builder, job, axis, multiplied, "sum MLP", sums=residual.sums_mlp)]

@@ -16,7 +16,7 @@ from .exchange import DECODE_EXCHANGES, DecodeExchange, Partial
 def block_bytes(partial: Partial) -> float:
     """Bytes of the rows' cache that a rank holds in one layer."""
     layer, share = partial.layer, partial.share
-    use = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache)
+    use = layer.attention_kind.cache(layer.model, layer.composition, layer.formats.cache)
     token = use.token_bytes / min(share.attended, use.heads)
     seen = [(min(c + q, use.window) if use.window else c + q, n) for q, c, n in partial.rows]
     return sum(partial.attending.held(tokens) * n for tokens, n in seen) * token
@@ -30,7 +30,7 @@ def own_layer(partial: Partial) -> ServingLayer:
 def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[int]:
     """p − 1 hops: a rank's own heads attend the present part while the next arrives."""
     share, layer, size = partial.share, own_layer(partial), block_bytes(partial)
-    here = after = partial.choose(builder, list(after))
+    here = after = partial.select(builder, list(after))
     if partial.entries:
         entries = partial.entries * partial.ranks
         here = [builder.collective("all_gather", share.axis, entries, "new entries", after=after)]
@@ -42,7 +42,7 @@ def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[
             # Two buffers: a part may arrive when the one two steps before it has been attended.
             waits = [*arrived, *last]
             leaving = [builder.ring_hop(share.axis, size, f"cache hop {step + 1}", after=waits, stream="context")]
-        operators: tuple[Operator, ...] = partial.layer.attention_kind.attend_chosen(layer, partial.rows)
+        operators: tuple[Operator, ...] = partial.layer.attention_kind.attend_selected(layer, partial.rows)
         if step:
             operators = (*operators, merge)
         last = [builder.compute(f"attention block {step + 1}/{partial.ranks}", *operators, after=[*arrived, *last])]

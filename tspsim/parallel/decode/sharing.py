@@ -31,7 +31,7 @@ def exchanged_bytes(job: Job) -> float:
     dealt = []
     for layer in shared_layers(job):
         moved = cached_bytes(layer, share_of(job, layer), job.rows) * (share.ranks - 1) / share.ranks
-        merging = [part for part in partials(job, decoded(job.rows)) if part.layer.kind == layer.kind]
+        merging = [part for part in partials(job, decoded(job.rows)) if part.layer.composition == layer.composition]
         for part in merging:
             moved += exchange_of(job).received_bytes(part) + part.away * part.candidates
         dealt.append(moved)
@@ -44,15 +44,15 @@ def exchange_buffers(job: Job) -> Iterator[Buffer]:
         return
     for part in partials(job, decoded(job.rows)):
         size = exchange_of(job).buffer_bytes(part) + part.candidates
-        yield Buffer("partial_attention", size, Lifetime.LAYER, part.layer.kind)
+        yield Buffer("partial_attention", size, Lifetime.LAYER, part.layer.composition)
     for layer in shared_layers(job):
         share = share_of(job, layer)
         gathered = cached_bytes(layer, share, job.rows)
         if gathered:
-            yield Buffer("gathered_context", gathered, Lifetime.LAYER, layer.kind)
+            yield Buffer("gathered_context", gathered, Lifetime.LAYER, layer.composition)
         unpacked = unpacked_bytes(job, replace(layer, shards=share.own))
         if unpacked:
-            yield Buffer(UNPACKED, unpacked, Lifetime.LAYER, layer.kind)
+            yield Buffer(UNPACKED, unpacked, Lifetime.LAYER, layer.composition)
 
 
 def refused_exchange(job: Job) -> Refusal:

@@ -115,7 +115,7 @@ CHOICE_BYTES = 4
 def entry_bytes(layer: LayerShard) -> float:
     """Bytes of a token's keys and values in one layer's cache."""
     assert isinstance(layer, ServingLayer)
-    return layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache).token_bytes
+    return layer.attention_kind.cache(layer.model, layer.composition, layer.formats.cache).token_bytes
 
 
 def all_to_all(

@@ -23,8 +23,8 @@ from ...model.layer import LayerShard
 from ...steps import STEPS, Step
 from ..builder import ProgramBuilder
 from ..context.attention import context_bytes, latent_bytes
-from ..context.chosen import chooses
 from ..context.method import in_parts_refused
+from ..context.selected import selects
 from ..decode import exchange, index_exchange
 from ..decode.layer import sampled_head
 from ..decode.sharing import refused_exchange
@@ -56,14 +56,14 @@ def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position
 
     if job.step.serves:
         return served_mlp(builder, job, layer, [attended], mlp)
-    if not layer.kind.experts:
+    if not layer.composition.experts:
         return mlp([attended])
     return [expert.forward(builder, job, layer, [attended], mlp if layer.ffn else None)]
 
 
 def served_mlp(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], mlp: expert.Shared) -> list[int]:
     """The MLP of a rank's own tokens in a serving step; routed experts are all local, or on the ranks of ``ep``."""
-    if not layer.kind.experts:
+    if not layer.composition.experts:
         return mlp(after)
     shared = mlp if layer.ffn else None
     if job.plan.ep > 1:
@@ -80,7 +80,7 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
     here.
     """
     builder.part = "mlp backward"
-    if layer.kind.experts:
+    if layer.composition.experts:
 
         def shared(after: list[int]) -> list[int]:
             return [mlp_backward(builder, job, layer)]
@@ -115,7 +115,7 @@ def gathered_context(job: Job) -> float:
     """
     groups = job.plan.attended_groups
     group = job.layer(groups)
-    if chooses(group):  # all heads share latents and index keys
+    if selects(group):  # all heads share latents and index keys
         return max(context_bytes(job, job.layer(groups, block)) for block in job.model.distinct)
     every = [job.layer(groups, block) for block in job.model.distinct] if job.step.serves else [group]
     one = max(context_bytes(job, member) for member in every)

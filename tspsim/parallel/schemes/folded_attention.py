@@ -7,7 +7,7 @@ from ...base.quick import replace
 from ...model.layer import LayerShard, gradients
 from ...operators import Operator
 from ..builder import ProgramBuilder
-from ..context import carried, chosen
+from ..context import carried, selected
 from ..context.attention import (
     attend_by_blocks,
     attention_backward,
@@ -185,10 +185,10 @@ def choose_context(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
 
     Returns the dependencies of attention; empty without selection.
     """
-    if not chosen.chooses(layer):
+    if not selected.selects(layer):
         return []
     overlap = job.plan.overlap is not False
-    return chosen.choose(builder, job, layer, segments_of(job, position), [entered], overlap=overlap)
+    return selected.select(builder, job, layer, segments_of(job, position), [entered], overlap=overlap)
 
 
 def segments_of(job: Job, position: int) -> Segments:
@@ -216,8 +216,8 @@ def attend(
     """
     work, plan = job.work, job.plan
     name, output = f"attention {step + 1}/{plan.attended_groups}", group.leaving(job.tokens)
-    if chosen.chooses(group):
-        kernels = *chosen.attending(group, segments_of(job, position)), *output
+    if selected.selects(group):
+        kernels = *selected.attending(group, segments_of(job, position)), *output
         return builder.compute(name, *kernels, after=[*gathered, projected])
     if carried.carries(group):
         return builder.compute(name, *carried.scanning(job, group), *output, after=gathered)

@@ -98,8 +98,8 @@ def dealt_bytes(job: Job, layer: ServingLayer) -> tuple[float, float]:
     ranks, mine = job.plan.tsp, own_sequences(job)
     every = Partial(in_heads(ranks), layer, job.rows, index_exchange_of(job.plan))
     kind, model = layer.attention_kind, layer.model
-    use = kind.cache(model, layer.kind, layer.formats.cache)
-    entries = every.tokens * kind.cache_elements(model, layer.kind) / ranks if use.heads > 1 else 0.0
+    use = kind.cache(model, layer.composition, layer.formats.cache)
+    entries = every.tokens * kind.cache_elements(model, layer.composition) / ranks if use.heads > 1 else 0.0
     there = every.tokens * every.heads * every.query_width + entries
     back = mine.batch.tokens * model.heads * every.width
     return there * job.activation_bytes, back * job.activation_bytes
@@ -159,13 +159,13 @@ def travel_attention(builder: ProgramBuilder, mine: Job, layer: LayerShard) -> i
     group = folded_attention.group_of(mine, layer)
     assert isinstance(group, ServingLayer)
     whole = folded_attention.gather_attention_whole(builder, mine, layer, [])
-    entering = layer.norm(mine.tokens), *kind.enter(layer, mine.rows), *kind.choose(layer, mine.rows)
+    entering = layer.norm(mine.tokens), *kind.enter(layer, mine.rows), *kind.select(layer, mine.rows)
     last = builder.compute("norm", *entering, after=whole)
     for step in range(groups):
         moved = folded_attention.bring_weights(builder, mine, group, step, [] if overlap else [last])
         if overlap:
             buffers.fill(step, *moved)
-        attending = kind.attend_chosen(group, mine.rows)
+        attending = kind.attend_selected(group, mine.rows)
         operators = *kind.project(group, mine.rows), *attending, *kind.leave(group, mine.rows)
         last = builder.compute(f"attention {step + 1}/{groups}", *operators, after=moved[-1:])
         if overlap:

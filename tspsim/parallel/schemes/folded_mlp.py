@@ -97,5 +97,5 @@ def gather_mlp_whole(builder: ProgramBuilder, job: Job, layer: LayerShard, after
 def apply_mlp(builder: ProgramBuilder, job: Job, piece: LayerShard, number: int, after: list[int]) -> int:
     operators = (piece.gate_up(job.tokens), piece.activation(job.tokens), piece.down(job.tokens))
     # Layers with experts are normed before the router.
-    norm = () if number or piece.kind.experts else (piece.norm(job.tokens),)
+    norm = () if number or piece.composition.experts else (piece.norm(job.tokens),)
     return builder.compute(f"MLP {number + 1}/{transport_of(job).pieces(job)}", *norm, *operators, after=after)

@@ -38,7 +38,7 @@ def attention(job: Job, layer: LayerShard) -> WeightLoad:
 def mlp(job: Job, layer: LayerShard) -> WeightLoad:
     """[gate, up, down] of a rank's columns, dense or of shared experts; empty if a layer has neither."""
     adapters = job.work.adapters
-    part = WeightClass.SHARED if layer.kind.experts else WeightClass.DENSE
+    part = WeightClass.SHARED if layer.composition.experts else WeightClass.DENSE
     return _load(job, layer.mlp_weights, 0, adapters.mlp(layer) if adapters else None, part)
 
 

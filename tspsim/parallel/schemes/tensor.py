@@ -32,7 +32,7 @@ from ..experts.fused import Cut
 from ..feature import features_of
 from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..lengths import DEALS, OFFLOAD_FROM
+from ..lengths import BATCH_ASSIGNMENTS, OFFLOAD_FROM
 from ..pipeline import Refusal
 from ..plan import Plan
 from ..recompute import recomputed_heads, recomputed_kernels
@@ -185,13 +185,13 @@ def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[i
 
 def travels(job: Job, layer: LayerShard) -> bool:
     """Whether the layer's tokens go to experts on other ranks."""
-    return layer.kind.experts and tokens_leave(job)
+    return layer.composition.experts and tokens_leave(job)
 
 
 def mlp_products(job: Job, layer: LayerShard) -> tuple[Sequence[Gemm], Sequence[Gemm], Sequence[Operator]]:
     """Products at the MLP's input, those at its output, and the backward of what is between."""
     tokens = job.tokens
-    if layer.kind.experts:
+    if layer.composition.experts:
         return *expert.local_products(job, layer, tokens), expert.local_activation_backward(job, layer, tokens)
     between = *recomputed_kernels(job, layer.activation(tokens)), layer.activation_backward(tokens)
     return (layer.gate_up(tokens),), (layer.down(tokens),), between
@@ -229,7 +229,7 @@ def layer_weights(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     mlp = (layer.gate_up(tokens), layer.down(tokens))
     later = (
         expert.weight_gradients(builder, job, layer, tokens)
-        if layer.kind.experts
+        if layer.composition.experts
         else tuple(gradients(product)[1] for product in mlp)
     )
     builder.compute("weight gradients", *(gradients(product)[1] for product in products), *later)
@@ -354,10 +354,12 @@ LENGTH_OPTIONS = (
     ),
     Option(
         "deal",
-        DEALS,
+        BATCH_ASSIGNMENTS,
         None,
         "what is balanced between replicas; default: work",
-        SearchRule(of=of_lengths, values=lambda model, work: DEALS.names(), ways=ways_to_deal, kernels=True),
+        SearchRule(
+            of=of_lengths, values=lambda model, work: BATCH_ASSIGNMENTS.names(), ways=ways_to_deal, kernels=True
+        ),
     ),
     Option(
         OFFLOAD_FROM,

@@ -50,7 +50,7 @@ def column_products(
     if name == "QKV":
         width, down = layer.entry_width, layer.entering(residual_tokens(job, tokens))
         products = layer.projecting(tokens)
-    elif layer.kind.experts:
+    elif layer.composition.experts:
         products = expert.local_forward(job, layer, tokens)
     else:
         products = (layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))

@@ -77,6 +77,11 @@ class Capacity:
         return any(use.sequence_bytes for use in uses) and any(use.grows for use in uses)
 
     @property
+    def has_windows(self) -> bool:
+        """Whether some layers keep the latest tokens alone, so that a short sequence takes as much as a longer one."""
+        return any(use.window or use.latest for stage in self.stages for use in stage.uses)
+
+    @property
     def without_states(self) -> Capacity:
         """The capacity for tokens if states took no memory."""
         stages = [

@@ -19,19 +19,20 @@ from ..feature import features_of
 from ..job import Job
 from ..ledger import WORKSPACE, Buffer, Lifetime
 from ..pipeline import Chunk, spread_over
-from ..recompute import NORMS, PRODUCTS, remade
+from ..recompute import NORMS, PRODUCTS, recomputed_groups
 from ..recomputed import ATTENTION, CHEAP, FULL, INSIDE, KEPT
 from ..residency import Residency
 from ..scheme import scheme_of
+from ..separate_kernels import E5M6
 from . import data, served, weight_offload
 
 
 class KeptActivations(NamedTuple):
-    """A kind of layer by what it keeps for its backward: its recomputation (``again``), whether the activations are
+    """A kind of layer by what it keeps for its backward: its ``recomputation``, whether the activations are
     offloaded to the host (``away``), and whether its weights come from there (``fetched``)."""
 
     block: Block
-    again: str
+    recomputation: str
     away: bool = False
     fetched: bool = False
 
@@ -93,7 +94,7 @@ def peak(buffers: Iterable[Buffer], in_flight: Mapping[Hashable, int] | None = N
 
 def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """The buffers of a rank with the given chunks, as every part of the code declares them."""
-    job = fullest(job)
+    job = at_largest_pass(job)
     share, compute_shards = data.OwnedParameters(job, residency.weight_shards(job)), residency.compute_shards(job)
     kinds = job.blocks(chunks)
     yield from (
@@ -131,14 +132,14 @@ def waiting(job: Job, compute_shards: int, chunks: Sequence[Chunk]) -> Iterator[
     in transit if there are two.
     """
     for kind in kept_kinds(job, chunks):
-        kept = kept_activations(job.making(kind.again), compute_shards, kind.block)
+        kept = kept_activations(job.with_recomputation(kind.recomputation), compute_shards, kind.block)
         if kind.away:
             moving = min(OFFLOADING, job.plan.offload_layers)
             yield Buffer("offload_buffers", moving * kept, Lifetime.LAYER, kind)
         else:
             yield Buffer("kept_activations", kept, Lifetime.IN_FLIGHT, kind)
-        if kind.again == INSIDE and job.plan.recomputed is not None:
-            whole = kept_activations(job.making(KEPT), compute_shards, kind.block)
+        if kind.recomputation == INSIDE and job.plan.recomputed is not None:
+            whole = kept_activations(job.with_recomputation(KEPT), compute_shards, kind.block)
             yield Buffer("repeated_group", (job.plan.recomputed.group - 1) * whole, Lifetime.LAYER, kind)
 
 
@@ -156,7 +157,9 @@ def kept_kinds(job: Job, chunks: Sequence[Chunk]) -> Counter[KeptActivations]:
         else:
             blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers]
             away = spread_over(chunk.layers, job.plan.offload_layers)
-            kinds.update(itertools.starmap(KeptActivations, zip(blocks, job.again(chunk), away, strict=True)))
+            kinds.update(
+                itertools.starmap(KeptActivations, zip(blocks, job.recomputation_of(chunk), away, strict=True))
+            )
         if chunk.has_head and job.further_layers:
             kinds[KeptActivations(job.further_block, job.plan.recomputation)] += job.further_layers
     return kinds
@@ -166,11 +169,11 @@ def largest_exchange_buffers(residency: Residency, job: Job) -> Sequence[Buffer]
     """Buffers of a scheme's exchanges, of the layers with most if only some are recomputed."""
     if job.plan.recomputed is None:
         return list(residency.buffers(job))
-    both = (list(residency.buffers(job.making(again))) for again in (KEPT, job.plan.recomputation))
+    both = (list(residency.buffers(job.with_recomputation(again))) for again in (KEPT, job.plan.recomputation))
     return max(both, key=lambda buffers: sum(buffer.size_bytes for buffer in buffers))
 
 
-def fullest(job: Job) -> Job:
+def at_largest_pass(job: Job) -> Job:
     """The job at the largest pass of a serving step: of equal chunks the one behind most of the prompt."""
     if not job.work.load.chunk or job.pass_index is not None:
         return job
@@ -185,7 +188,7 @@ def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Hasha
     """
     chunks = [kept_kinds(job, [chunk]) for chunk in job.chunks(stage)]
     parts = {
-        kind: kept_activations(job.making(kind.again), compute_shards, kind.block) * (not kind.away)
+        kind: kept_activations(job.with_recomputation(kind.recomputation), compute_shards, kind.block) * (not kind.away)
         for kinds in chunks
         for kind in kinds
     }
@@ -217,7 +220,8 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
 
     A product's input is kept for its weight gradient alone, unless a kernel before it needs it: a frozen product
     without adapters keeps no norm output, activation product or expert row. A store with fewer bits applies to columns
-    that enter an activation, or also to inputs of products; latents and what attention needs keep their type.
+    that enter an activation, or also to inputs of products; latents and what attention needs keep their type. Only
+    where a stack casts apart is attention's output kept in 12 bits, for its own backward too (DeepSeek-V3, §3.3.3).
     """
     model, plan, stack, adapters = job.model, job.plan, job.work.stack, job.work.adapters
 
@@ -234,13 +238,14 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
         scores = 5.0 * job.tokens * job.work.sequence * model.heads / compute_shards
     # Type of the store over the activation's, for inputs of activations and of products.
     entering, multiplied = (job.store.columns_bytes or wide) / wide, (job.store.products_bytes or wide) / wide
-    cheap, again = plan.recomputation == CHEAP, remade(job)
+    cheap, again = plan.recomputation == CHEAP, recomputed_groups(job)
     before = (2 if model.gated else 1) * entering
     columns = before + (PRODUCTS not in again and kept(Role.DOWN)) * multiplied
     norms = 0 if NORMS in again else (kept(Role.QKV) + kept(Role.GATE_UP)) * multiplied
-    heads = 2 * model.attention_width + 2 * model.kv_width
-    if cheap and model.latent:
-        heads = model.heads * model.latent.value_dim
+    output = model.heads * model.latent.value_dim if model.latent else model.attention_width
+    heads: float = output if cheap and model.latent else 2 * model.attention_width + 2 * model.kv_width
+    if stack.casts_apart and multiplied < 1.0:
+        heads -= output * (1.0 - E5M6 / wide)
     split = heads + columns * ffn_width(job, block)
     per_layer = (2 + norms) * residual + job.tokens * split / compute_shards + latents(job)
     if block.experts:

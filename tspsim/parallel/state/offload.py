@@ -46,5 +46,5 @@ def _copy(
     name: str,
     after: Sequence[int],
 ) -> int:
-    size = kept_activations(job.making(kind.again), compute_shards, kind.block)
+    size = kept_activations(job.with_recomputation(kind.recomputation), compute_shards, kind.block)
     return builder.copy(direction, size, name, after=after)

@@ -53,7 +53,7 @@ class ReshardLayout:
 
 
 @dataclass(frozen=True)
-class Way:
+class ReshardMethod:
     """A way to reshard: which ranks gather."""
 
     name: str
@@ -70,10 +70,10 @@ class Way:
         return prod(size for axis, size in zip(AXES, layout.sizes, strict=True) if axis in self.axes)
 
 
-WAYS: Registry[Way] = Registry("way to reshard", "tspsim.reshard_ways", Way)
+RESHARD_METHODS: Registry[ReshardMethod] = Registry("way to reshard", "tspsim.reshard_ways", ReshardMethod)
 
-EVERYONE = WAYS.register(
-    Way(
+EVERYONE = RESHARD_METHODS.register(
+    ReshardMethod(
         "everyone",
         "all ranks of all replicas gather all weights",
         AXES,
@@ -81,11 +81,13 @@ EVERYONE = WAYS.register(
         lambda at: 1.0 / (at.replica * at.dp),
     )
 )
-REPLICA = WAYS.register(
-    Way("replica", "the ranks of a replica gather all weights", AXES[1:], lambda at: 1.0, lambda at: 1.0 / at.replica)
+REPLICA = RESHARD_METHODS.register(
+    ReshardMethod(
+        "replica", "the ranks of a replica gather all weights", AXES[1:], lambda at: 1.0, lambda at: 1.0 / at.replica
+    )
 )
-INTERLEAVED = WAYS.register(
-    Way(
+INTERLEAVED = RESHARD_METHODS.register(
+    ReshardMethod(
         "interleaved",
         "ranks whose training shards make one generation shard gather that one alone",
         ("joined stages", "joined shards"),

@@ -115,5 +115,5 @@ def of_offers(answer: OffersPlanned) -> Memo:
         columns=offers_plan.COLUMNS,
         rows=offers_plan.rows(answer),
         lists=[("Refused", offers_plan.refused(answer))],
-        terms=[(name, f"{plan_in_words(planned.best[0].result)}.") for name, planned in answer.found[:6]],
+        terms=[(name, f"{plan_in_words(planned.best[0].result)}.") for name, planned in answer.answered[:6]],
     )

@@ -13,7 +13,7 @@ from tspsim.report.numbers import seconds
 from tspsim.report.sections.answer import kicker
 from tspsim.report.view import View, price_range
 from tspsim.step.result import PlanResult, Result
-from tspsim.studies.uncertainty import likely_ratio, offer_told
+from tspsim.studies.uncertainty import likely_ratio, priced_plan_of
 
 COLUMNS = ("Plan", "Machine", "In words", "Tokens/s", "Step", "Memory per GPU", "$/M tokens", "× the first")
 
@@ -108,7 +108,7 @@ def _cells(result: Result, plan: PlanResult, first: PlanResult, several: bool) -
 
 def ends(first: PlanResult, other: PlanResult) -> tuple[float, float] | None:
     """The range of the ratio of two rates; None where the answers lack it."""
-    ours, theirs = offer_told(first), offer_told(other)
+    ours, theirs = priced_plan_of(first), priced_plan_of(other)
     return None if ours is None or theirs is None else likely_ratio(ours, theirs)
 
 

@@ -74,9 +74,9 @@ def build(view: View) -> dict[str, Any]:
 
 def likely(best: PlanResult, rival: PlanResult) -> str:
     """The range of the ratio of two rates; empty where the answers lack it."""
-    from tspsim.studies.uncertainty import likely_ratio, offer_told
+    from tspsim.studies.uncertainty import likely_ratio, priced_plan_of
 
-    ours, theirs = offer_told(best), offer_told(rival)
+    ours, theirs = priced_plan_of(best), priced_plan_of(rival)
     if ours is None or theirs is None:
         return ""
     return "{:.2f} – {:.2f}".format(*likely_ratio(ours, theirs))

@@ -27,7 +27,7 @@ batch. Right is fast for a user, up is cheap. Numbers beside marks are sequences
 
 def build(view: View) -> dict[str, Any] | None:
     """One line per plan; None for prompts, or without the question."""
-    load, question = view.load, view.result.asked
+    load, question = view.load, view.result.source_scenario
     if load is None or not load.batch or load.prompts or question is None or not view.ran:
         return None
     from tspsim.studies.serving_curves import rates_over_batch

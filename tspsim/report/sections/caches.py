@@ -80,10 +80,10 @@ def sessions(view: View, plans: list[PlanResult]) -> dict[str, Any] | None:
     """One line per plan; plans with the same sessions share one."""
     from tspsim.studies.serving_curves import sessions_over_context
 
-    if view.result.asked is None:
+    if view.result.source_scenario is None:
         return None
     try:
-        by_plan = sessions_over_context(view.result.asked, [plan.name for plan in plans])
+        by_plan = sessions_over_context(view.result.source_scenario, [plan.name for plan in plans])
     except TspsimError:  # files of the question are gone
         return None
     alike: dict[tuple[tuple[int, float], ...], list[str]] = {}

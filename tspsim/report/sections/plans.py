@@ -66,7 +66,7 @@ def build(view: View) -> dict[str, Any]:
 
 def names_of(view: View) -> list[tuple[str, str]]:
     """A legend of the names from a search; empty without the question, or without a search."""
-    question = view.result.asked
+    question = view.result.source_scenario
     if question is None or question.traffic is not None or question.loop is not None:
         return []
     try:

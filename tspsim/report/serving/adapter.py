@@ -45,7 +45,7 @@ def _shares(result: Result, plan: PlanResult) -> tuple[Any, ...]:
 
 def bounds_of(result: Result) -> dict[str, float]:
     """Bounds in seconds by wait; those of the protocol where the scenario states none."""
-    question = result.asked
+    question = result.source_scenario
     if question is not None and question.traffic is not None:
         return question.traffic.bounds(question.workload.model)
     stated = (result.scenario.get("traffic") or {}).get("slo") or {}
@@ -83,9 +83,9 @@ def bare(point: Mapping[str, Any]) -> LoadRun:
 def run_of(run: ServingRun, plan: PlanResult) -> LoadRun:
     """A run with its arrays."""
     waits = run.waits
-    order = np.argsort(waits.sent_s, kind="stable")
+    order = np.argsort(waits.arrival_s, kind="stable")
     requests = Requests(
-        waits.sent_s[order], waits.scheduled_s[order], waits.first_token_s[order], waits.end_s[order],
+        waits.arrival_s[order], waits.first_scheduled_s[order], waits.first_token_s[order], waits.end_s[order],
         waits.prompt_tokens[order], waits.output_tokens[order], waits.preemptions[order], waits.cached_tokens[order],
     )  # fmt: skip
     replicas = int(plan.settings.get("attention_replicas") or 1)
@@ -177,7 +177,7 @@ def kicker(result: Result) -> str:
 
 def traffic_in_words(result: Result) -> str:
     """Arrivals and lengths of requests; empty without the question."""
-    traffic = result.asked.traffic if result.asked is not None else None
+    traffic = result.source_scenario.traffic if result.source_scenario is not None else None
     if traffic is None:
         return ""
     lengths = {"prompts": traffic.prompt, "outputs": traffic.output}

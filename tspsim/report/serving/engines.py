@@ -124,14 +124,14 @@ def windows(run: LoadRun) -> list[Window]:
     if requests is None or not requests.ended.any():
         return parts
     waited = np.where(requests.ended, requests.ttft_s, -1.0)
-    begin_s = float(requests.sent_s[0])
-    first = requests.ended & (requests.sent_s <= begin_s + 1e-9)
+    begin_s = float(requests.arrival_s[0])
+    first = requests.ended & (requests.arrival_s <= begin_s + 1e-9)
     opened = float(np.max(requests.first_token_s[first])) - begin_s if first.any() else 0.0
     if 0 < 2.0 * opened < 0.5 * end_s:
         parts.append(Window("its opening", begin_s, begin_s + 2.0 * opened))
     worst = int(np.argmax(waited))
     margin = 0.5 * float(waited[worst])
-    from_s = max(0.0, float(requests.sent_s[worst]) - margin)
+    from_s = max(0.0, float(requests.arrival_s[worst]) - margin)
     to_s = min(end_s, float(requests.first_token_s[worst]) + margin)
     apart = len(parts) < 2 or from_s > parts[1].to_s
     if apart and 0 < to_s - from_s < 0.5 * end_s:

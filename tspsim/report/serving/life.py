@@ -75,7 +75,7 @@ def sentence(run: LoadRun, place: int) -> str:
     assert run.requests is not None
     requests = run.requests
     wait = float(run.queued_s(requests)[place])
-    read = float(requests.first_token_s[place] - requests.scheduled_s[place])
+    read = float(requests.first_token_s[place] - requests.first_scheduled_s[place])
     prompt, output = int(requests.prompt_tokens[place]), int(requests.output_tokens[place])
     parts_in_words = [f"{prompt:,} tokens of prompt"]
     cached = int(requests.cached_tokens[place])
@@ -102,7 +102,7 @@ def parts(run: LoadRun, place: int) -> Iterator[tuple[str, float, float]]:
     """``(what, from, to)`` of a request, in order; unknown parts are left out."""
     assert run.requests is not None
     requests = run.requests
-    arrival, scheduled = float(requests.sent_s[place]), float(requests.scheduled_s[place])
+    arrival, scheduled = float(requests.arrival_s[place]), float(requests.first_scheduled_s[place])
     first, end = float(requests.first_token_s[place]), float(requests.end_s[place])
     if not np.isfinite(scheduled):
         scheduled = arrival
@@ -124,7 +124,7 @@ def drawn(run: LoadRun, place: int) -> dict[str, Any]:
     """The request's bar, its engine's strip, and the tokens."""
     assert run.requests is not None
     requests = run.requests
-    begin_s, end_s = float(requests.sent_s[place]), float(requests.end_s[place])
+    begin_s, end_s = float(requests.arrival_s[place]), float(requests.end_s[place])
     unit_s, unit = time_unit(end_s - begin_s)
     engine = run.engine_of(place)
     heights = [46] + [46] * (engine is not None) + [170]

@@ -23,9 +23,9 @@ def shares_of(result: Result, plan: PlanResult) -> tuple[StepShare, ...]:
         Files of the question are gone.
     """
     runs: list[ServingRun] = [run for run in plan.runs if any(len(log) for log in run.logs)]
-    if result.asked is None or not runs:
+    if result.source_scenario is None or not runs:
         return ()
-    question = look_up(result.asked)
+    question = look_up(result.source_scenario)
     deployment = deployment_of(question, next(other for other in question.plans if other.name == plan.name))
     works = dict.fromkeys(typical(runs, deployment.dp_size))
     return tuple(StepShare(in_words(work), deployment.costs.breakdown(work)) for work in works)

@@ -121,7 +121,7 @@ class LoadRun:
 
     def queued_s(self, requests: Requests) -> Floats:
         """Time from an engine's sight of each request to its schedule."""
-        return np.maximum(0.0, requests.scheduled_s - requests.sent_s - self.front_end_s)
+        return np.maximum(0.0, requests.first_scheduled_s - requests.arrival_s - self.front_end_s)
 
     def prices(self, key: str) -> dict[str, float]:
         """Dollars by price basis, the one that ranks first; a single price has no name; empty without prices."""

@@ -30,11 +30,15 @@ class Clients:
     front_end_s
         Seconds from a client's send to the engine, plus from a token to the client. Both
         are charged before the engine, so that all latencies of a client include them.
+    tokenize_s
+        Seconds a token of a prompt, which one process reads after the other.
     """
 
-    def __init__(self, drawn: DrawnRequests, front_end_s: float = 0.0) -> None:
+    def __init__(self, drawn: DrawnRequests, front_end_s: float = 0.0, tokenize_s: float = 0.0) -> None:
         self.table = RequestTable(drawn)
-        self._drawn, self._front_end_s = drawn, front_end_s
+        self._drawn, self._front_end_s, self._tokenize_s = drawn, front_end_s, tokenize_s
+        #: When the tokenizer has read all prompts sent so far.
+        self._read_s = 0.0
         self._conversations = drawn.conversations
         self._first = drawn.conversations_before(drawn.warm_up) if drawn.pauses else 0
         self._backlog: deque[int] = deque()
@@ -162,8 +166,12 @@ class Clients:
             self._turn(number)
 
     def _turn(self, number: int) -> None:
-        request = self.table.open(number, self._env.now)
-        if self._front_end_s > 0.0:
-            after(self._env, self._front_end_s, lambda: self._send(request))
+        now = self._env.now
+        request, wait_s = self.table.open(number, now), self._front_end_s
+        if self._tokenize_s > 0.0:
+            self._read_s = max(self._read_s, now) + self._tokenize_s * request.prompt_tokens
+            wait_s += self._read_s - now
+        if wait_s > 0.0:
+            after(self._env, wait_s, lambda: self._send(request))
         else:
             self._send(request)

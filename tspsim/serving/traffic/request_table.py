@@ -4,6 +4,7 @@ spill pages, so that memory grows only by the requests' lengths: 16 bytes per re
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from struct import Struct
 from typing import Any, overload
 
@@ -15,7 +16,7 @@ from ...traffic.kind import Floats, Ints
 from ..requests import Request
 from ..spill_pages import PAGE, SpillPages
 
-#: Results of a request.
+#: The fields of a :class:`Request` that are its results, as they lie on pages.
 RECORD = np.dtype(
     [
         ("arrival_s", "f8"),
@@ -27,6 +28,8 @@ RECORD = np.dtype(
     ]
 )
 _pack = Struct("=ddddiq").pack_into
+assert RECORD.names
+_results = attrgetter(*RECORD.names)
 _NOTHING = np.array([(np.nan, np.nan, np.nan, np.nan, 0, 0)], dtype=RECORD)
 
 
@@ -75,12 +78,7 @@ class RequestTable(Sequence[Request]):
         _pack(
             self._page(page).data.cast("B"),
             place * RECORD.itemsize,
-            request.arrival_s,
-            request.first_scheduled_s,
-            request.first_token_s,
-            request.end_s,
-            request.preemptions,
-            request.cached_tokens,
+            *_results(request),
         )
 
     def _page(self, number: int) -> NDArray[Any]:

@@ -43,7 +43,7 @@ class FamilyBounds:
         plan, experts = family.plan, family.model.experts
         if experts is None or plan.ep == 1:
             return self.floor_s(family, pipelines)
-        family = family.making(KEPT).least_again
+        family = family.with_recomputation(KEPT).with_least_recomputation
         family = replace(family, plan=_default_dispatch(family))
         share = (1.0 - family.work.routing.dropped(experts.count)) / family.expert_loads.busiest_rank_load
         routed = self._routed(family, lambda operator: share * self.kernels.best_s(operator), "first")
@@ -53,7 +53,7 @@ class FamilyBounds:
         """Kernels of a step without recomputation, attention at the best rate of any shape, since shapes depend on how
         shards exchange."""
         kernels = self.kernels
-        family = family.making(KEPT).least_again
+        family = family.with_recomputation(KEPT).with_least_recomputation
         if _over_ranks(family):
             unrouted = self._unrouted(family, kernels.least_operator_s, "first")
             return in_pipeline(family, unrouted + self._routed(family, kernels.operator_s, ""), pipelines)
@@ -69,7 +69,7 @@ class FamilyBounds:
         """Kernels of a step, of the schedule that has least. Sequence regions divide the norms, and pieces of a product
         may be slightly faster than the whole."""
         kernels = self.kernels
-        family = family.least_again
+        family = family.with_least_recomputation
         if _over_ranks(family):
             unrouted = self._unrouted(family, kernels.operator_s, "all")
             return in_pipeline(family, unrouted + self._routed(family, kernels.operator_s, ""), pipelines)

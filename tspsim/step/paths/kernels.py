@@ -103,7 +103,7 @@ class KernelTimes:
 
     def of_model(self, job: Job) -> KernelSeconds:
         """Kernels of one micro-batch, by where they stand."""
-        job = job.least_again
+        job = job.with_least_recomputation
         key = signature(job)
         if key not in self._compute:
             self._compute[key] = self.summed(on_one_stage(job), self.operator_s)
@@ -111,7 +111,7 @@ class KernelTimes:
 
     def outside_s(self, job: Job) -> float:
         """Seconds of one micro-batch's kernels outside layers: embedding and head."""
-        job = job.least_again
+        job = job.with_least_recomputation
         key = signature(job)
         if key in self._compute:
             return float(self._compute[key][0])
@@ -123,7 +123,7 @@ class KernelTimes:
 
     def head_s(self, job: Job) -> float:
         """Seconds of one micro-batch's kernels of the head."""
-        job = job.least_again
+        job = job.with_least_recomputation
         key = signature(job)
         if key not in self._heads:
             pieces = [(Chunk(job.model.layers, 0, has_embedding=False, has_head=True), 1)]
@@ -163,7 +163,7 @@ class KernelTimes:
 
         Recomputation runs before a backward, so forwards with and without it share an entry.
         """
-        alike = job.making(KEPT) if kind == FORWARD else job
+        alike = job.with_recomputation(KEPT) if kind == FORWARD else job
         key = (signature(alike), piece, kind)
         if key not in self._written:
             self._written[key] = [

@@ -123,7 +123,7 @@ class StageBounds:
                 sum(what == plan.recomputation for what in plan.recomputed.by_layer(plan.recomputation, layers))
                 for layers in job.chunk_sizes
             ]
-            all_of_it = self.kernels.of_model(job.making(plan.recomputation))
+            all_of_it = self.kernels.of_model(job.with_recomputation(plan.recomputation))
             again_s = max(0.0, float(all_of_it[2] - kernels[2])) * sum(again)
         kernels_s = job.micro_batches * (float(kernels[0] + kernels[1]) + again_s) / plan.pp
         if hides(job):
@@ -278,7 +278,7 @@ class StageBounds:
     def _layer_parts(self, job: Job, mesh: Mesh, first: int = 1) -> list[TaskPart]:
         """One layer between two others, in every kind of task."""
         self.kernels.effort.add(LAYER_S)
-        chunk, job = Chunk(first, 1, has_embedding=False, has_head=False), job.least_again
+        chunk, job = Chunk(first, 1, has_embedding=False, has_head=False), job.with_least_recomputation
         groups, alone = RankGroups(mesh, 0, self.cluster), replace(job, plan=replace(job.plan, zero=0))
         kinds = job.step.kinds(job.order)
         return [self.parts.part(alone, groups, 0, (chunk,), Task(kind, MIDDLE, 0)) for kind in kinds]

@@ -121,7 +121,7 @@ class UnequalBounds:
                 every = kernels.least_of_schedules(job, partial(kernels.summed, seconds=seconds))
                 return float(every[0] + every[1])
 
-            job = family.least_again
+            job = family.with_least_recomputation
             self._of_lengths[key] = rates_of(job, summed, kernels.least_operator_s, kernels.operator_s)
         return self._of_lengths[key]
 

@@ -167,7 +167,7 @@ def walk(task: TimedTask, *, arrivals: Mapping[str, float] = HERE, from_zero: bo
             continue
         after = item.after
         if borders and after:
-            after = _found(after, starts, borders, skipped)
+            after = _dependencies(after, starts, borders, skipped)
         clocks.take(item, after)
         unrolled += 1
     last_s = max(clocks.kernel_s, *clocks.ends)
@@ -211,7 +211,7 @@ def _piece_s(steps: Sequence[TimedInstruction], begin: int, end: int) -> float:
     return clocks.kernel_s
 
 
-def _found(
+def _dependencies(
     after: Sequence[int], starts: Sequence[int], borders: Sequence[int], skipped: Sequence[int]
 ) -> tuple[int, ...]:
     places = []

@@ -87,8 +87,8 @@ def laws(
     whole = len(waits) == len(range(*counted.indices(len(table))))
     yield judged("those that count are counted", where, whole, "others are")
     in_order = (
-        (waits.sent_s <= waits.scheduled_s).all()
-        and (waits.scheduled_s < waits.first_token_s).all()
+        (waits.arrival_s <= waits.first_scheduled_s).all()
+        and (waits.first_scheduled_s < waits.first_token_s).all()
         and (waits.first_token_s <= waits.end_s).all()
     )
     yield judged("time runs forward", where, bool(in_order), "a request is answered before it is scheduled or sent")

@@ -15,7 +15,9 @@ DRAFTS = {"mtp": ("EAGLE", False), "eagle": ("EAGLE3", True), "ngram": ("NGRAM",
 #: Libraries of expert dispatch, by vendor of the GPUs.
 LIBRARIES = {"nvidia": "deepep", "amd": "mori"}
 #: Balance policies that it has, and the option of each that counts experts with their copies.
-BALANCES = {"eplb": "replicas"}
+BALANCES = {"eplb": "replicas", "repeated": "replicas"}
+#: Flags beside the number of copies.
+MAPS = {"eplb": ["--enable-eplb"]}
 #: Routers, as sglang_router's ``--policy`` calls them.
 ROUTERS = {"round_robin": "round_robin", "prefix_aware": "cache_aware"}
 
@@ -43,7 +45,7 @@ class Sglang:
             words += self._dispatch(server, cannot, notes)
         if copies:
             redundant = server.copies(BALANCES[server.balance.policy])
-            words += ["--enable-eplb", "--ep-num-redundant-experts", str(redundant)]
+            words += [*MAPS.get(server.balance.policy, ()), "--ep-num-redundant-experts", str(redundant)]
         words += ["--enable-two-batch-overlap"] if server.overlap.halves else []
         # Of all attention replicas together.
         limits = [None if limit is None else limit * server.dp_size for limit in (server.tokens, server.sequences)]

@@ -36,7 +36,7 @@ class Mapping:
     """The best order of nodes for a plan."""
 
     #: The scenario with this plan alone, in this order.
-    asked: Scenario
+    source_scenario: Scenario
     #: Nodes in the order of the plan's axes; by number where no order is better.
     order: tuple[int, ...]
     #: The plan in this order, and with nodes by number.

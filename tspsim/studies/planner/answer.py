@@ -119,11 +119,11 @@ class Planned(ShownPlans):
         return unequal.total if unequal.tokens else self.batch * self.scenario.workload.sequence
 
     @property
-    def asked(self) -> Scenario:
+    def source_scenario(self) -> Scenario:
         """The scenario with only the best plan, and its sequences per replica."""
-        return self.asked_of(self.best[0])
+        return self.scenario_with(self.best[0])
 
-    def asked_of(self, plan: SimulatedPlan) -> Scenario:
+    def scenario_with(self, plan: SimulatedPlan) -> Scenario:
         """The scenario with only one of the plans."""
         nodes = plan.result.gpus // self.question.cluster.gpus_per_node
         scenario = self.scenario
@@ -133,7 +133,7 @@ class Planned(ShownPlans):
 
     def with_questions(self) -> Planned:
         """The same answer, with each best plan's own scenario attached."""
-        self.best = tuple(replace(plan, asked=self.asked_of(plan)) for plan in self.best)
+        self.best = tuple(replace(plan, source_scenario=self.scenario_with(plan)) for plan in self.best)
         return self
 
     @property

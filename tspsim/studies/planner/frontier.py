@@ -164,7 +164,7 @@ class Frontier:
     def _families(self, way: Job, bound_s: float) -> None:
         """Splits a dispatch by recomputation."""
         for family in filter(self._admit, self._sets.once(self._sets.recomputations, way)):
-            kept = family.making(KEPT) is family
+            kept = family.with_recomputation(KEPT) is family
             self.push(bound_s, partial(self._roomy if kept else self._again, family))
 
     def _again(self, family: Job, bound_s: float) -> None:

@@ -40,36 +40,38 @@ class OffersPlanned(ShownPlans):
         return self.scenario.name
 
     def shown_plans(self) -> Iterable[tuple[str, PlanResult]]:
-        return [(f"{offer}: {name}", plan) for offer, planned in self.found for name, plan in planned.shown_plans()]
+        return [(f"{offer}: {name}", plan) for offer, planned in self.answered for name, plan in planned.shown_plans()]
 
     @property
     def opening(self) -> str:
-        return " ".join(f"{name}: {planned.opening}" for name, planned in self.found if planned.opening)
+        return " ".join(f"{name}: {planned.opening}" for name, planned in self.answered if planned.opening)
 
     @property
-    def found(self) -> list[tuple[str, Planned]]:
+    def answered(self) -> list[tuple[str, Planned]]:
         """Offers that have plans."""
         return [(offer.name, offer.planned) for offer in self.offers if offer.planned is not None]
 
     @property
     def best(self) -> tuple[SimulatedPlan, ...]:
         """The best plan of every offer, most tokens/s first."""
-        every = [planned.best[0] for _, planned in self.found]
+        every = [planned.best[0] for _, planned in self.answered]
         return tuple(sorted(every, key=lambda plan: -plan.result.tokens_per_s))
 
     @property
-    def asked(self) -> Scenario:
+    def source_scenario(self) -> Scenario:
         """The scenario with the best plan of every offer, each on its own offer. Raises InputError where batches
         differ."""
-        batches = {planned.batch for _, planned in self.found}
+        batches = {planned.batch for _, planned in self.answered}
         if len(batches) > 1:
             sizes = " and ".join(f"{batch:,}" for batch in sorted(batches))
             raise InputError(
                 f"offers have {sizes} sequences a step; state global_batch for one scenario with all of them",
                 key="workload",
             )
-        plans = {planned.asked.plans[0].name: planned.asked.plans[0] for _, planned in self.found}
-        own = {name: planned.asked.plans[0].name for name, planned in self.found}
+        plans = {
+            planned.source_scenario.plans[0].name: planned.source_scenario.plans[0] for _, planned in self.answered
+        }
+        own = {name: planned.source_scenario.plans[0].name for name, planned in self.answered}
         offers = [
             offer.model_copy(update={"plans": (own[offer.name],)})
             for offer in self.scenario.offers

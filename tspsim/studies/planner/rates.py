@@ -22,7 +22,8 @@ from typing import TypeVar
 from ...base.errors import TspsimError
 from ...base.memo import once
 from ...serving.deployment import Deployment
-from ...serving.work import PromptChunk, StepWork
+from ...serving.work import StepWork
+from ...steps import PromptChunk
 
 #: Most sequences of an attention replica that a search considers.
 MOST = 4096

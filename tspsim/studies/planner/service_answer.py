@@ -21,7 +21,7 @@ class SimulatedService:
 
     keys: Mapping[str, Any]
     result: PlanResult
-    asked: Scenario = field(repr=False)
+    source_scenario: Scenario = field(repr=False)
 
     @property
     def name(self) -> str:

@@ -263,10 +263,10 @@ class ServiceTrials:
     def whole(self, tried: ServiceUnderLoad) -> ServiceUnderLoad:
         """The plan as ``tspsim run`` serves it: the highest rate to two per cent where one is searched, all requests of
         the scenario, and its ranges."""
-        space = self.space_of(tried.asked)
-        deployment = space.deployment(tried.asked.plans[0])
+        space = self.space_of(tried.source_scenario)
+        deployment = space.deployment(tried.source_scenario.plans[0])
         traffic, highest = self.traffic, None
-        assert tried.asked.traffic is not None
+        assert tried.source_scenario.traffic is not None
         if self.looks_for_rate:
             highest = highest_rate(deployment, traffic)
             self.effort.served(highest.served)
@@ -274,7 +274,7 @@ class ServiceTrials:
                 return replace(tried, kept=False)
             traffic = traffic.model_copy(update={"requests": highest.requests}).at_rate(highest.rate)
         else:
-            traffic = traffic.model_copy(update={"arrivals": tried.asked.traffic.arrivals})
+            traffic = traffic.model_copy(update={"arrivals": tried.source_scenario.traffic.arrivals})
         one = point(deployment, traffic)
         if one.interrupted:
             raise KeyboardInterrupt
@@ -282,8 +282,8 @@ class ServiceTrials:
         self.effort.served(3 * max(metrics["requests"], (metrics["steady"] or {}).get("run_requests", 0)))
         result = result_of(deployment, one, [one], highest, tuple(notes_of_runs(deployment, [metrics], one)))
         kept = metrics["bounds"] or {"share": 1.0, "kept": True}
-        scenario = tried.asked.model_copy(update={"traffic": traffic})
+        scenario = tried.source_scenario.model_copy(update={"traffic": traffic})
         return replace(
-            tried, result=result, asked=scenario, load=one.run.label, share=float(kept["share"]),
+            tried, result=result, source_scenario=scenario, load=one.run.label, share=float(kept["share"]),
             kept=bool(kept["kept"]), whole=True, parts=1,
         )  # fmt: skip

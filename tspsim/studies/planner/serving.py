@@ -189,7 +189,7 @@ class ServingPlanner:
         if best is None:
             return
         batch, result = best
-        served = ServedStep({**keys, "name": name}, result, self._asked(plan, batch), batch)
+        served = ServedStep({**keys, "name": name}, result, self._scenario_of(plan, batch), batch)
         if stated:
             self.answer.stated += (served,)
         if all(limit.holds(served.result) for limit in self.limits):
@@ -219,7 +219,7 @@ class ServingPlanner:
         plan = plan.model_copy(update={"recomputation": self.question.work.step.recomputation})
         return self.library.look_up(self.scenario.model_copy(update={"plans": (plan,), "offers": ()}))
 
-    def _asked(self, plan: PlanKeys, batch: int | None) -> Scenario:
+    def _scenario_of(self, plan: PlanKeys, batch: int | None) -> Scenario:
         """The scenario of one plan at its batch, as a user may write it."""
         update: dict[str, Any] = {"batch": batch} if batch else {}
         if self.prompts and not self.free_batch:

@@ -91,7 +91,7 @@ class Sets:
 
     def kernels_s(self, way: Job) -> float:
         """A lower bound on an expert dispatch with all its kernels, without recomputation."""
-        kept = way.making(KEPT)
+        kept = way.with_recomputation(KEPT)
         return self.compute_s(kept, self.space.pipelines(kept))
 
     def waits_s(self, way: Job) -> float:

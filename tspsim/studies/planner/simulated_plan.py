@@ -17,7 +17,7 @@ class SimulatedPlan:
     result: PlanResult
     bound_s: float
     #: The scenario with only this plan, once an answer names it.
-    asked: Scenario | None = field(default=None, repr=False, compare=False)
+    source_scenario: Scenario | None = field(default=None, repr=False, compare=False)
 
     @property
     def name(self) -> str:

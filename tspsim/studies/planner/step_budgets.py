@@ -13,7 +13,8 @@ from typing import Any
 
 from ...base.units import digits
 from ...serving.deployment import Deployment
-from ...serving.work import PromptChunk, StepWork
+from ...serving.work import StepWork
+from ...steps import PromptChunk
 from .rates import ClosedFormEngine
 
 #: Budgets grow and shrink by FACTOR; prompts are rounded up to UNIT tokens; no budget is below LEAST.

@@ -116,11 +116,11 @@ class TrafficPlanned(ServicePlanned[ServiceUnderLoad]):
     notes: tuple[str, ...] = ()
 
     @property
-    def asked_again(self) -> Scenario:
+    def scenario_to_run(self) -> Scenario:
         """A scenario to run: the best plan under its load. With offers, every offer with its own best plan, all under
         the loads of each."""
         if not self.scenario.offers:
-            return self.best[0].asked
+            return self.best[0].source_scenario
         traffic = self.scenario.traffic
         assert traffic is not None
         loads = sorted({value for service in self.by_offer for value in service.load.values()})
@@ -131,7 +131,7 @@ class TrafficPlanned(ServicePlanned[ServiceUnderLoad]):
         plans: dict[str, PlanSpec] = {}
         own: dict[str, str] = {}
         for service in self.by_offer:
-            plan = service.asked.plans[0]
+            plan = service.source_scenario.plans[0]
             same = next((name for name, other in plans.items() if plain(other) == plain(plan)), None)
             name = same or (plan.name if plan.name not in plans else f"{plan.name} ({service.offer})")
             plans.setdefault(name, plan.model_copy(update={"name": name}))

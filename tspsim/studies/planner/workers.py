@@ -51,7 +51,7 @@ class Simulators:
             for answered in answers(iter(questions), self.executor, answer):
                 for reply in answered:
                     if reply.bug:
-                        name = next(q.asked.plans[0].name for q in questions if q.key == reply.key)
+                        name = next(q.question.plans[0].name for q in questions if q.key == reply.key)
                         raise TspsimError(f"bug: plan '{name}': {reply.bug}; please report")
                     results[reply.key] = plan_result(json.loads(reply.text))
         except KeyboardInterrupt:

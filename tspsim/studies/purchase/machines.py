@@ -14,8 +14,8 @@ from .service import asks, nearest_of, service_of
 
 def machines_in_words(result: Result) -> Iterator[str]:
     """A sentence on the project's users and requests, where some are stated."""
-    if result.asked is not None:
-        sentence = _machines(result.asked.name, result.asked, result.plans)
+    if result.source_scenario is not None:
+        sentence = _machines(result.source_scenario.name, result.source_scenario, result.plans)
         yield from [sentence] if sentence else []
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from ..kind import Floats
-from ..traces import RequestTrace, read_trace
+from ..traces import RequestTrace, with_times
 from .base import HIGHEST, Arrivals, OpenLoop, Rates
 
 
@@ -27,8 +27,15 @@ class Replayed(OpenLoop):
         "highest: the highest that keeps the slo; default: its own",
     )
 
-    def trace(self) -> RequestTrace | None:
-        return read_trace(self.file)
+    def trace(self) -> RequestTrace:
+        """The recorded requests.
+
+        Raises
+        ------
+        InputError
+            The file has no times.
+        """
+        return with_times(self.file)
 
     def points(self) -> tuple[Self, ...]:
         if self.rate is None or self.rate == HIGHEST:
@@ -50,10 +57,10 @@ class Replayed(OpenLoop):
     def mean_rate(self) -> float | None:
         if self.rate == HIGHEST:
             return None
-        return float(self.rate[0]) if self.rate is not None else read_trace(self.file).rate
+        return float(self.rate[0]) if self.rate is not None else self.trace().rate
 
     def times(self, random: np.random.Generator, count: int) -> Floats | None:
-        trace = read_trace(self.file)
+        trace = self.trace()
         times: Floats = trace.arrival_s[:count] - trace.arrival_s[0]
         if self.rate is not None and self.mean_rate is not None:
             span_s = float(times[-1])

@@ -9,7 +9,7 @@ import numpy as np
 
 from tspsim.traffic.kind import Ints
 
-from ..cells import Row
+from ..cells import Row, count_of
 
 #: Date from which InferenceX's client sends warm-up requests (SemiAnalysisAI/InferenceX pull request 480, of 17
 #: January 2026, merged after ten days).
@@ -49,6 +49,16 @@ def read(row: Row, engine: str, model: str, prompt: int) -> int:
     if engine != "sglang" or model != "deepseek-r1" or version is None:
         return prompt
     return round(prompt * MISREAD) if tuple(map(int, version.groups())) >= MISREAD_SINCE else prompt
+
+
+def concurrency_of(row: Row, replicas: int = 1) -> int:
+    """Concurrent requests: as in the source, or the batch of all attention replicas.
+
+    >>> concurrency_of({"silicon_data_source": "x; silicon_concurrency=32; y", "batch_size": "8.0"}, 4)
+    32
+    """
+    match = re.search(r"silicon_concurrency=(\d+)", str(row.get("silicon_data_source", "")))
+    return int(match.group(1)) if match else count_of(row, "batch_size") * replicas
 
 
 @dataclass(frozen=True)

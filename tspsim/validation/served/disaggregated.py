@@ -58,11 +58,7 @@ def _cluster(device: str, gpus: int) -> dict[str, Any]:
 
 
 def _pool(plan: ServedPlan, replicas: int, options: Options) -> dict[str, Any]:
-    pool: dict[str, Any] = {"replicas": replicas, "tp": plan.tp, "engine": dict(options)}
+    pool: dict[str, Any] = {"replicas": replicas, "tp": plan.tp, "engine": dict(options), **plan.expert_keys}
     if plan.dp > 1:
         pool["dp"] = plan.dp
-    if plan.ep > 1:
-        pool["ep"] = plan.ep
-    if plan.dp > 1 and plan.ep > 1:
-        pool["expert_dispatch"] = "gather"
     return pool

@@ -14,9 +14,10 @@ from tspsim.serving.policies import POLICIES
 
 from ..cells import Row, count_of
 from ..devices import named_device
+from .doubts import Doubt, refuse_doubtful
 from .run import Options, ServedPlan, ServedRun
 from .scripts import BESIDE, MeasuredRun, Script
-from .silicon import CLASSES, NVFP4, USUAL_NVFP4, Doubt, Mended, activations_of, refuse_doubtful
+from .silicon import CLASSES, NVFP4, USUAL_NVFP4, Mended, activations_of
 
 if TYPE_CHECKING:
     import pandas as pd

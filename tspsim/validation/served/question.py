@@ -17,6 +17,7 @@ from .run import ServedPlan
 
 #: Random prompts load experts unevenly.
 ROUTING: dict[str, Any] = {"load": "zipf", "skew": 0.7}
+EVEN: dict[str, Any] = {"load": "balanced"}
 #: Questions kept at once: the rows of a piece of work have one or two plans.
 QUESTIONS = 16
 
@@ -30,15 +31,12 @@ def scenario_of(plan: ServedPlan, **amount: Any) -> dict[str, Any]:
             precision[key] = dict(classes)
     if plan.kv:
         precision["kv"] = plan.kv
-    plan_keys: dict[str, Any] = {"name": "run", "tp": plan.tp, "dp": plan.dp * replicas}
-    if plan.ep > 1:
-        plan_keys["ep"] = plan.ep
-    if plan.dp > 1 and plan.ep > 1:
-        plan_keys["expert_dispatch"] = "gather"
+    plan_keys: dict[str, Any] = {"name": "run", "tp": plan.tp, "dp": plan.dp * replicas, **plan.expert_keys}
+    routing = EVEN if plan.even else ROUTING
     return {
         "name": "validation",
         "cluster": {"device": plan.device, "node": node, "nodes": 1},
-        "workload": {"model": plan.model, "stack": plan.stack, "precision": precision, "routing": ROUTING, **amount},
+        "workload": {"model": plan.model, "stack": plan.stack, "precision": precision, "routing": routing, **amount},
         "plans": [plan_keys],
     }
 

@@ -40,10 +40,26 @@ class ServedPlan:
     rejected: bool = False
     #: Tokens per step counted by the run's own client; 0: as measured elsewhere for such prompts.
     accepted: float = 0.0
+    #: How tokens reach the experts of other replicas.
+    dispatch: str = "gather"
+    #: Experts and copies over all ranks of an expert group; 0: no copies.
+    slots: int = 0
+    #: Whether all experts get as many tokens.
+    even: bool = False
 
     @property
     def gpus(self) -> int:
         return self.tp * self.dp
+
+    @property
+    def expert_keys(self) -> dict[str, Any]:
+        """Keys of a plan that say where experts are."""
+        keys: dict[str, Any] = {"ep": self.ep} if self.ep > 1 else {}
+        if self.dp > 1 and self.ep > 1:
+            keys["expert_dispatch"] = self.dispatch
+        if self.slots:
+            keys["expert_balance"] = {"policy": "repeated", "replicas": self.slots}
+        return keys
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,9 @@ from tspsim.base.errors import InputError
 from ..cells import Row, count_of
 from ..devices import named_device
 from . import clients
+from .clients import concurrency_of
+from .doubts import DOUBTFUL, refuse_doubtful
+from .racks import EVEN_FROM, Rack, RackWorkers, rack_of
 from .recipes import RECIPES, DecodeWorkers, Recipe
 from .run import Options, ServedPlan, ServedRun
 from .scripts import MeasuredRun, Script, defaults, inferencex
@@ -264,16 +266,6 @@ def degrees(row: Row) -> tuple[int, int, int]:
     return tp, dp, ep
 
 
-def concurrency_of(row: Row, replicas: int = 1) -> int:
-    """Concurrent requests: as in the source, or the batch of all attention replicas.
-
-    >>> concurrency_of({"silicon_data_source": "x; silicon_concurrency=32; y", "batch_size": "8.0"}, 4)
-    32
-    """
-    match = re.search(r"silicon_concurrency=(\d+)", str(row.get("silicon_data_source", "")))
-    return int(match.group(1)) if match else count_of(row, "batch_size") * replicas
-
-
 # --- types -------------------------------------------------------------------------------------------------------
 
 #: Narrow classes in NVIDIA's four-bit checkpoints; the others keep their type.
@@ -316,74 +308,18 @@ def activations_of(model: str, device: str) -> Options:
     return ()
 
 
-# --- doubtful rows -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """Rows that are not scored: their common values, and the reason.
-
-    ``model``, ``name`` and ``source`` are parts of the row's own words; None matches every value.
-    """
-
-    why: str
-    model: str = ""
-    device: str | None = None
-    version: str | None = None
-    lengths: tuple[int, int] | None = None
-    output: int | None = None
-    concurrency: int | None = None
-    name: str = ""
-    source: str = ""
-
-    def of(self, row: Row, device: str) -> bool:
-        """Whether a row is among the doubtful ones."""
-        stated = (
-            (self.device, device),
-            (self.version, row.get("backend_version")),
-            (self.lengths, (count_of(row, "isl"), count_of(row, "osl"))),
-            (self.output, count_of(row, "osl")),
-            (self.concurrency, None if self.concurrency is None else concurrency_of(row)),
-        )
-        model, name, source = str(row.get("model_path")).lower(), str(row.get("id")), str(row.get("source_url"))
-        within = self.model in model and self.name in name and self.source in source
-        return within and all(wanted is None or wanted == value for wanted, value in stated)
-
-
-def refuse_doubtful(row: Row, device: str, doubtful: Sequence[Doubt]) -> None:
-    """Raise InputError with the reason if a row is doubtful."""
-    for doubt in doubtful:
-        if doubt.of(row, device):
-            raise InputError(f"doubtful: {doubt.why}")
-
-
-DOUBTFUL = (
-    Doubt("Qwen3-32B on GB200 under TensorRT-LLM 1.3.0rc1: 21 to 169 ms a token", "qwen3-32b", "gb200", "1.3.0rc1"),
-    Doubt(
-        "DeepSeek-R1-NVFP4 on B200 under TensorRT-LLM, 4000/1000: 85 to 92 ms a token",
-        "deepseek-r1-nvfp4", "b200", lengths=(4000, 1000),
-    ),
-    Doubt("Qwen3-235B on H200 under vLLM 0.12: two to three times too slow", "qwen3-235b", "h200", "0.12.0"),
-    Doubt(
-        "gpt-oss-120b on H100, 512 at once of 8k/1k: 4.4 ms a token behind 20 s of waiting",
-        "gpt-oss-120b", "h100", lengths=(8192, 1024), concurrency=512,
-    ),
-    Doubt("Qwen3-32B-NVFP4, 15000/500: one row of its kind", "qwen3-32b-nvfp4", lengths=(15000, 500)),
-    Doubt(
-        "Llama-3.1-8B on H200 under vLLM 0.12, outputs of 100 tokens", "llama-3.1-8b", "h200", "0.12.0", output=100
-    ),
-)  # fmt: skip
-
-
 # --- disaggregated rows ------------------------------------------------------------------------------------------
 
 
 def disaggregated(row: Row) -> ServedRun:
-    """A run with prefill and decode workers. Raises InputError if the row does not state them."""
+    """A run with prefill and decode workers. Raises InputError if neither the row nor a recipe states them."""
     prefill, decode = (count_of(row, f"{phase}_num_workers") for phase in ("prefill", "decode"))
+    name = named_device(row["system"])
+    rack = _rack(row, name)
+    if rack is not None:
+        return _of_rack(row, name, rack)
     if not (prefill and decode):
         raise InputError("incomplete: disaggregated, and its workers are not stated")
-    name = named_device(row["system"])
     model, engine = MODELS.get(str(row["model_path"])), str(row["backend"])
     if model is None:
         raise InputError("no such model in the catalog")
@@ -422,6 +358,43 @@ def disaggregated(row: Row) -> ServedRun:
         replicas=decode,
         prefill=(plans["prefill"], prefill),
         reading=tuple(sorted(recipe.prefill.items())),
+    )
+
+
+def _rack(row: Row, device: str) -> Rack | None:
+    """The workers that a row's recipe launches; None where no recipe is known."""
+    if (row["backend"], MODELS.get(str(row["model_path"]))) != ("sglang", "deepseek-r1") or not concurrency_of(row):
+        return None
+    narrow = str(row.get("precision")) == "fp4"
+    version = str(row.get("backend_version", ""))
+    return rack_of(device, version, narrow, count_of(row, "isl"), count_of(row, "decode_tp_size"))
+
+
+def _of_rack(row: Row, device: str, rack: Rack) -> ServedRun:
+    """The run of a row on a rack; the row's own numbers of workers, where it states them, come first."""
+    model, engine, concurrency = MODELS[str(row["model_path"])], str(row["backend"]), concurrency_of(row)
+    stack, types = _stack(engine, row), _weights(row, model)
+    readers, writers = (count_of(row, f"{phase}_num_workers") for phase in ("prefill", "decode"))
+
+    def plan_of(workers: RackWorkers) -> ServedPlan:
+        tp, dp = (1, workers.gpus) if workers.replicates else (workers.gpus, 1)
+        return ServedPlan(
+            model, device, tp, dp, dp, stack, workers.weights or types, activations_of(model, device), "fp8",
+            dispatch=workers.dispatch, slots=workers.slots, even=workers.gpus >= EVEN_FROM,
+        )  # fmt: skip
+
+    return ServedRun(
+        plan=plan_of(rack.decode),
+        policy=engine,
+        prompt=count_of(row, "isl"),
+        output=count_of(row, "osl"),
+        concurrency=concurrency,
+        requests=10 * concurrency,
+        least=0.8,
+        options=tuple(sorted(rack.decode.options.items())),
+        replicas=writers or rack.decode.number,
+        prefill=(plan_of(rack.prefill), readers or rack.prefill.number),
+        reading=tuple(sorted(rack.prefill.options.items())),
     )
 
 

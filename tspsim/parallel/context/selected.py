@@ -20,15 +20,15 @@ from ..job import Job
 from ..partition import Segments
 
 
-def chooses(layer: LayerShard) -> bool:
+def selects(layer: LayerShard) -> bool:
     """Whether queries of a layer attend a selection of their context (sparse attention), in serving steps."""
-    return isinstance(layer, ServingLayer) and layer.attention_kind.chooses
+    return isinstance(layer, ServingLayer) and layer.attention_kind.selects
 
 
 def scored_bytes(job: Job, layer: LayerShard) -> float:
     """Bytes of a layer's index keys over the whole context."""
     assert isinstance(layer, ServingLayer)
-    kind, model, block = layer.attention_kind, layer.model, layer.kind
+    kind, model, block = layer.attention_kind, layer.model, layer.composition
     use = kind.cache(model, block, layer.formats.cache)
     size = job.group_tokens * kind.index_key_elements(model, block) * job.activation_bytes
     return size + job.cached * job.sequences * use.shared_token_bytes
@@ -38,7 +38,7 @@ def attended_bytes(job: Job, layer: LayerShard) -> float:
     """Bytes of latents of the whole context, shared by all heads; of compressed caches the entries, and the latest
     tokens before every border between shards."""
     assert isinstance(layer, ServingLayer)
-    kind, model, block, plan = layer.attention_kind, layer.model, layer.kind, job.plan
+    kind, model, block, plan = layer.attention_kind, layer.model, layer.composition, job.plan
     use = kind.cache(model, block, layer.formats.cache)
     borders = plan.token_shards * (2 if plan.partition == "zigzag" else 1) * job.sequences
     size = job.group_tokens * kind.cache_elements(model, block) + borders * kind.boundary_elements(model, block)
@@ -57,13 +57,13 @@ def rows_of(segments: Segments) -> tuple[tuple[int, int, int], ...]:
     return tuple((queries, context, count) for (queries, context), count in counts.items())
 
 
-def choose(
+def select(
     builder: ProgramBuilder, job: Job, layer: LayerShard, segments: Segments, after: list[int], *, overlap: bool
 ) -> list[int]:
     """Gather index keys and latents, and score; returns the dependencies of attention."""
     assert isinstance(layer, ServingLayer)
     axis, scored = job.plan.token_axis, list(after)
-    kernels = layer.attention_kind.choose(layer, rows_of(segments))
+    kernels = layer.attention_kind.select(layer, rows_of(segments))
     if kernels:
         keys = builder.collective(
             "all_gather", axis, scored_bytes(job, layer), "gather index keys", after=after, stream="context"
@@ -83,4 +83,4 @@ def choose(
 def attending(layer: LayerShard, segments: Segments) -> tuple[Operator, ...]:
     """Attention kernels of a shard's heads over the selected tokens."""
     assert isinstance(layer, ServingLayer)
-    return layer.attention_kind.attend_chosen(layer, rows_of(segments))
+    return layer.attention_kind.attend_selected(layer, rows_of(segments))
