@@ -104,6 +104,7 @@ def laying(path: Path) -> dict[str, float]:
     pieces = [[*batch, (draw.randint(17, 2048), 0, 1)] for batch in batches]
     behind = [[(draw.randint(17, 2048), draw.randint(1, 6000), 1), *batch] for batch in batches]
     two = [[(draw.randint(17, 1024), draw.randint(0, 6000), 1), *batch] for batch in pieces]
+    eight = [[*((draw.randint(17, 1024), draw.randint(0, 6000), 1) for _ in range(8)), *batch] for batch in batches]
     return {
         "lay_s": whole,
         "align_s": aligned,
@@ -112,6 +113,7 @@ def laying(path: Path) -> dict[str, float]:
         "oracle_with_a_prompt_us": asking(oracle, pieces),
         "oracle_behind_a_cache_us": asking(oracle, behind),
         "oracle_with_two_prompts_us": asking(oracle, two),
+        "oracle_with_eight_prompts_us": asking(oracle, eight),
     }
 
 

@@ -153,6 +153,7 @@ NAMES = {
     "all_gather": "ncclDevKernel_AllGather_{}",
     "reduce_scatter": "ncclDevKernel_ReduceScatter_{}",
     "send_recv": "ncclDevKernel_SendRecv_{}",
+    "all_to_all": "ncclDevKernel_AllToAll_{}",
     "dispatch": "ep::dispatch_{}",
     "combine": "ep::combine_{}",
 }
@@ -169,6 +170,10 @@ def of_lane(operations: Sequence[Any], factor: Any = lambda operation: 1.0) -> l
         shift[operation.stream] = start + length
         stream = 20 if operation.is_transfer else 7
         name = NAMES[operation.kind].format(hash_of(operation.name))
+        if operation.kind == "attention" and not operation.runs_forward:
+            name = name.replace("_fwd_", "_bwd_")
+        if operation.merges:
+            name = "merge_attn_states_kernel"
         events.append(
             {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": 1e6 + start, "dur": length,
              "args": {"device": 0, "stream": stream, "correlation": place + 1}}

@@ -1,8 +1,9 @@
 """Kernels' names as they stand in profiles, issues and other tools' tests that nobody wrote for this project.
 
 ``names_in_the_wild.tsv`` holds what each does, written down before the rules were asked. The rules were repaired on
-lists a, b and d; names of list c came after, and show what a trace nobody has seen may expect, as those of d did
-before: 46 of its 54 had the right kind.
+lists a, b, d and e; names of list c came after, and show what a trace nobody has seen may expect, as those of d and e
+did before: 46 of 54 and 77 of 83 had the right kind. Those of e are as libraries'
+sources have them; three of its tables of indices were first taken for the cache, which lists before call copies.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def wrong(part: str) -> list[tuple[str, str, str]]:
     return [(kind, answer, name) for kind, answer, name in answers if answer not in kind.split("|")]
 
 
-@pytest.mark.parametrize(("part", "most"), [("a", 0), ("b", 4), ("c", 4), ("d", 0)])
+@pytest.mark.parametrize(("part", "most"), [("a", 0), ("b", 4), ("c", 4), ("d", 0), ("e", 0)])
 def test_names_of_libraries_compilers_and_engines(part: str, most: int) -> None:
     errors = wrong(part)
     assert len(errors) <= most, errors

@@ -53,7 +53,7 @@ def laid_out(operations: list[Operation], way: str) -> list[tuple[Operation, str
             routed = operation.kind == "grouped_gemm"
             # Kernels of dW have one name: nothing but their order tells them apart.
             if (operation.of_dense_mlp or routed) and operation.computes is not Computes.WEIGHT_GRADIENT:
-                key = (operation.layer, operation.phase)
+                key = (operation.layer, f"{operation.phase} {operation.computes}")
                 visits.setdefault(key, ([], []))[routed].append(place)
         kept = list(own)
         for shared, others in visits.values():

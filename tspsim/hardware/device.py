@@ -10,7 +10,7 @@ isolated kernels measured in a burst. Libraries in ``sustained.libraries`` were 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -72,6 +72,7 @@ class Device(IsolatedKernels, DeviceFacts):
     overrides: tuple[tuple[str, str], ...] = ()
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
     _without: dict[tuple[str, str, str | None], Kernel] = field(default_factory=dict, repr=False)
+    _forms: dict[tuple[Hashable, ...], tuple[Callable[..., Any], Kernel]] = field(default_factory=dict, repr=False)
     _alike: dict[tuple[str, str], bool] = field(default_factory=dict, repr=False)
     _rates: dict[tuple[str, str, bool], float] = field(default_factory=dict, repr=False)
     _measured: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
@@ -155,6 +156,27 @@ class Device(IsolatedKernels, DeviceFacts):
         ]
         seconds = np.concatenate(pieces) if pieces else np.zeros(0)
         return kernel.estimates(seconds.reshape(first.shape))
+
+    def of_segments(
+        self,
+        kernel: Kernel,
+        second_dtype: str | None,
+        segments: Sequence[tuple[int, int]],
+        widths: tuple[tuple[str, float], ...],
+    ) -> Estimate:
+        """Time of one call over ``(query tokens, context tokens)`` of every segment; ``widths``: its other columns. A
+        serving step's segments differ from those of all others, so all that does not depend on them is kept."""
+        key = id(kernel), second_dtype, widths
+        form = self._forms.get(key)
+        if form is None or form[1] is not kernel:
+            columns = read_shape({"batch": 1.0, **dict(widths)})
+            form = self._forms[key] = FAMILIES[kernel.family].over(
+                self.limits(kernel.dtype), kernel.parameters, kernel.switches, columns, kernel.dtype,
+                second_dtype or kernel.dtype,
+            ), kernel  # fmt: skip
+        q_len = tuple([float(queries) for queries, _ in segments])
+        kv_len = tuple([float(context) for _, context in segments])
+        return kernel.estimate(float(form[0](q_len=q_len, kv_len=kv_len)))
 
     def _seconds(self, kernel: Kernel, shape: Mapping[str, Any], second_dtype: str | None) -> Any:
         return FAMILIES[kernel.family].seconds(

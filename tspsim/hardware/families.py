@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -35,6 +35,8 @@ class Family:
     switches: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     #: Optional shape column → its value in every measured row.
     further: Mapping[str, float] = field(default_factory=dict)
+    #: ``form`` without ``q_len`` and ``kv_len``, as a function of these; None: it is called with all columns.
+    of_segments: Callable[..., Any] | None = None
     #: Whether the sustained rate of attention applies, not that of products.
     is_attention: bool = False
     #: Columns that the rows of one curve share: held-out rows are whole curves. None: single shapes.
@@ -57,6 +59,21 @@ class Family:
         widths = element_bytes(dtype), element_bytes(second_dtype)
         more = {name: shape.get(name, usual) for name, usual in self.further.items()}
         return self.form(limits, parameters, *columns, *widths, **switches, **more)
+
+    def over(
+        self,
+        limits: DeviceLimits,
+        parameters: Mapping[str, float],
+        switches: Mapping[str, Any],
+        shape: Shape,
+        dtype: str,
+        second_dtype: str,
+    ) -> Callable[..., Any]:
+        """:meth:`seconds` as a function of ``q_len`` and ``kv_len``, which ``shape`` lacks."""
+        widths = {"bytes_q": element_bytes(dtype), "bytes_kv": element_bytes(second_dtype)}
+        if self.of_segments is not None:
+            return cast("Callable[..., Any]", self.of_segments(limits, parameters, **shape, **widths, **switches))
+        return partial(self.form, limits, parameters, **shape, **widths, **switches)
 
     def check_switches(self, given: Mapping[str, Any]) -> None:
         """Raise ValueError for an unknown switch, or a value that it does not allow."""
@@ -126,13 +143,19 @@ FAMILIES: dict[str, Family] = {
     "grouped_gemm": Family(gemm.seconds, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
     "grouped_gemm_backward": Family(gemm.both_gradients, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
     "attention_forward": Family(
-        prefill.seconds, _ATTENTION_SHAPE, prefill.PARAMETERS, _ATTENTION_SWITCHES, is_attention=True
+        prefill.seconds,
+        _ATTENTION_SHAPE,
+        prefill.PARAMETERS,
+        _ATTENTION_SWITCHES,
+        of_segments=prefill.over,
+        is_attention=True,
     ),
     "attention_backward": Family(
         partial(prefill.seconds, backward=True),
         _ATTENTION_SHAPE,
         prefill.BACKWARD_PARAMETERS,
         _BACKWARD_SWITCHES,
+        of_segments=partial(prefill.over, backward=True),
         is_attention=True,
     ),
     "attention_decode": Family(

@@ -27,7 +27,7 @@ units), the schedule takes as long as the longest block.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .limits import DeviceLimits, Parameter, between, ceil, cost_of_p_norm, floor, maximum, minimum
@@ -94,57 +94,89 @@ def seconds(
     packed
         The query heads of one KV head share blocks, for calls of few queries.
     """
+    call = over(
+        limits, parameters, batch, heads, kv_heads, head_dim, causal, bytes_q, bytes_kv,
+        backward=backward, block_rows=block_rows, packed=packed,
+    )  # fmt: skip
+    return call(q_len, kv_len)
+
+
+def over(
+    limits: DeviceLimits,
+    parameters: Mapping[str, float],
+    batch: Any,
+    heads: Any,
+    kv_heads: Any,
+    head_dim: Any,
+    causal: Any,
+    bytes_q: float,
+    bytes_kv: float,
+    *,
+    backward: bool = False,
+    block_rows: float = 128.0,
+    packed: bool = False,
+) -> Callable[[Any, Any], Any]:
+    """:func:`seconds` as a function of ``q_len`` and ``kv_len`` alone."""
     p = parameters
     masked = causal * 1.0
     group = heads / kv_heads if packed else 1.0
     grid = batch * (kv_heads if packed else heads)
-    blocks: Any = 0.0
-    keys: Any = 0.0
-    longest: Any = 0.0
-    pairs: Any = 0.0
-    queries: Any = 0.0
-    context: Any = 0.0
-    for q, kv in zip(q_len, kv_len, strict=True) if isinstance(q_len, tuple) else ((q_len, kv_len),):
-        seen = q - masked * maximum(q - kv, 0.0)
-        if backward:
-            count, along, unseen = ceil(kv / block_rows), seen, kv - seen
-        else:
-            count, along, unseen = ceil(seen * group / block_rows), kv, 0.0
-        walked = count * along - masked * skipped(count, block_rows / group, unseen + p["masked_keys"])
-        blocks = blocks + grid * count
-        keys = keys + grid * maximum(walked, 0.0)
-        longest = maximum(longest, along)
-        pairs = pairs + (seen * kv - masked * (seen * seen / 2.0))
-        queries = queries + q
-        context = context + kv
     products = 5.0 if backward else 2.0
     units = limits.compute_units
     rate = limits.peak * p["efficiency"] * _width_factor(p, head_dim)
     narrow = between(head_dim, _NARROW, (p["masked_64"], 1.0))
     rate = rate * (masked * narrow + (1.0 - masked) * p["full_mask"])
     rate = rate * (1.0 - (1.0 - p["grouped"]) * (heads > kv_heads))
-    rate = rate * (1.0 - p["crowding"] * minimum(1.0, blocks / units)) / limits.peak_units
-    step = products * 2.0 * block_rows * BLOCK_COLUMNS * head_dim / rate + p["step_us"] * 1e-6
-    block = p["block_us"] * 1e-6
-    work = keys / BLOCK_COLUMNS * step + blocks * block
-    last = longest / BLOCK_COLUMNS * step + block
-    wave = blocks / units
-    waves = maximum(1.0, (1.0 - p["wave_blend"]) * ceil(wave) + p["wave_blend"] * wave)
-    tail = p["imbalance"] * last * maximum(0.0, 1.0 - units / blocks)
-    triangle = maximum(last, work / units + tail)
-    compute = masked * triangle + (1.0 - masked) * (work / blocks * waves)
-
+    flops_a_step = products * 2.0 * block_rows * BLOCK_COLUMNS * head_dim
+    step_s, block, launch_s = p["step_us"] * 1e-6, p["block_us"] * 1e-6, p["launch_us"] * 1e-6
+    kept, crowding, imbalance, blend = p["masked_keys"], p["crowding"], p["imbalance"], p["wave_blend"]
+    power, achieved = p["overlap_power"], limits.hbm * p["hbm_efficiency"]
+    rows = block_rows / group
     width = batch * head_dim
-    compulsory = (queries * heads * (bytes_q + 2.0) + 2.0 * context * kv_heads * bytes_kv) * width
-    compulsory = compulsory * (2.5 if backward else 1.0)
-    memory = compulsory / (limits.hbm * p["hbm_efficiency"])
-    time = p["launch_us"] * 1e-6 + cost_of_p_norm(compute, memory, p["overlap_power"])
-    if p["rope"] > 0.0:
-        time = time + width * queries * heads * 4.0 / (limits.hbm * p["rope"])
-        written = width * queries * kv_heads * 2.0 * (2.0 + bytes_kv)
-        time = time + batch * queries * (p["token_ns"] * 1e-9) + written / (limits.hbm * p["cache_write"])
-    flops = products * 2.0 * pairs * batch * heads * head_dim
-    return maximum(time, maximum(flops / limits.peak, compulsory / limits.hbm))
+    more = 2.5 if backward else 1.0
+    element = bytes_q + 2.0
+
+    def call(q_len: Any, kv_len: Any) -> Any:
+        blocks: Any = 0.0
+        keys: Any = 0.0
+        longest: Any = 0.0
+        pairs: Any = 0.0
+        queries: Any = 0.0
+        context: Any = 0.0
+        for q, kv in zip(q_len, kv_len, strict=True) if isinstance(q_len, tuple) else ((q_len, kv_len),):
+            seen = q - masked * maximum(q - kv, 0.0)
+            if backward:
+                count, along, unseen = ceil(kv / block_rows), seen, kv - seen
+            else:
+                count, along, unseen = ceil(seen * group / block_rows), kv, 0.0
+            walked = count * along - masked * skipped(count, rows, unseen + kept)
+            blocks = blocks + grid * count
+            keys = keys + grid * maximum(walked, 0.0)
+            longest = maximum(longest, along)
+            pairs = pairs + (seen * kv - masked * (seen * seen / 2.0))
+            queries = queries + q
+            context = context + kv
+        crowded = rate * (1.0 - crowding * minimum(1.0, blocks / units)) / limits.peak_units
+        step = flops_a_step / crowded + step_s
+        work = keys / BLOCK_COLUMNS * step + blocks * block
+        last = longest / BLOCK_COLUMNS * step + block
+        wave = blocks / units
+        waves = maximum(1.0, (1.0 - blend) * ceil(wave) + blend * wave)
+        tail = imbalance * last * maximum(0.0, 1.0 - units / blocks)
+        triangle = maximum(last, work / units + tail)
+        compute = masked * triangle + (1.0 - masked) * (work / blocks * waves)
+
+        compulsory = (queries * heads * element + 2.0 * context * kv_heads * bytes_kv) * width
+        compulsory = compulsory * more
+        time = launch_s + cost_of_p_norm(compute, compulsory / achieved, power)
+        if p["rope"] > 0.0:
+            time = time + width * queries * heads * 4.0 / (limits.hbm * p["rope"])
+            written = width * queries * kv_heads * 2.0 * (2.0 + bytes_kv)
+            time = time + batch * queries * (p["token_ns"] * 1e-9) + written / (limits.hbm * p["cache_write"])
+        flops = products * 2.0 * pairs * batch * heads * head_dim
+        return maximum(time, maximum(flops / limits.peak, compulsory / limits.hbm))
+
+    return call
 
 
 def skipped(count: Any, rows: Any, kept: Any) -> Any:

@@ -38,6 +38,9 @@ from .limits import Estimate, FloatArray
 from .pricers import bound_of, price, pricer
 
 FREE = Estimate(0.0, 0.0, 0.0)
+#: Columns of prefill kernels beside their segments.
+_WIDTHS = "heads", "kv_heads", "head_dim", "causal"
+_LATENT_WIDTHS = "heads", "key_dim", "value_dim"
 
 #: Family of both gradients of several products, measured together.
 GRADIENTS = "grouped_gemm_backward"
@@ -129,17 +132,11 @@ def _is_wide_gradient(product: Gemm) -> bool:
     return product.computes is not Computes.OUTPUT and element_bytes(product.dtype) >= element_bytes("bf16")
 
 
-def _segments(device: Device, kernel: Kernel, attention: Attention | LatentPrefill, **widths: object) -> Estimate:
+def _segments(
+    device: Device, kernel: Kernel, attention: Attention | LatentPrefill, widths: tuple[tuple[str, float], ...]
+) -> Estimate:
     """Time of all segments of a prefill in one call, at the clock of a step."""
-    isolated = device.isolated(
-        kernel,
-        attention.kv_dtype,
-        batch=1.0,
-        q_len=tuple([float(queries) for queries, _ in attention.segments]),
-        kv_len=tuple([float(context) for _, context in attention.segments]),
-        heads=attention.heads,
-        **widths,
-    )
+    isolated = device.of_segments(kernel, attention.kv_dtype, attention.segments, widths)
     return device.at_clock(isolated, attention, kernel)
 
 
@@ -193,16 +190,16 @@ def part(device: Device, part: Part) -> Estimate:
 def attention(device: Device, attention: Attention) -> Estimate:
     """Time of attention without rope and cache write, which are operators of their own."""
     alone = device.attention_alone(f"attention_{attention.direction}", attention.dtype, attention.kv_dtype)
-    return _segments(
-        device, alone, attention, kv_heads=attention.kv_heads, head_dim=attention.head_dim, causal=attention.causal
-    )
+    sizes = attention.heads, attention.kv_heads, attention.head_dim, attention.causal
+    return _segments(device, alone, attention, tuple(zip(_WIDTHS, sizes, strict=True)))
 
 
 @pricer(LatentPrefill)
 def latent_prefill(device: Device, attention: LatentPrefill) -> Estimate:
     """Time of attention with expanded keys and values."""
     kernel = device.kernel("latent_prefill", attention.dtype, kv_dtype=attention.kv_dtype)
-    return _segments(device, kernel, attention, key_dim=attention.key_dim, value_dim=attention.value_dim)
+    sizes = attention.heads, attention.key_dim, attention.value_dim
+    return _segments(device, kernel, attention, tuple(zip(_LATENT_WIDTHS, sizes, strict=True)))
 
 
 @pricer(DecodeAttention)

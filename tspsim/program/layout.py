@@ -235,7 +235,8 @@ class InstructionLayout:
     def ends_s(self, from_places: Floats) -> float:
         """Seconds of all stages; ``from_places``: seconds from each place's issue to the end of its stage."""
         if len(self.starts) == 1:
-            return float(np.maximum.reduce(from_places))
+            end_s: float = max(from_places.tolist())  # faster than NumPy for some ten places
+            return end_s
         return float(np.maximum.reduceat(from_places, self.starts).sum())
 
 

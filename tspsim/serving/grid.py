@@ -150,8 +150,11 @@ class KnotLine:
     :class:`~tspsim.serving.tables.KnotCurve`."""
 
     def __init__(self, value: Vector, least: float, breakpoints: tuple[int, ...] = ()) -> None:
-        self._at, self._least, self._breakpoints = remembered(MOST)(value), least, breakpoints
-        self._stretches: dict[int, tuple[list[int], list[Floats]]] = {}
+        #: The vector at a knot, exact.
+        self.at = remembered(MOST)(value)
+        self._least, self._breakpoints = least, breakpoints
+        #: Bits of a number → knots there, and of each interval its ends, the vector at the first, and its growth.
+        self._stretches: dict[int, tuple[list[int], list[tuple[int, int, Floats, Floats]]]] = {}
         #: The last interval used: its knots, the vector at the first, and its growth to the next.
         self._last: tuple[int, int, Floats, Floats] | None = None
 
@@ -163,13 +166,11 @@ class KnotLine:
         """The interval of a number: its knots, the vector at the first, and its growth to the next."""
         last = self._last
         if last is None or not last[0] <= x < last[1]:
-            knots, values = self._stretch(int(x))
-            index = min(max(1, bisect_right(knots, x)), len(knots) - 1)
-            start = values[index - 1]
-            last = self._last = knots[index - 1], knots[index], start, values[index] - start
+            knots, intervals = self._stretch(int(x))
+            last = self._last = intervals[min(max(1, bisect_right(knots, x)), len(intervals)) - 1]
         return last
 
-    def _stretch(self, x: int) -> tuple[list[int], list[Floats]]:
+    def _stretch(self, x: int) -> tuple[list[int], list[tuple[int, int, Floats, Floats]]]:
         power = x.bit_length()
         if power not in self._stretches:
             low, high = (1 << power >> 1), 1 << power
@@ -177,15 +178,17 @@ class KnotLine:
             for left, right in pairwise(tuple(knots)):
                 self._refine(left, right, knots)
             knots.sort()
-            self._stretches[power] = knots, [self._at(knot) for knot in knots]
+            vectors = [self.at(knot) for knot in knots]
+            ends = zip(pairwise(knots), pairwise(vectors), strict=True)
+            self._stretches[power] = knots, [(left, right, start, end - start) for (left, right), (start, end) in ends]
         return self._stretches[power]
 
     def _refine(self, left: int, right: int, knots: list[int]) -> None:
-        low, high = self._at(left), self._at(right)
+        low, high = self.at(left), self.at(right)
         if right - left < 2:
             return
         middle = (left + right) // 2
-        exact = self._at(middle)
+        exact = self.at(middle)
         knots.append(middle)
         line = low + (high - low) * ((middle - left) / (right - left))
         if abs(exact - line).max() > EPSILON * max(float(exact[0]), self._least):

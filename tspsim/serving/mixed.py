@@ -82,29 +82,39 @@ class Mixed:
         self.programs, self.plain, self.breakpoints, self.serial = programs, plain, breakpoints, serial
         self._plain_shapes = shapes
         self._shapes: dict[StepComposition, Shape | None] = {}
+        #: The same by whether steps decode, sample, have cached tokens and run in captured pieces: keys are quick.
+        self._shape_of: dict[tuple[bool, bool, bool, bool], Shape | None] = {}
         engine = programs.question.work.stack.engine
         self.sizes = engine.graphs.tokens(1, engine.slots) if engine.graphs.pieces and engine.graphs.pads else ()
 
     def seconds(self, work: StepWork, expert_tokens: int | None = None) -> float | None:
         """Seconds of one step; None where it cannot be assembled from parts. ``expert_tokens``: mean tokens of the
         replicas that share experts; None: the replica's own number."""
-        cached = False
-        for tokens, before, _ in work.chunks:
+        cached = outputs = 0
+        for tokens, before, ends in work.chunks:
             if tokens <= MOST_DECODED:
                 return None
-            cached = cached or before > 0
+            cached += before
+            outputs += ends
+        outputs += work.query_len * work.sequences
         pieces = bool(self.sizes) and work.tokens <= self.sizes[-1]
-        captured = Captured.PIECES if pieces else Captured.NOTHING
-        kind = StepComposition(work.sequences > 0, work.outputs > 0, cached, captured)
-        shapes = self._shapes if pieces else self._plain_shapes
         try:
-            shape = shapes.get(kind)
-            if shape is None and kind not in shapes:
-                shapes[kind] = None
-                shape = shapes[kind] = shape_of(self, kind)
-            return None if shape is None else shape.seconds(work, expert_tokens)
+            facts = work.sequences > 0, outputs > 0, cached > 0, pieces
+            shape = self._shape_of.get(facts)
+            if shape is None and facts not in self._shape_of:
+                self._shape_of[facts] = None
+                shape = self._shape_of[facts] = self._found(*facts)
+            return None if shape is None else shape.seconds(work, outputs, cached, expert_tokens)
         except UnlikeError:
             return None
+
+    def _found(self, decodes: bool, outputs: bool, cached: bool, pieces: bool) -> Shape | None:
+        kind = StepComposition(decodes, outputs, cached, Captured.PIECES if pieces else Captured.NOTHING)
+        shapes = self._shapes if pieces else self._plain_shapes
+        if kind not in shapes:
+            shapes[kind] = None
+            shapes[kind] = shape_of(self, kind)
+        return shapes[kind]
 
 
 def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
@@ -187,6 +197,7 @@ class Shape:
         self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in BatchQuantity}
         self._consumers = consumers
         self._of_prompts = [consumer.of_prompts for consumer in consumers]
+        self._over = [consumer.over() for consumer in consumers]
         self._known_s = remembered(MOST_PROMPTS)(self._consumer_s)
         self._beside, self._before = programs.query_len if kind.decodes else 0, int(kind.cached)
         #: Tokens of the prompt chunk that accompanies the measured part.
@@ -209,6 +220,8 @@ class Shape:
         self._lengths = Cells(lambda n: self._part(BatchQuantity.LENGTHS, self._long(n)), least)
         self._prompts: dict[int, Cells] = {}
         self._decoding: dict[int, KnotLine] = {}
+        #: (Sequences, octave of their mean context) → the ends of their cell, and the line of the first.
+        self._cells: dict[tuple[int, int], tuple[int, int, KnotLine]] = {}
         #: (Sequences, knot of their mean context) → the vector there, and its growth to the next.
         self._between: dict[tuple[int, int], tuple[Floats, Floats]] = {}
         # Several prompts in a window cost the same as one prompt of all their tokens, if this holds.
@@ -295,8 +308,11 @@ class Shape:
 
     # --- a step -----------------------------------------------------------------------------------------------
 
-    def seconds(self, work: StepWork, expert_tokens: int | None = None) -> float | None:
-        """Seconds of a step of this shape; None where its sequences exceed the tables."""
+    def seconds(
+        self, work: StepWork, outputs: int, cached_tokens: int, expert_tokens: int | None = None
+    ) -> float | None:
+        """Seconds of a step of this shape with ``outputs`` sampled tokens and ``cached_tokens`` before its chunks; None
+        where its sequences exceed the tables."""
         batch, context_tokens = work.sequences, work.context_tokens
         read = work.prompt_tokens
         tokens = read + work.query_len * batch
@@ -308,15 +324,15 @@ class Shape:
         if self._shares_experts:
             total += self._experts(tokens) if expert_tokens is None else self._of_all(expert_tokens)
         if self.kind.outputs:
-            total += self._outputs(work.outputs)
+            total += self._outputs(outputs)
         if self.kind.decodes:
             total += self._decode(batch, context_tokens / batch)
         if self._reads:
             total += self._read_tokens(read)
         if self._caches:
-            total += self._cached(sum([chunk.context_tokens for chunk in work.chunks]))
+            total += self._cached(cached_tokens)
         if self._spans:
-            total += self._lengths(read + sum([chunk.context_tokens for chunk in work.chunks]))
+            total += self._lengths(read + cached_tokens)
         if self._prompted:
             total += self._read(work.chunks)
         if self._singles and len(work.chunks) == 1:
@@ -355,7 +371,7 @@ class Shape:
 
     def _consumer_s(self, index: int, rows: tuple[Any, ...]) -> float:
         """Seconds of a kernel with rows of a step."""
-        return self.programs.once_s(self._consumers[index].with_rows(rows), self.kind.captured)
+        return self.programs.once_s(self.kind.captured)(self._over[index](rows))
 
     def _read(self, chunks: tuple[PromptChunk, ...]) -> Floats:
         """The part that depends on prompts without listing them: one chunk is interpolated between contexts, several
@@ -380,26 +396,46 @@ class Shape:
 
     def _decode(self, batch: int, mean: float) -> Floats:
         """The part that depends on decoding sequences, between the ends of a cell of batches."""
-        wide = max(1, TILE // self.programs.query_len)
-        low = (batch - 1) // wide * wide + 1
-        high = low + wide - 1
-        line = self._decoding_of(low)
+        octave = int(mean).bit_length()
+        cell = self._cells.get((batch, octave))
+        if cell is None:
+            cell = self._cells[batch, octave] = self._cell_of(batch, 1 << octave >> 1)
+        low, high, line = cell
         if batch == low:
             return line(mean)
         share = (batch - low) / (high - low)
         first, last, start, grown = line.around(mean)
-        other = self._decoding_of(high).around(mean)
-        if other[0] != first or other[1] != last:
-            own = line(mean)
-            return own + (self._decoding_of(high)(mean) - own) * share
         # Engines ask for one number of sequences again and again: the line between both is kept.
         between = self._between.get((batch, first))
         if between is None:
+            other = self._decoding_of(high).around(mean)
+            if other[0] != first or other[1] != last:
+                own = line(mean)
+                return own + (self._decoding_of(high)(mean) - own) * share
             if len(self._between) >= MOST_BATCHES:
                 self._between.clear()
             between = start + (other[2] - start) * share, grown + (other[3] - grown) * share
             self._between[batch, first] = between
         return between[0] + between[1] * ((mean - first) / (last - first))
+
+    def _cell_of(self, batch: int, context: int) -> tuple[int, int, KnotLine]:
+        """The first and the last number of sequences of a batch's cell, and the line of the first: a tile of products,
+        halved where another wave of attention begins inside it, as judged at one context."""
+        wide = max(1, TILE // self.programs.query_len)
+        low = (batch - 1) // wide * wide + 1
+        high = low + wide - 1
+        while high - low > 1:
+            start, end = self._decoding_of(low).at(context), self._decoding_of(high).at(context)
+            middle = (low + high) // 2
+            straight = True
+            for number in (middle, middle + 1):
+                exact = self._decoding_of(number).at(context)
+                line = start + (end - start) * ((number - low) / (high - low))
+                straight = straight and abs(exact - line).max() <= EPSILON / 2 * max(float(exact[0]), self._least)
+            if straight:
+                break
+            low, high = (low, middle) if batch <= middle else (middle + 1, high)
+        return low, high, self._decoding_of(low)
 
     def _decoding_of(self, batch: int) -> KnotLine:
         if batch not in self._decoding:

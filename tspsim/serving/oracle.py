@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..base.errors import InputError, UnknownNameError, describe
 from ..parallel import Plan
@@ -18,8 +18,8 @@ from ..steps import Batch, PromptChunk
 from .costs import ProgramCosts, costs_of
 from .work import StepWork
 
-#: Batches whose answer is kept.
-MOST_KEPT = 1 << 17
+#: Batches whose answer is kept, and of which it is known that they were asked.
+MOST_KEPT, MOST_ASKED = 1 << 14, 1 << 17
 #: Prompts of a batch that are taken out of its columns one by one; of more every row is looked at.
 FEW_PROMPTS = 16
 
@@ -69,6 +69,9 @@ class Oracle:
         self._costs = costs
         #: By the hash of their rows, which is looked up and kept under without being made again.
         self._kept: dict[int, tuple[tuple[Sequence[int], ...], Seconds]] = {}
+        #: Hashes of batches asked once. Only a batch that comes again is kept: most of a stream never do, and Python's
+        #: garbage collector would walk all of their rows.
+        self._asked: set[int] = set()
 
     def __call__(self, batch: Batch | Iterable[Sequence[int]]) -> Seconds:
         """Seconds from the begin of the step to the begin of the next.
@@ -94,11 +97,16 @@ class Oracle:
         kept = self._kept.get(key)
         if kept is not None and kept[0] == rows:
             return kept[1]
-        if len(self._kept) >= MOST_KEPT:
-            self._kept.clear()
         work = self.work(rows)
         answer = Seconds.of(self._costs.seconds([work]), self._costs, work)
-        self._kept[key] = rows, answer
+        if key in self._asked:
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = rows, answer
+        elif len(self._asked) < MOST_ASKED:
+            self._asked.add(key)
+        else:
+            self._asked = {key}
         return answer
 
     def work(self, rows: Iterable[Sequence[int]]) -> StepWork:
@@ -106,34 +114,36 @@ class Oracle:
         rows = tuple(rows)
         if not rows:
             raise InputError("an empty batch takes no step", key="batch")
-        columns = _columns(rows)
+        own = self.query_len
+        columns = _columns(rows, own)
         if columns is None:
-            wrong = next(row for row in rows if _columns((row,)) is None)
+            wrong = next(row for row in rows if _columns((row,), own) is None)
             what = "a row is three whole numbers: query tokens, tokens in the cache before, how many"
             raise InputError(f"{what}; not {describe(wrong)}", key="batch")
-        queries, contexts, counts, shortest = columns
-        own, singly = self.query_len, counts.count(1) == len(rows)
-        prompts = len(rows) - queries.count(own)
-        if singly and not prompts and shortest:
-            return StepWork((), contexts, own)
+        queries, contexts, total, shortest, prompts, in_front, singly = columns
         if singly and prompts <= FEW_PROMPTS:
-            if queries[:prompts].count(own) == 0:
-                # As most engines list them: prompts first.
-                places, rest = list(range(prompts)), contexts[prompts:]
+            chunks: tuple[PromptChunk, ...] = ()
+            if not prompts:
+                rest = contexts
+            elif in_front:
+                chunks = tuple(map(PromptChunk, queries[:prompts], contexts))
+                rest = contexts[prompts:]
             else:
                 places = [place for other in set(queries) - {own} for place in _places(queries, other)]
                 places.sort()
-                others = list(contexts)
+                left = list(contexts)
                 for place in reversed(places):
-                    del others[place]
-                rest = tuple(others)
+                    del left[place]
+                chunks = tuple([PromptChunk(queries[place], contexts[place]) for place in places])
+                rest = tuple(left)
             if shortest or 0 not in rest:
-                return StepWork([PromptChunk(queries[place], contexts[place]) for place in places], rest, own)
+                cached = total - sum([chunk[1] for chunk in chunks]) if chunks else total
+                return StepWork.listed(chunks, rest, own, cached)
         if not singly:
             rows = tuple([row for row in rows for _ in range(row[2])])
         decoding = [context for query, context, _ in rows if query == own and context]
-        chunks = [PromptChunk(query, context) for query, context, _ in rows if query != own or not context]
-        return StepWork(chunks, decoding, own)
+        others = [PromptChunk(query, context) for query, context, _ in rows if query != own or not context]
+        return StepWork(others, decoding, own)
 
     def breakdown(self, batch: Batch | Iterable[Sequence[int]]) -> dict[str, float]:
         """Seconds of a step by part: attention, experts, products, collectives, host."""
@@ -148,19 +158,41 @@ def _places(values: tuple[int, ...], wanted: int) -> Iterator[int]:
         yield place
 
 
-def _columns(rows: tuple[Sequence[int], ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int] | None:
-    """Queries, contexts and counts of all rows, by whole columns (no loop in Python), and the shortest context; None
-    where a row is not three whole numbers, the first and the last above zero."""
+class _Columns(NamedTuple):
+    """Rows as columns, and facts of them."""
+
+    queries: tuple[int, ...]
+    contexts: tuple[int, ...]
+    #: Sum and least of the contexts.
+    total: int
+    shortest: int
+    #: Rows with another query length than a decoding sequence's.
+    prompts: int
+    #: Whether these are the first rows.
+    in_front: bool
+    #: Whether every row is one sequence.
+    singly: bool
+
+
+def _columns(rows: tuple[Sequence[int], ...], own: int) -> _Columns | None:
+    """Rows by whole columns (no loop in Python), where decoding sequences have ``own`` query tokens; None where a row
+    is not three whole numbers, the first and the last above zero."""
     try:
         queries, contexts, counts = zip(*rows, strict=True)
         # A sum is a whole number where all of its terms are.
-        whole = type(sum(queries)) is type(sum(contexts)) is type(sum(counts)) is int
+        total = sum(contexts)
+        whole = type(sum(queries)) is type(total) is type(sum(counts)) is int
     except (TypeError, ValueError):
         return None
-    if not whole or min(queries) <= 0 or (counts.count(1) < len(counts) and min(counts) <= 0):
+    prompts = len(queries) - queries.count(own)
+    first = queries[:prompts]
+    # As most engines list them: prompts first.
+    in_front = own not in first
+    singly = counts.count(1) == len(counts)
+    if not whole or (prompts and min(first if in_front else queries) <= 0) or not (singly or min(counts) > 0):
         return None
     shortest = min(contexts)
-    return (queries, contexts, counts, shortest) if shortest >= 0 else None
+    return _Columns(queries, contexts, total, shortest, prompts, in_front, singly) if shortest >= 0 else None
 
 
 def predict(scenario: Scenario | str | Path | Mapping[str, Any], plan: str | None = None, *, drafts: int = 0) -> Oracle:

@@ -285,13 +285,12 @@ class StepPrograms:
         taken = [exchanges.seconds(what, stage) if isinstance(what, MOVES) else cost(what) for what, stage in calls]
         return None if None in taken else taken  # type: ignore[return-value]
 
-    def once_s(self, kernel: StageCall, captured: Captured) -> float:
-        """Seconds of a kernel, without memoization."""
+    def once_s(self, captured: Captured) -> Callable[[Operator], float]:
+        """Seconds of operators under a capture, without memoization."""
         if captured not in self._once_s:
             question = self.question
             self._once_s[captured] = question.work.stack.cost(self._price, question.device, captured)
-        assert isinstance(kernel.what, Operator)
-        return self._once_s[captured](kernel.what)
+        return self._once_s[captured]
 
     def _known(self, captured: Captured) -> Callable[[Operator], float]:
         """Seconds of operators under a capture, memoized."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from ..base.memo import remembered
 from ..model.attention.base import attended, prefilled
 from ..operators import BatchQuantity, Operator, RowField, Rows
 from ..program.layout import StageCall
@@ -26,20 +26,22 @@ class RowConsumer(NamedTuple):
         """What its field holds in a pass with these rows."""
         return self.field.of(prefilled(rows) if self.of_prompts else attended(rows))
 
-    def with_rows(self, rows: tuple[Any, ...]) -> StageCall:
-        """The same kernel with other rows in its field."""
-        operator, values, place = _template(self.call.what, self.field.name)
-        return StageCall(operator(*values[:place], rows, *values[place + 1 :]), self.call.stage)
+    def over(self) -> Callable[[tuple[Any, ...]], Operator]:
+        """A function of rows: the same kernel with them in its field. ``dataclasses.replace`` reads all fields every
+        time."""
+        what: Any = self.call.what
+        own = [entry for entry in fields(what) if entry.init]
+        assert not any(entry.kw_only for entry in own)
+        order = [entry.name for entry in own]
+        operator, values, place = type(what), [getattr(what, name) for name in order], order.index(self.field.name)
 
+        def kernel(rows: tuple[Any, ...]) -> Operator:
+            filled = values.copy()
+            filled[place] = rows
+            made: Operator = operator(*filled)
+            return made
 
-@remembered(256)
-def _template(what: Any, name: str) -> tuple[Any, tuple[Any, ...], int]:
-    """The class of an operator, the values of its fields in order, and the place of one field;
-    ``dataclasses.replace`` reads all fields every time."""
-    own = [entry for entry in fields(what) if entry.init]
-    assert not any(entry.kw_only for entry in own)
-    order = [entry.name for entry in own]
-    return type(what), tuple(getattr(what, name) for name in order), order.index(name)
+        return kernel
 
 
 def consumer_of(call: StageCall, quantity: BatchQuantity, decodes: bool) -> RowConsumer | None:

@@ -32,11 +32,9 @@ class StepWork:
         Number of decoding sequences.
     context_tokens
         Sum of their contexts.
-    longest
-        Their longest context; 0 where none decodes.
     """
 
-    __slots__ = ("_contexts", "_listed", "chunks", "context_tokens", "longest", "query_len", "sequences")
+    __slots__ = ("_contexts", "_listed", "_longest", "chunks", "context_tokens", "query_len", "sequences")
 
     def __init__(self, chunks: Iterable[PromptChunk] = (), contexts: Iterable[int] = (), query_len: int = 1) -> None:
         self._contexts: tuple[int, ...] | None = tuple(contexts)
@@ -45,7 +43,17 @@ class StepWork:
         self.query_len = query_len
         self.sequences = len(self._contexts)
         self.context_tokens = sum(self._contexts)
-        self.longest = max(self._contexts, default=0)
+        self._longest: int | None = None
+
+    @classmethod
+    def listed(
+        cls, chunks: tuple[PromptChunk, ...], contexts: tuple[int, ...], query_len: int, context_tokens: int
+    ) -> StepWork:
+        """The same, where the sum of the contexts is at hand."""
+        work = cls.__new__(cls)
+        work._contexts, work._listed, work.chunks, work.query_len = contexts, None, chunks, query_len
+        work.sequences, work.context_tokens, work._longest = len(contexts), context_tokens, None
+        return work
 
     @classmethod
     def counted(
@@ -61,7 +69,7 @@ class StepWork:
         work = cls.__new__(cls)
         work._contexts, work._listed = None, contexts
         work.chunks, work.query_len = chunks, query_len
-        work.sequences, work.context_tokens, work.longest = sequences, context_tokens, longest
+        work.sequences, work.context_tokens, work._longest = sequences, context_tokens, longest
         return work
 
     @property
@@ -71,6 +79,13 @@ class StepWork:
             assert self._listed is not None
             self._contexts, self._listed = self._listed(), None
         return self._contexts
+
+    @property
+    def longest(self) -> int:
+        """Their longest context; 0 where none decodes."""
+        if self._longest is None:
+            self._longest = max(self.contexts, default=0)
+        return self._longest
 
     def kept(self) -> StepWork:
         """The same with contexts listed now, valid for ever."""

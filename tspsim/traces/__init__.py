@@ -4,7 +4,7 @@
 ``tspsim.trace_readers``, rules for the names of kernels under ``tspsim.kernel_names``.
 """
 
-from . import chakra, kineto, logs, name_rules, nsight, rocprof
+from . import benches, chakra, kineto, logs, name_rules, nsight, rocprof
 from .capture import read
 from .names import KERNEL_NAMES, KernelNames, kind_of
 from .reader import TRACE_READERS, FilePart, TraceReader
@@ -21,6 +21,7 @@ __all__ = [
     "TraceReader",
     "TracedDevice",
     "TracedGroup",
+    "benches",
     "chakra",
     "kind_of",
     "kineto",

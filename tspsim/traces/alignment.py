@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.memo import remembered
 from .kinds import COLLECTIVES
 from .match import align
 from .names import narrow, waits
@@ -22,7 +23,8 @@ _BACKWARD_KERNEL = re.compile(r"bwd|backward", re.IGNORECASE)
 
 
 def attention_rows(measured: Trace, phase: str = "forward") -> NDArray[Any]:
-    """Rows of the attention kernel with the longest total time, of one phase where the trace states phases."""
+    """Rows of the attention kernel with the longest total time, of one phase where the trace states phases. A kernel
+    with and without a causal mask, or a window, is one (:func:`family_of`): a layer's pieces, or layers, differ so."""
     kinds, phases = measured.word("kind"), measured.word("phase")
     rows = np.flatnonzero(np.isin(kinds, _ATTENTION))
     if phase != "forward":
@@ -33,20 +35,44 @@ def attention_rows(measured: Trace, phase: str = "forward") -> NDArray[Any]:
         # A trace without phases tells backward kernels from forward ones only by their names.
         names = measured.word("name")[rows]
         rows = rows[[_BACKWARD_KERNEL.search(name) is None for name in names.tolist()]]
-    by_name: dict[int, float] = defaultdict(float)
-    for row in rows.tolist():
-        by_name[int(measured.columns["name"][row])] += float(measured.columns["duration_s"][row])
-    if not by_name:
+    by_family: dict[str, float] = defaultdict(float)
+    families = [family_of(name) for name in measured.word("name")[rows].tolist()]
+    for family, row in zip(families, rows.tolist(), strict=True):
+        by_family[family] += float(measured.columns["duration_s"][row])
+    if not by_family:
         return rows
-    longest: NDArray[Any] = rows[measured.columns["name"][rows] == max(by_name, key=lambda name: by_name[name])]
+    longest: NDArray[Any] = rows[np.array(families) == max(by_family, key=lambda family: by_family[family])]
     return longest
 
 
-def anchors_of(lane: RankTimeline) -> list[Operation]:
-    """The first forward attention of each instruction."""
+#: What names of one kernel's variants differ in: numbers, flags, masks and windows.
+_VARIANT = re.compile(r"\d+|\b(true|false)\b|_?(no_?|non_?)?(causal|mask(ed)?|window|swa|local)(?=_|\b)", re.IGNORECASE)
+
+
+@remembered(8192)
+def family_of(kernel: str) -> str:
+    """What variants of one kernel have in common: the first three words of its name without numbers and masks.
+
+    >>> family_of("void flash::flash_fwd_kernel<Traits<128, 64>, true, false>(flash::Params)")
+    'void flash::flash_fwd_kernel Traits'
+    >>> family_of("aiter::fmha_fwd_hd128_bf16_causal_group") == family_of("aiter::fmha_fwd_hd128_bf16_group")
+    True
+    """
+    return " ".join(re.findall(r"[A-Za-z_:]{4,}", _VARIANT.sub("", kernel))[:3])
+
+
+def states_phases(measured: Trace) -> bool:
+    """Whether attention is told as forward in a trace, so that what a backward pass computes again is apart."""
+    return bool(((measured.word("phase") == "forward") & np.isin(measured.word("kind"), _ATTENTION)).any())
+
+
+def anchors_of(lane: RankTimeline, phases: bool = True) -> list[Operation]:
+    """The first forward attention of each instruction; without ``phases`` in the trace, which only tell by their names
+    kernels of gradients, with what a backward pass computes again."""
     firsts: dict[int, Operation] = {}
     for operation in lane.operations:
-        if operation.kind in _ATTENTION and operation.phase == "forward" and operation.layer >= 0:
+        forward = operation.phase == "forward" or (not phases and operation.runs_forward)
+        if operation.kind in _ATTENTION and forward and operation.layer >= 0 and not operation.merges:
             firsts.setdefault(operation.instruction, operation)
     return ordered(list(firsts.values()))
 
@@ -56,7 +82,8 @@ def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTi
     step with as many layers forward and backward."""
     own = simulated.stands_for(rank)
     lane = simulated.lane(own)
-    anchors, forward = anchors_of(lane), measured.columns["start_s"][attention_rows(measured)]
+    phased = states_phases(measured)
+    anchors, forward = anchors_of(lane, phased), measured.columns["start_s"][attention_rows(measured)]
     shown = len(forward)
     if not anchors or not shown or shown >= 0.8 * len(anchors):
         return lane, []
@@ -72,7 +99,7 @@ def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTi
     # A stage in the middle of a pipeline shows what most stages do most of the time.
     stages = simulated.stages()
     for candidate in sorted(stages, key=lambda rank: abs(stages.index(rank) - len(stages) // 2)):
-        stretch = _window(simulated.lane(candidate), shown, pattern, len(backward), transfers)
+        stretch = _window(simulated.lane(candidate), shown, pattern, len(backward), transfers, phased)
         if stretch is not None and (best is None or stretch[0] < best[0]):
             best = (stretch[0], candidate, stretch[1], stretch[2])
         if best is not None and best[0] <= 1:
@@ -85,14 +112,14 @@ def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTi
 
 
 def _window(
-    lane: RankTimeline, layers: int, pattern: NDArray[Any], backward: int, transfers: Mapping[str, int]
+    lane: RankTimeline, layers: int, pattern: NDArray[Any], backward: int, transfers: Mapping[str, int], phased: bool
 ) -> tuple[int, float, float] | None:
     """The stretch with ``layers`` forward layers whose backward layers lie between them most as in ``pattern``; of
     equal stretches the one nearest to the middle. Returns the number of deviations, the begin and the end."""
-    anchors = anchors_of(lane)
+    anchors = anchors_of(lane, phased)
     if len(anchors) <= layers:
         return None
-    back = np.array(sorted(o.start_s for o in lane.operations if o.kind == "attention" and o.phase == "backward"))
+    back = np.array(sorted(o.start_s for o in lane.operations if o.kind == "attention" and not o.runs_forward))
     begins = [_begin(lane, anchor) for anchor in anchors]
     middle = lane.makespan_s / 2
     times = np.array([anchor.start_s for anchor in anchors])

@@ -1,23 +1,21 @@
-"""Logs of training frameworks and engines, and the JSON of serving benchmarks: times of whole steps or runs.
+"""Logs of training frameworks and engines: times of whole steps. A row is a step (kind ``step``).
 
-A row of a log is a step (kind ``step``), a row of a benchmark a measure (kind ``measure``). The lines are those of
-Megatron-LM ``training.py`` (*elapsed time per iteration (ms)*), torchtitan ``metrics.py`` (*step: … tps: …*), NeMo
-(*train_step_timing in s*), vLLM with ``--enable-logging-iteration-details`` and SGLang's *Decode batch*. The results
-are those of ``vllm bench serve``, ``sglang.bench_serving`` and AIPerf ``profile_export_aiperf.json``.
+The lines are those of Megatron-LM ``training.py`` (*elapsed time per iteration (ms)*; *(s)* in Megatron-DeepSpeed),
+torchtitan ``metrics.py`` (*step: … tps: …*), NeMo (*train_step_timing in s*), DeepSpeed's timers (*iter time (s)*,
+*global_step=… CurrSamplesPerSec=…*), MaxText (*completed step: … seconds: …*), verl (*timing_s/step*), progress bars
+and the summary of Hugging Face's Trainer and Lightning, vLLM with ``--enable-logging-iteration-details``, its periodic
+*Avg generation throughput*, and SGLang's *Decode batch*.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from ..base.errors import InputError
-from .kinds import MEASURE, STEP
+from .kinds import STEP
 from .pieces import Ending, chunks, opened
 from .reader import TRACE_READERS, FilePart, TraceReader
 from .table import Rows
@@ -27,7 +25,9 @@ LARGEST = 1 << 28
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
-_MEGATRON = re.compile(r"\biteration\s+(?P<step>\d+)/\s*\d+ \|.*?elapsed time per iteration \(ms\):\s*(?P<ms>[\d.]+)")
+_MEGATRON = re.compile(
+    r"\biteration\s+(?P<step>\d+)/\s*\d+ \|.*?elapsed time per iteration \((?P<unit>ms|s)\):\s*(?P<time>[\d.]+)"
+)
 _BATCH = re.compile(r"global batch size:\s*(\d+)")
 _FLOPS = re.compile(r"throughput per GPU \(TFLOP/s/GPU\):\s*([\d.]+)")
 _TITAN = re.compile(r"\bstep:\s*(?P<step>\d+)\s.*?\b(?:tps|wps):\s*(?P<tps>[\d,.]+)")
@@ -38,10 +38,31 @@ _VLLM = re.compile(
     r"(?P<rows>\d+)\s+generation requests,\s+(?P<generated>\d+)\s+generation tokens,\s+"
     r"iteration elapsed time:\s+(?P<ms>[\d.]+)\s+ms"
 )
+#: DeepSpeed: a timer of the pipeline engine, and one with rates, between whose time stamps the steps are.
+_DEEPSPEED = re.compile(r"\bsteps:\s*(?P<step>\d+)\s+loss:.*?iter time \(s\):\s*(?P<s>[\d.]+)")
+_DEEPSPEED_RATE = re.compile(r"(?:global_step=|\b\d+/)(?P<step>\d+), (?:RunningAvg)?SamplesPerSec=(?P<rate>[\d.]+)")
+_MAXTEXT = re.compile(r"completed step:\s*(?P<step>\d+), seconds:\s*(?P<s>[\d.]+)")
+_VERL = re.compile(r"\bstep:(?P<step>\d+) - .*?\btiming_s/step:(?:np\.float64\()?(?P<s>[\d.]+)")
+#: A progress bar of a trainer: no words before it but the epoch, and at its end the time of a step or its inverse.
+_BAR = re.compile(
+    r"^\s*(?:\[?\S*rank\S*:\s*)?(?:Epoch \d+[^|%]*|Training[^|%]*)?\s*\d+%\|[^|]*\|\s*(?P<step>\d+)/(?P<of>\d+) "
+    r"\[[\d:]+<[^,]*,\s*(?P<rate>[\d.]+)(?P<unit>s/it|it/s)"
+)
+_SUMMARY = re.compile(r"'train_steps_per_second':\s*'?(?P<rate>[\d.]+)")
+_VLLM_RATE = re.compile(
+    r"Avg prompt throughput:\s*(?P<prompts>[\d.]+) tokens/s, Avg generation throughput:\s*(?P<rate>[\d.]+) tokens/s, "
+    r"Running:\s*(?P<rows>\d+) reqs"
+)
 _SGLANG = re.compile(r"Decode batch.*?#running-req:\s*(?P<rows>\d+).*?gen throughput \(token/s\):\s*(?P<rate>[\d.]+)")
 
 
-def _lines(path: Path) -> list[str]:
+_FORMS = (
+    _MEGATRON, _VLLM, _NEMO, _TITAN, _SGLANG, _DEEPSPEED, _DEEPSPEED_RATE, _MAXTEXT, _VERL, _SUMMARY, _VLLM_RATE,
+)  # fmt: skip
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a text, without terminal colours; raises InputError where it is too long."""
     text, ending = bytearray(), Ending()
     with opened(path) as file:
         for piece in chunks(file, ending):
@@ -92,14 +113,18 @@ def read_log(path: Path) -> FilePart:
     """
     steps, missing = _Steps(), ["kernels: a log has times of whole steps"]
     titan: list[tuple[int, float, float | None]] = []
+    bars: list[tuple[int, int, float, str]] = []
+    mean: list[float] = []
+    rates = 0
     written = "Megatron"
-    for line in _lines(path):
+    for line in lines_of(path):
         try:
             if match := _MEGATRON.search(line):
                 batch, flops = _BATCH.search(line), _FLOPS.search(line)
                 shapes = f"global batch {batch.group(1)}" if batch else ""
                 rate = _number(flops.group(1)) * 1e12 if flops else 0.0
-                steps.step(int(match["step"]), _number(match["ms"]) / 1e3, phase="training", shapes=shapes, rate=rate)
+                seconds = _number(match["time"]) * (1e-3 if match["unit"] == "ms" else 1.0)
+                steps.step(int(match["step"]), seconds, phase="training", shapes=shapes, rate=rate)
             elif match := _VLLM.search(line):
                 written = "vLLM"
                 prompts, rows = int(match["prompts"]), int(match["rows"])
@@ -119,6 +144,29 @@ def read_log(path: Path) -> FilePart:
             elif match := _TITAN.search(line):
                 written = "torchtitan"
                 titan.append((int(match["step"]), _number(match["tps"]), _stamp(line)))
+            elif match := _DEEPSPEED.search(line):
+                written = "DeepSpeed"
+                steps.step(int(match["step"]), _number(match["s"]), phase="training")
+            elif match := _DEEPSPEED_RATE.search(line):
+                written = "DeepSpeed"
+                titan.append((int(match["step"]), _number(match["rate"]), _stamp(line)))
+            elif match := _MAXTEXT.search(line):
+                written = "MaxText"
+                steps.step(int(match["step"]), _number(match["s"]), phase="training")
+            elif match := _VERL.search(line):
+                written = "verl"
+                steps.step(int(match["step"]), _number(match["s"]), phase="training")
+            elif match := _BAR.match(line):
+                bars.append((int(match["step"]), int(match["of"]), _number(match["rate"]), match["unit"]))
+            elif match := _SUMMARY.search(line):
+                mean.append(_number(match["rate"]))
+            elif match := _VLLM_RATE.search(line):
+                written = "vLLM"
+                rows, rate = int(match["rows"]), _number(match["rate"])
+                if rate and rows:
+                    phase = "mixed" if _number(match["prompts"]) else "decode"
+                    rates += 1
+                    steps.step(len(steps.rows), rows / rate, phase=phase, shapes=f"{rows} rows", rate=rate)
             elif match := _SGLANG.search(line):
                 written = "SGLang"
                 rows, rate = int(match["rows"]), _number(match["rate"])
@@ -127,9 +175,16 @@ def read_log(path: Path) -> FilePart:
         except (ValueError, OverflowError):
             steps.refused += 1
     _of_titan(steps, titan, missing)
+    if not len(steps.rows) and (bars or mean):
+        written = "Hugging Face's Trainer or Lightning"
+        _of_bars(steps, bars, mean, missing)
     if steps.refused:
         missing.append(f"{steps.refused} lines whose numbers cannot be read; they are left out")
-    if written == "vLLM":
+    if rates:
+        missing.append(
+            "steps: vLLM's periodic lines have rates; running requests over generated tokens a second stand here"
+        )
+    elif written == "vLLM":
         missing.append(
             "the device's share: vLLM's iteration time ends when the host has launched, with asynchronous scheduling"
         )
@@ -150,75 +205,37 @@ def _of_titan(steps: _Steps, lines: list[tuple[int, float, float | None]], missi
         steps.step(number, 0.0, phase="training", rate=rate)
 
 
-#: Units of measures that are times, in seconds.
-_UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "us": 1e-6, "milliseconds": 1e-3}
-
-
-def read_bench(path: Path) -> FilePart:
-    """Read the result of ``vllm bench serve`` or of SGLang's bench_serving (JSON, or the last of JSON lines)."""
-    document = _document(path)
-    rows = Rows()
-    for name, value in document.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15:
-            seconds = value * 1e-3 if name.endswith("_ms") else float(value) if name == "duration" else 0.0
-            rows.add(rank=0, start_s=0.0, duration_s=max(seconds, 0.0), name=name, kind=MEASURE, value=float(value))
-    facts = {key: str(document[key]) for key in ("backend", "model_id", "endpoint_type") if document.get(key)}
-    return FilePart(rows, missing=("kernels: a benchmark has times of whole requests",), facts=facts)
-
-
-def read_aiperf(path: Path) -> FilePart:
-    """Read AIPerf's ``profile_export_aiperf.json``: one row for each metric and statistic."""
-    rows = Rows()
-    for name, entry in _document(path).items():
-        if not isinstance(entry, dict) or "unit" not in entry:
-            continue
-        scale = _UNITS.get(str(entry["unit"]).lower(), 0.0)
-        for statistic, value in entry.items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15:
-                rows.add(
-                    rank=0, start_s=0.0, duration_s=max(value * scale, 0.0), name=f"{name}.{statistic}", kind=MEASURE,
-                    value=float(value), shapes=str(entry["unit"]),
-                )  # fmt: skip
-    return FilePart(rows, missing=("kernels: a benchmark has times of whole requests",))
-
-
-def _document(path: Path) -> dict[str, Any]:
-    text = "\n".join(_lines(path)).strip()
-    for candidate in (text, text.rpartition("\n")[2]):
-        try:
-            document = json.loads(candidate)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(document, dict):
-            return document
-    raise InputError("is cut off or no JSON of a benchmark", file=str(path))
-
-
-def _is_json(start: bytes) -> bool:
-    return start.lstrip()[:1] == b"{"
+def _of_bars(steps: _Steps, bars: list[tuple[int, int, float, str]], mean: list[float], missing: list[str]) -> None:
+    """Add steps of a trainer's progress bars: of the longest bar, since evaluations have bars too; without one the mean
+    step of the summary."""
+    longest = max((of for _, of, _, _ in bars), default=0)
+    last = 0
+    for number, of, rate, unit in bars:
+        if of == longest and rate and number > last:
+            last = number
+            steps.step(number, rate if unit == "s/it" else 1.0 / rate, phase="training")
+    if len(steps.rows):
+        missing.append("single steps: a progress bar shows a moving mean of them")
+    elif mean and mean[-1]:
+        missing.append("single steps: the summary has their mean")
+        steps.step(0, 1.0 / mean[-1], phase="training")
 
 
 def _takes_log(path: Path, start: bytes) -> bool:
-    if _is_json(start) or b"\x00" in start[:4096]:
+    # A Trainer's dictionaries have single quotes.
+    if re.match(rb"\s*\{(?!')", start) or b"\x00" in start[:4096]:
         return False
     if path.suffix in (".log", ".txt", ".out"):
         return True
     text = _COLOURS.sub("", start.decode("utf-8", "replace"))
-    return any(pattern.search(text) for pattern in (_MEGATRON, _VLLM, _NEMO, _TITAN, _SGLANG))
+    return any(pattern.search(text) for pattern in _FORMS)
 
 
-def _holds(*keys: bytes) -> Callable[[Path, bytes], bool]:
-    return lambda path, start: _is_json(start) and all(key in start for key in keys)
-
-
-TRACE_READERS.register(
-    TraceReader("log", "step lines of Megatron, torchtitan, NeMo, vLLM and SGLang", _takes_log, read_log)
-)
 TRACE_READERS.register(
     TraceReader(
-        "bench", "`vllm bench serve` and SGLang's bench_serving", _holds(b'"mean_ttft_ms"', b'"completed"'), read_bench
+        "log",
+        "step lines of Megatron, torchtitan, NeMo, DeepSpeed, MaxText, verl, Trainer, vLLM and SGLang",
+        _takes_log,
+        read_log,
     )
-)
-TRACE_READERS.register(
-    TraceReader("aiperf", "AIPerf's summary", _holds(b'"time_to_first_token"', b'"unit"'), read_aiperf)
 )

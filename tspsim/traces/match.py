@@ -104,6 +104,12 @@ class Worth:
     further: Floats
     helper: Floats
 
+    def within(self, window: slice) -> Worth:
+        """The same of a stretch of the kernels."""
+        if window.stop - window.start == len(self.first):
+            return self
+        return Worth(self.first[window], self.further[window], self.helper[window])
+
 
 @remembered(256)
 def _table(kind: str, several: bool, joins: bool, chain: bool = False) -> tuple[Floats, Floats, Floats]:
@@ -163,6 +169,8 @@ def align(
             over = int((heavy & (given < 0)).sum())
             if best is None or over < best[0] or (over == best[0] and value > best[1] + _SAME):
                 best = over, value, np.where(given >= 0, np.array([*order, -1])[given], -1)
+            if not over and len(kinds) * len(operations) > _ALL_PAIRS:
+                return best[2]  # each further order takes seconds
         if best is None or not best[0] or not any(shapes):
             break
     assert best is not None
@@ -243,25 +251,70 @@ def _aligned(
 
     empty = [_HEAVIER * _OWN if operation.kind in HEAVY else _EMPTY for operation in operations]
     every = max(1, int(len(operations) ** 0.5))
+    blocks = range(0, len(operations), every)
+    windows = _windows(codes, operations, blocks)
+    whole = slice(0, size)
     row = -skipped
-    checkpoints = [row]
-    for index, operation in enumerate(operations):
-        row = _row(row, worth(operation), empty[index], skipped)[0]
-        if (index + 1) % every == 0:
-            checkpoints.append(row)
+    checkpoints: list[Floats] = []
+    for begin, window, before in zip(blocks, windows, (whole, *windows), strict=False):
+        row = _moved(row, before, window, skipped)
+        checkpoints.append(row)
+        for index in range(begin, min(begin + every, len(operations))):
+            row = _row(row, worth(operations[index]).within(window), empty[index], _ends(skipped, window))[0]
     place = size
-    block = len(operations)
-    while block:
-        begin = (block - 1) // every * every
-        rows = [checkpoints[begin // every]]
-        for index in range(begin, block):
-            rows.append(_row(rows[-1], worth(operations[index]), empty[index], skipped)[0])
-        for index in range(block - 1, begin - 1, -1):
-            place = _back(rows[index - begin], worth(operations[index]), empty[index], skipped, place, takers, index)
-        block = begin
+    for begin, window, checkpoint in reversed(list(zip(blocks, windows, checkpoints, strict=True))):
+        own, left_over = range(begin, min(begin + every, len(operations))), _ends(skipped, window)
+        rows = [checkpoint]
+        for index in own:
+            rows.append(_row(rows[-1], worth(operations[index]).within(window), empty[index], left_over)[0])
+        place = min(max(place - window.start, 0), window.stop - window.start)
+        mine = takers[window]
+        for index in reversed(own):
+            of = worth(operations[index]).within(window)
+            place = _back(rows[index - begin], of, empty[index], left_over, place, mine, index)
+        place += window.start
     _tell_gradients_apart(takers, widths, operations, outputs_first=outputs_first)
     _join_pieces(takers, kinds, operations)
     return takers, float(row[-1])
+
+
+#: Pairs of a kernel and an operator up to which each may belong to each; beyond, operators look at kernels near their
+#: own place only. A step of 6,000 kernels still looks at all.
+_ALL_PAIRS = 4e7
+#: Kernels on either side of an operator's own place that it looks at then; a two-hundredth of all, if that is more.
+_NEAR = 512
+
+
+def _windows(codes: NDArray[np.int64], operations: Sequence[Operation], blocks: range) -> list[slice]:
+    """The kernels that each block of operators may take: all, or in a very long step those near the heavy kernel whose
+    place among all heavy ones is that of the block's first and last operator."""
+    size = len(codes)
+    heavy = np.flatnonzero(np.isin(codes, [KINDS.index(word) for word in HEAVY]))
+    if size * len(operations) <= _ALL_PAIRS or not len(heavy):
+        return [slice(0, size)] * len(blocks)
+    before = np.cumsum([0, *(operation.kind in HEAVY for operation in operations)]) / max(
+        1, sum(operation.kind in HEAVY for operation in operations)
+    )
+    ends = [*blocks, len(operations)]
+    places = [int(heavy[min(int(before[end] * len(heavy)), len(heavy) - 1)]) for end in ends]
+    near = max(_NEAR, size // 200)
+    windows = [slice(max(0, low - near), min(size, high + near)) for low, high in pairwise(places)]
+    windows[-1] = slice(windows[-1].start, size)
+    return windows
+
+
+def _ends(skipped: Floats, window: slice) -> Floats:
+    """Costs of leaving over the kernels before every place of a window, its end included."""
+    return skipped[window.start : window.stop + 1]
+
+
+def _moved(row: Floats, before: slice, window: slice, skipped: Floats) -> Floats:
+    """The best values of a window's places, from those of the window before it: kernels behind that are left over."""
+    if before == window:
+        return row
+    kept = row[window.start - before.start :]
+    more = skipped[before.stop] - skipped[before.stop + 1 : window.stop + 1]
+    return np.concatenate([kept, kept[-1] + more]) if len(more) else kept[: window.stop - window.start + 1]
 
 
 def _tell_gradients_apart(

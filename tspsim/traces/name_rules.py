@@ -275,7 +275,7 @@ KERNEL_NAMES.register(
                 r"cudnn_generated_fort_native_sdpa",
                 r"cudnn::fusion::(compute_dot_do_o|convert_dq)",
                 r"merge_attn_states|MergeState",
-                r"_attn_",
+                r"_attn_|\bthd_(out|lse)_correction",
                 r"kn_get_mla_metadata|get_mla_metadata",
                 r"sparse_attention|indexer_[kq](?!uant)|mqa_logits",
             ),
@@ -314,7 +314,7 @@ KERNEL_NAMES.register(
             ),
             "permute": (
                 r"moe_align|count_and_sort_expert|moe_(\w+_)?sort|MoeSorting|moe_permute|expand(Input|_to_fused)|ep_(gather|scatter)",
-                r"permute_?[Kk]ernel|_permute|unpermute|finalize_?(moe|matmul|kernel|Kernel)|moe_sum|moe_reduc|reduce_fused_impl",
+                r"permute_?[Kk]ernel|_permute|unpermute|finalize_?(moe|Moe|matmul|kernel|Kernel)|moe_sum|moe_reduc|reduce_fused_impl",
                 r"get_fused_mapping|clean_and_count_expert|aux_fi_impl|unique_group_indices|_finalize_matmul_scatter",
                 r"(silu|act)_.*masked_post|post_reorder|pre_reorder|shuffle_rows|build_expert_maps",
                 r"compute_src2dst|seg_indptr|masked_m_triton|fill_gateup|row_id_map|chunk_sort|sort_chunks|writeback_idx",
@@ -328,7 +328,7 @@ KERNEL_NAMES.register(
                 r"grouped_gemm::cuda::utils::(transpose|fill)|batched_transpose|swizzle_(row|col)\w*scaling",
             ),
             "copy": (
-                r"create_flashinfer_kv_indices|get_last_loc|write_req_to_token|compute_slot_mapping|pack_seq",
+                r"create_flashinfer_kv_indices|get_last_loc|alloc_(extend|decode)_kernel|write_req_to_token|compute_slot_mapping|pack_seq",
                 r"^_prepare_\w+_kernel|^_post_update_kernel|multi_(un)?padding",
             ),
             "elementwise": (r"\bmhc_(post|pre_big)",),
@@ -343,7 +343,7 @@ KERNEL_NAMES.register(
         kinds={
             "dispatch": (
                 r"notify_dispatch",
-                r"(internode|intranode|elastic|ep)\w*::dispatch|EpDispatch|moe_?a2a_dispatch|[Dd]ispatchKernel|AllToAllDispatch",
+                r"(internode|intranode|elastic|ep)\w*::dispatch|EpDispatch(?!Combine)|moe_?a2a_dispatch|[Dd]ispatchKernel|AllToAllDispatch",
             ),
             "combine": (
                 r"cached_notify",

@@ -153,7 +153,10 @@ def reader_of(path: Path) -> TraceReader:
 
 def _nothing(part: FilePart) -> str:
     if part.facts and "written_by" in part.facts:
-        return "holds no step line of Megatron, torchtitan, NeMo, vLLM (--enable-logging-iteration-details) or SGLang"
+        return (
+            "holds no step line with a time: of Megatron, torchtitan, NeMo, DeepSpeed, MaxText, verl, a Trainer's "
+            "progress bar, vLLM (--enable-logging-iteration-details) or SGLang"
+        )
     missing = f" (missing: {part.missing[0]})" if part.missing else ""
     return f"has no kernels: nothing ran on a device{missing}; profile with activities that include the device"
 

@@ -8,6 +8,7 @@ their length.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,6 +43,8 @@ _BY_ROLE = {
 }
 _JOINED = frozenset({Role.QKV, Role.LATENT_DOWN, Role.GATE_UP})
 _WIDE = frozenset({"fp32", "fp16", "bf16"})
+#: Part of a program that gathers weights.
+_GATHERS = "weights"
 _BY_OP = {"cache_write": "cache", "softmax": "sample", "adamw": "optimizer", "add": "elementwise", "copy": "quantize"}
 
 
@@ -94,6 +97,16 @@ class Operation:
     def sizes(self) -> tuple[int, int, int] | None:
         """m, n, k of a plain product."""
         return (self.operator.m, self.operator.n, self.operator.k) if isinstance(self.operator, Gemm) else None
+
+    @property
+    def merges(self) -> bool:
+        """Whether it joins the outputs of attention over pieces of a context."""
+        return self.operator is not None and self.operator.role is Role.MERGE
+
+    @property
+    def runs_forward(self) -> bool:
+        """Whether its kernels are those of a forward pass: what a backward pass computes again too."""
+        return self.phase == "forward" or self.part.endswith(" again")
 
     @property
     def computes(self) -> Computes:
@@ -157,6 +170,12 @@ class RankTimeline:
     question: Question
     #: Length of the whole simulated step.
     step_s: float = 0.0
+
+    @property
+    def span_s(self) -> float:
+        """Time from the rank's first kernel to the end of its last."""
+        begin = min((operation.start_s for operation in self.operations), default=0.0)
+        return max((operation.end_s for operation in self.operations), default=begin) - begin
 
     @property
     def layers(self) -> int:
@@ -361,10 +380,16 @@ class Simulated:
                 )  # fmt: skip
             elif not isinstance(instruction, Launch | Copy):
                 raise TypeError(type(instruction).__name__)
+        operations = _with_phases_of_gathers(operations, steps)
         return RankTimeline(
             rank, tuple(operations), tuple(steps), submission.makespan_s, self.run.between_s, self.job, self.question,
             self.run.makespan_s,
         )  # fmt: skip
+
+
+#: Parts of a program that run in a backward pass: what is computed again too, and sums of gradients, which autograd's
+#: engine launches.
+_BACK = re.compile(r"backward|\bagain\b|^gradients$")
 
 
 def _phase(part: str, operator: Operator | None) -> str:
@@ -372,7 +397,22 @@ def _phase(part: str, operator: Operator | None) -> str:
         return "optimizer"
     if operator is not None and operator.computes is Computes.WEIGHT_GRADIENT:
         return "weight gradient"
-    return "backward" if "backward" in part else "forward"
+    return "backward" if _BACK.search(part) else "forward"
+
+
+def _with_phases_of_gathers(operations: list[Operation], steps: Sequence[SimulatedInstruction]) -> list[Operation]:
+    """Gathers of weights with the phase of the kernels that wait for them: a shard's weights are gathered forward and
+    backward."""
+    gathers = {item.instruction for item in operations if item.part == _GATHERS}
+    if not gathers:
+        return operations
+    phases = {item.instruction: item.phase for item in reversed(operations) if item.part != _GATHERS}
+    waits: dict[int, str] = {}
+    for index, step in enumerate(steps):
+        for earlier in step.after:
+            if earlier in gathers and index in phases:
+                waits.setdefault(earlier, phases[index])
+    return [replace(item, phase=waits[item.instruction]) if item.instruction in waits else item for item in operations]
 
 
 def _transfer(instruction: Collective | SendReceive) -> str:
