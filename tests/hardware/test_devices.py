@@ -80,8 +80,9 @@ def test_a_device_without_measurements_says_whose_parameters_it_uses_and_widens_
     wide, narrow = borrowed.gemm(8192, 8192, 8192), measured.gemm(8192, 8192, 8192)
     assert "inherited from" in borrowed.provenance()[-1].basis
     assert wide.high / wide.low > narrow.high / narrow.low
-    # The anchor of the sheet, not the relative's share of peak, decides what a long call reaches.
-    assert 2 * 8192**3 / wide.seconds == pytest.approx(843e12, rel=0.12)
+    # The anchor of the sheet, not the share of peak of a relative, decides what a long call reaches: at a step's clock,
+    # less what the usual choice of kernels lacks of the best on MI300X.
+    assert 2 * 8192**3 / wide.seconds == pytest.approx(843e12 * 0.93 * 0.91, rel=0.03)
 
 
 def test_mi300x_runs_large_products_at_the_share_of_peak_that_was_measured_on_it() -> None:
@@ -107,9 +108,11 @@ def test_who_borrows_rows_of_a_step_is_anchored_on_its_best_rate_at_that_clock()
     device = load_device("mi325x")
     kernel = device.kernel("gemm", "bf16")
     assert kernel.sustained and "at the clock of a step" in kernel.basis
-    best, sustained = device.spec.achieved.gemm["bf16"].value, device.spec.sustained.gemm.value
-    seconds = device.time(Gemm(8192, 8192, 8192)).seconds
-    assert 2 * 8192**3 / seconds == pytest.approx(best * sustained, rel=0.01)
+    shares = []
+    for machine in (device, load_device("mi300x")):
+        best, sustained = machine.spec.achieved.gemm["bf16"].value, machine.spec.sustained.gemm.value
+        shares.append(2 * 8192**3 / machine.time(Gemm(8192, 8192, 8192)).seconds / (best * sustained))
+    assert shares[0] == pytest.approx(shares[1], rel=0.02) and 0.85 < shares[0] < 0.95
 
 
 def test_grouped_products_are_kernels_of_their_own_where_they_were_measured(devices: dict[str, Device]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from helpers.engine import collective, grid, hop, kernel, program
 from hypothesis import strategies as st
@@ -58,9 +60,16 @@ def programs(
             to = draw(st.sampled_from([-1, 1]))
             shape.append(hop(draw(SIZES), axis=axis, to=to, after=sorted(after), stream=stream))
     lengths = st.sampled_from([0.0, 1e-5, 2e-4, 1e-3, 5e-3])
+
+    def drawn(after: tuple[int, ...]) -> Compute:
+        # One in four runs a second round beside a transfer.
+        begun = kernel(draw(lengths), after=after)
+        resident = not draw(st.integers(0, 3))
+        return replace(begun, operators=tuple(replace(item, resident=resident) for item in begun.operators))
+
     return tuple(
         program(
-            *(kernel(draw(lengths), after=entry.after) if isinstance(entry, Compute) else entry for entry in shape),
+            *(drawn(entry.after) if isinstance(entry, Compute) else entry for entry in shape),
             role=f"role {number}",
         )
         for number in range(draw(st.integers(1, repeat_kernels)))

@@ -118,6 +118,15 @@ def test_first_layers_without_experts_are_read(tmp_path: Path) -> None:
     assert [bool(block.experts) for block in model.blocks[:3]] == [False, False, True]
 
 
+@pytest.mark.parametrize(("whole", "text", "tied"), [(True, {}, True), (True, {"tie_word_embeddings": False}, False)])
+def test_tied_tables_of_a_multimodal_model(tmp_path: Path, whole: bool, text: dict[str, Any], tied: bool) -> None:
+    stated = {key: value for key, value in QWEN3_MOE.items() if key != "tie_word_embeddings"}
+    model = read(
+        tmp_path, {"model_type": "qwen3_vl_moe", "tie_word_embeddings": whole, "text_config": {**stated, **text}}
+    )
+    assert model.tied_embeddings is tied
+
+
 def test_blocks_side_by_side_are_noted(tmp_path: Path) -> None:
     assert "residual: parallel" in read(tmp_path, FALCON).note
     assert not read(tmp_path, FALCON | {"parallel_attn": False}).note

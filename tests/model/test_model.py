@@ -186,6 +186,12 @@ def test_unknown_model_offers_the_nearest() -> None:
         load_model("lama-3.1-8b")
 
 
+def test_a_name_of_the_hub_is_near_the_catalogs() -> None:
+    """``.2-1B`` is no suffix of a file."""
+    with pytest.raises(InputError, match=r"no such file \(did you mean 'llama-3.2-1b'\?\)"):
+        load_model("meta-llama/Llama-3.2-1B")
+
+
 LLAMA = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],

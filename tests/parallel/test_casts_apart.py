@@ -71,7 +71,7 @@ def test_what_is_made_again_is_wide_when_it_is_written_across() -> None:
     assert Role.EXPERTS_DOWN in again and Role.EXPERTS_GATE_UP not in again and Role.OUTPUT not in again
     stack = Stack("apart", casts_apart=True)
     weights = gradients(PRODUCT)[1]
-    assert moved(tuple(stack.run([weights], remade=again))) == {"inputs across": 3.0 * M * K}
+    assert moved(tuple(stack.run([weights], recomputed=again))) == {"inputs across": 3.0 * M * K}
     whole = replace(asked.plans[0], recomputation="none")
     assert not recomputed_inputs(replace(scheduled(asked, asked.plans[0]), plan=whole))
 

@@ -47,3 +47,12 @@ def test_ranks_share_them() -> None:
         ranks = choice.distinct_of_ranks(64, 8, 100)
         assert len(ranks) == 8 and sum(ranks) == pytest.approx(choice.distinct(64, 100))
     assert len(set(routing.distinct_of_ranks(64, 8, 100))) > 1
+
+
+def test_shares_are_drawn_once_for_all_who_ask_and_nobody_changes_them() -> None:
+    routing = ExpertRouting("dirichlet", skew=0.5, seed=3)
+    shares = routing.assigned_shares(64)
+    assert routing.assigned_shares(64) is shares and len(routing.assigned_shares(32)) == 32
+    with pytest.raises(ValueError, match="read-only"):
+        shares[0] = 1.0
+    assert ExpertRouting("dirichlet", skew=0.5, seed=3) == routing

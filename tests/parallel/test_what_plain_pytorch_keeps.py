@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tspsim.operators.base import Computes, Role
 from tspsim.operators.products import GroupedGemm
 from tspsim.parallel import load_stack
 from tspsim.parallel.builder import lowering_of
+from tspsim.parallel.expert_rows import routed_shard
 from tspsim.parallel.state.memory import peak_bytes, stage_memory
 from tspsim.scenario import load
 from tspsim.step.question import Question
@@ -178,3 +180,28 @@ def test_biases_of_experts_are_added_by_kernels_of_their_own_where_a_stack_says_
     elements = 4 * 8192 * 2880
     assert added("gpt-oss-20b", "automodel") == [16 * elements, 28 * elements, 12 * elements, 40 * elements]
     assert added("gpt-oss-20b", "fsdp2") == added("qwen3-30b-a3b", "automodel") == []
+
+
+@pytest.mark.parametrize(("experts", "published_gb"), [(8, 49.8), (16, 70.7)])
+def test_experts_padded_to_the_busiest(experts: int, published_gb: float) -> None:
+    """KempnerForge's 8 and 16 experts on eight H200, packed (benchmarks/moe_packed): its peaks lie near those of
+    routers that send every token to the same two experts, far above even ones."""
+
+    def asking(stack: str, **routing: Any) -> Question:
+        plan = '{"zero": 3, "micro_batch": 4, "recomputation": "full"}'
+        row = {
+            "group": "KempnerForge MoE H200", "source": "KempnerForge", "gpu": "h200", "gpus": "8", "note": "",
+            "model": f"kmoe{experts}", "sequence": "4096", "sequences_per_replica": "4", "precision": "bf16",
+            "plan": plan, "extra": json.dumps({"stack": stack, "routing": routing}), "unit": "tokens/s/gpu",
+        }  # fmt: skip
+        return published(row)
+
+    def gb(question: Question) -> float:
+        return peak_bytes(question.job(question.plans[0])) / 1e9
+
+    hot = {"load": "hot", "hot_experts": 2, "hot_share": 1.0}
+    ragged, even = gb(asking("kempnerforge", **hot)), gb(asking("kempnerforge@padded"))
+    assert ragged == even < 0.75 * published_gb
+    assert gb(asking("kempnerforge@padded", **hot)) == pytest.approx(published_gb, rel=0.12)
+    skewed = asking("kempnerforge@padded", load="hot", hot_experts=1, hot_share=0.25)
+    assert routed_shard(skewed.job(skewed.plans[0])).rows == 0.25 * 2 * 4 * 4096

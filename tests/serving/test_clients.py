@@ -116,7 +116,7 @@ def test_prompts_that_come_together_are_tokenised_one_after_the_other() -> None:
         {"arrivals": {"kind": "closed", "concurrency": 3}, "requests": 4}, front_end_s=0.5, tokenize_s=1e-3
     )
     assert waits.ttft_s[:3] == pytest.approx([1.1, 1.2, 1.3])
-    assert (waits.sent_s[3], waits.ttft_s[3]) == pytest.approx((1.6, 1.1)), "nobody is before the fourth"
+    assert (waits.arrival_s[3], waits.ttft_s[3]) == pytest.approx((1.6, 1.1)), "nobody is before the fourth"
 
 
 def test_a_book_gives_requests_back_as_they_were() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -282,9 +282,11 @@ MOST_RUN = 40_000
 
 
 @cache
-def shipped(name: str) -> tuple[Question, Result, dict[str, Submission]]:
-    """A shipped scenario: what it asks, its answer, and every plan that fits as the engine ran it."""
+def shipped(name: str) -> tuple[Question, Result, dict[str, Submission], dict[str, Question]]:
+    """A shipped scenario: what it asks, its answer, and every plan that fits as the engine ran it, with its question
+    (a plan with its own routing has its own links)."""
     submissions: dict[str, Submission] = {}
+    questions: dict[str, Question] = {}
 
     def run_and_keep(question: Question, mesh: Mesh, job: Job, *rest: Any, **options: Any) -> Submission:
         submission = run(question, mesh, job, *rest, **options)
@@ -293,13 +295,13 @@ def shipped(name: str) -> tuple[Question, Result, dict[str, Submission]]:
             if written_out(submission) and submission.instructions <= MOST_RUN:
                 whole = run(question, mesh, job, *rest, **options, every_iteration=True)
                 assert whole.makespan_s == submission.makespan_s
-            submissions[job.plan.name] = whole
+            submissions[job.plan.name], questions[job.plan.name] = whole, question
         return submission
 
     asked = look_up(stated(name))
     with patch.object(simulation, "run", run_and_keep), patch.object(simulation, "look_up", lambda *_: asked):
         result = tspsim.simulate(asked.scenario)
-    return asked, result, submissions
+    return asked, result, submissions, questions
 
 
 def stated(name: str) -> Scenario:
@@ -322,9 +324,9 @@ LONG = {"tsp-figures-micro-batch", "deepseek-v3-2048-h100", "purchase-70b", "pla
 )
 def test_a_shipped_scenario_stays_within_what_physics_allows(name: str) -> None:
     """Row by row, transfer by transfer, link by link, and plan by plan below its bound: one run answers all four."""
-    asked, result, submissions = shipped(name)
+    asked, result, submissions, questions = shipped(name)
     check_kernels(asked, submissions)
-    check_transfers(asked, submissions)
+    check_transfers(questions, submissions)
     check_links_and_rates(asked, result)
     check_below(bounds(asked), result)  # of the same question: the schedules it leaves open are chosen once
 
@@ -363,18 +365,20 @@ def least_kernel_s(asked: Question, operator: Operator) -> float:
     return max(operator.flops / peak_of(asked, operator), operator.hbm_bytes / asked.device.hbm_bytes_per_s)
 
 
-def check_transfers(asked: Question, submissions: Mapping[str, Submission]) -> None:
+def check_transfers(questions: Mapping[str, Question], submissions: Mapping[str, Submission]) -> None:
     """No transfer is faster than its links."""
-    bandwidth = asked.cluster.links.bandwidth_bytes_per_s
 
-    def least_s(traffic: Traffic) -> float:
+    def least_s(traffic: Traffic, bandwidth: Sequence[float]) -> float:
         pairs = zip(traffic.links, traffic.link_bytes, strict=True)
         return max((size / bandwidth[link] for link, size in pairs), default=0.0)
 
     for plan, submission in submissions.items():
         if written_out(submission):
             continue  # these rows have no instructions of their own
-        needed_s = {channel.number: least_s(instance.traffic) for instance, channel in submission.system.instances}
+        bandwidth = questions[plan].cluster.links.bandwidth_bytes_per_s
+        needed_s = {
+            channel.number: least_s(instance.traffic, bandwidth) for instance, channel in submission.system.instances
+        }
         columns = submission.timeline.columns()
         taken_s: dict[tuple[int, int], float] = dict(
             zip(

@@ -262,6 +262,21 @@ def test_disaggregated_rows_that_state_their_workers_are_two_pools() -> None:
     assert "requests at once is not stated" in str(run_of(**WORKERS, silicon_data_source="x"))
 
 
+def test_kimi_under_vllm_has_no_attention_replicas_and_its_checkpoint_s_cache() -> None:
+    """kimik2.5_fp4_b200.sh starts vLLM with --tensor-parallel-size alone; two exports of three say so."""
+    row = {
+        "backend": "vllm", "backend_version": "0.17.0", "model_path": "moonshotai/Kimi-K2.5", "system": "b200_sxm",
+        "precision": "fp4", "moe_quant_mode": "nvfp4", "tp_size": "4", "attention_dp_size": "4", "moe_ep_size": "16",
+    }  # fmt: skip
+    run = run_of(**row)
+    assert isinstance(run, ServedRun)
+    assert (run.plan.tp, run.plan.dp, run.plan.ep, run.plan.kv) == (4, 1, 4, "fp8")
+    other = run_of(**row | {"model_path": "MiniMaxAI/MiniMax-M2.5", "moe_quant_mode": "fp8_block"})
+    assert isinstance(other, ServedRun) and (other.plan.tp, other.plan.dp) == (1, 4)
+    wide = run_of(**row | {"moe_quant_mode": "int4_wo", "attention_dp_size": "1", "moe_ep_size": "1"})
+    assert isinstance(wide, ServedRun) and wide.plan.kv == "", "no four-bit checkpoint of NVIDIA's"
+
+
 def test_a_rack_s_row_that_states_no_workers_has_those_of_its_recipe() -> None:
     """srt-slurm, recipes/gb200-fp4/1k1k/max-tpt.yaml and gb200-fp8/8k1k/max_tpt.yaml; InferenceX's GB300 keys."""
     unstated = {"prefill_num_workers": "", "decode_num_workers": "", "silicon_data_source": "silicon_concurrency=2048"}

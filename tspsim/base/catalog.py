@@ -183,7 +183,7 @@ def _nearest_file(path: Path, kind: Kind) -> str:
     beside = [str(path.parent / name) for name in _files_here(path.parent)]
     near = did_you_mean(path, beside, limit=0) if beside else ""
     if not near.startswith(" (did"):
-        near = did_you_mean(path.stem, names(kind), limit=0)
+        near = did_you_mean(path.stem if path.suffix in _PATH_SUFFIXES else path.name, names(kind), limit=0)
     return near if near.startswith(" (did") else ""
 
 

@@ -251,8 +251,7 @@ def _exchange_forms(
         latency, bandwidth = values.get("latency factor", 1.0), values.get("bandwidth factor", 1.0)
         scaled = {name: getattr(curve, name) * latency for name in _TIMES}
         scaled |= {name: min(1.0, getattr(curve, name) * bandwidth) for name in _SHARES}
-        rates = {name: getattr(curve, name) for name in ("per_multiprocessor", "sent_per_multiprocessor")}
-        scaled |= {name: rate * bandwidth for name, rate in rates.items() if rate is not None}
+        scaled |= {name: rate * bandwidth for name, rate in curve.multiprocessor_rates.items()}
         return curve.model_copy(update=scaled | {name: values[name] for name in own.keys() & values.keys()})
 
     def costs_of(entry: ExpertCurve, row: int) -> Sequence[CollectiveCost]:

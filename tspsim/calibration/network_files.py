@@ -227,8 +227,7 @@ def _stated_exchange(curve: ExpertCurve) -> dict[str, Any]:
     }  # fmt: skip
     stated |= {name: _microseconds(getattr(curve, name)) for name in ("base", "doubling", "node", "per_copy")}
     stated |= {name: _six(getattr(curve, name)) for name in ("efficiency", "fabric_efficiency", "fabric_loss")}
-    rates = {name: getattr(curve, name) for name in ("per_multiprocessor", "sent_per_multiprocessor")}
-    stated |= {name: f"{rate / 1e9:.6g} GB/s" for name, rate in rates.items() if rate is not None}
+    stated |= {name: f"{rate / 1e9:.6g} GB/s" for name, rate in curve.multiprocessor_rates.items()}
     return stated | _provenance(curve)
 
 

@@ -11,9 +11,10 @@ streams on which it depends. A stream is one of three processes, which yield Sim
 from __future__ import annotations
 
 from array import array
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 import simpy
@@ -126,8 +127,9 @@ class Machine:
         self.env = env
         self.calendar = Calendar(env)
         self.compute_slowdown = compute_slowdown
-        #: What a second round takes beside a transfer, beyond the slowdown of all kernels.
+        #: What a second round takes beside a transfer, beyond the slowdown of all kernels; whether any kernel has one.
         self.second_round = max(0.0, ROUNDS / compute_slowdown - 1.0) if compute_slowdown > 1.0 else 0.0
+        self.has_residents = False
         self._toggled: dict[SimulatedDevice, None] = {}
         self.fluid = Fluid(
             env,
@@ -163,12 +165,16 @@ class Machine:
         for device in toggled:
             before = device.stretch
             device.stretch = after = len(device.computing) * (self.compute_slowdown if device.moving else 1.0)
-            for kernel in device.computing:
-                slower, kernel.rounds = before * kernel.rounds, kernel.beside if device.moving else 1.0
-                change = kernel.instant, slower, after * kernel.rounds
-                if change[1] != change[2]:
+            if self.has_residents:
+                for kernel in device.computing:
+                    was, becomes = kernel.stretches(before, after)
+                    if becomes != was:
+                        move(kernel, at(now, (kernel.instant.at_s - now) * becomes / was))
+            elif after != before:
+                for kernel in device.computing:
+                    change = kernel.instant, before, after
                     if change != last:
-                        last, instant = change, at(now, (kernel.instant.at_s - now) * change[2] / change[1])
+                        last, instant = change, at(now, (kernel.instant.at_s - now) * after / before)
                     move(kernel, instant)
 
 
@@ -179,21 +185,18 @@ class RunningKernel:
     instant.
     """
 
-    __slots__ = ("beside", "device", "instant", "machine", "place", "rounds", "slowness")
+    __slots__ = ("device", "instant", "machine", "place", "slowness")
 
     #: The timeout at which it ends, and the index of its process's callback there.
     instant: Instant
     place: int
-    #: Factor of its second round beside a transfer, and now.
-    beside: float
-    rounds: float
 
     def __init__(self, machine: Machine, rank: Rank) -> None:
         self.machine = machine
         self.device = rank.device
         self.slowness = rank.slowness
 
-    def begin(self, now_s: float, alone_s: float, resident: float = 0.0) -> Instant:
+    def begin(self, now_s: float, alone_s: float) -> Instant:
         """Begin a kernel of ``alone_s`` uncontended seconds; the process must yield the returned timeout at once."""
         device, machine = self.device, self.machine
         if device.computing:
@@ -201,9 +204,7 @@ class RunningKernel:
         else:
             device.stretch = machine.compute_slowdown if device.moving else 1.0
         device.computing.append(self)
-        self.beside = 1.0 + resident * machine.second_round
-        self.rounds = self.beside if device.moving else 1.0
-        instant = self.instant = machine.calendar.at(now_s, alone_s * (device.stretch * self.rounds * self.slowness))
+        instant = self.instant = machine.calendar.at(now_s, alone_s * (device.stretch * self.slowness))
         self.place = len(instant.callbacks)
         return instant
 
@@ -213,6 +214,41 @@ class RunningKernel:
         computing.remove(self)
         if computing:
             self.machine.toggle(self.device)
+
+    def stretches(self, before: float, after: float) -> tuple[float, float]:
+        """Its stretch where that of its device was ``before`` and is ``after``."""
+        return before, after
+
+
+class ResidentKernel(RunningKernel):
+    """The same for a stream some of whose kernels run a second round beside a transfer."""
+
+    __slots__ = ("beside", "rounds", "shares")
+
+    def __init__(self, machine: Machine, rank: Rank, shares: Iterable[float]) -> None:
+        super().__init__(machine, rank)
+        #: Share of every kernel to come that runs one; factor of the second round of this one, and the factor now.
+        self.shares, self.beside, self.rounds = iter(shares), 1.0, 1.0
+        machine.has_residents = True
+
+    def begin(self, now_s: float, alone_s: float) -> Instant:
+        self.beside = 1.0 + next(self.shares) * self.machine.second_round
+        self.rounds = self.beside if self.device.moving else 1.0
+        return super().begin(now_s, alone_s * self.rounds)
+
+    def stretches(self, before: float, after: float) -> tuple[float, float]:
+        was, self.rounds = self.rounds, self.beside if self.device.moving else 1.0
+        return before * was, after * self.rounds
+
+
+def kernel_of(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction]) -> RunningKernel:
+    """The running kernel of a stream."""
+    if machine.second_round and any(map(_RESIDENT, stream)):
+        return ResidentKernel(machine, rank, [step.resident for step in stream if step.duration_s > 0.0])
+    return RunningKernel(machine, rank)
+
+
+_RESIDENT = attrgetter("resident")
 
 
 # --- streams --------------------------------------------------------------------------------------------------
@@ -230,15 +266,15 @@ def process_of(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction
 
 def kernels(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction]) -> Process:
     """Run the kernels of one stream in order, each after its dependencies."""
-    now, kernel, end_of = machine.env.now, RunningKernel(machine, rank), machine.end_of
+    now, kernel, end_of = machine.env.now, kernel_of(machine, rank, stream), machine.end_of
     done, start_s, end_s, awaited = rank.done, rank.start_s, rank.end_s, rank.awaited
-    for number, after, alone_s, _, _, resident in stream:
+    for number, after, alone_s, _, _, _ in stream:
         for other in after:
             if not done[other]:
                 now = yield end_of(rank, other)
         start_s[number] = now
         if alone_s > 0.0:
-            now = yield kernel.begin(now, alone_s, resident)
+            now = yield kernel.begin(now, alone_s)
             kernel.end()
         end_s[number], done[number] = now, 1
         if number in awaited:

@@ -282,7 +282,7 @@ def _at_step_clock(spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit) -> bool:
 def _share_of_best(owner: DeviceSpec, fit: KernelFit) -> float:
     """Rate of the large call of a library measured at the clock of a step, over the best of the lender at that clock.
 
-    What the usual choice of kernels falls short of the best on one device it lacks on others of its generation, too.
+    The default choice of kernels falls short of the best by the same share on all devices of a generation.
     """
     best = _best_measured(owner, fit.family, fit.dtype)
     if best is None:

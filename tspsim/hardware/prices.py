@@ -261,8 +261,8 @@ def choice_of_experts(device: Device, choice: ChoiceKernels) -> Estimate:
 
 @pricer(MemoryBound)
 def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
-    """Time of a copy of as many bytes: between other kernels all memory-bound ops run as fast as a copy. A kernel whose
-    blocks stay takes that of its op alone."""
+    """Time of a copy of as many bytes: between other kernels all memory-bound ops run as fast as a copy. A resident
+    kernel takes the time of its own op."""
     return device.memory_bound(operator.size_bytes, operator.op if operator.resident else "copy", operator.rows)
 
 

@@ -199,6 +199,11 @@ class Architecture(Dimensions):
             return 0
         return self.hidden * (self.matrices * experts.shared_width + experts.count + experts.shared_gate)
 
+    @property
+    def router_parameters(self) -> int:
+        """Matrix elements of the router of one layer with experts, and of a shared gate: what no rank divides."""
+        return self.hidden * (self.experts.count + self.experts.shared_gate) if self.experts else 0
+
     def norm_parameters(self, block: Block) -> int:
         """Parameters of a layer's norms: two over h, and those inside attention."""
         return 2 * self._norm_parameters + self.attention_of(block).norm_parameters(self, block)

@@ -22,7 +22,7 @@ _LONGEST = 200
 
 
 def checkpoint_of(data: Mapping[str, Any]) -> Formats:
-    """Types of a configuration's checkpoint; unquantised weights and methods that are :func:`unread` are bf16."""
+    """Types of a configuration's checkpoint; unquantised weights, and methods that are not read, are bf16."""
     stated = _stated(data)
     dtype = _type_of(stated)
     weights: dict[WeightClass, str] = {}
@@ -40,7 +40,7 @@ def checkpoint_of(data: Mapping[str, Any]) -> Formats:
     return Formats(weights=weights) if weights else BF16
 
 
-def unread(data: Mapping[str, Any]) -> str:
+def unread_note(data: Mapping[str, Any]) -> str:
     """Note on quantised weights that are read as bf16; empty where none are."""
     stated = _stated(data)
     method = str(stated.get("quant_method", "")).lower()

@@ -16,10 +16,12 @@ from tspsim.base.units import parse
 from . import families, zaya
 from .architecture import Architecture
 from .attention import COMPRESSED, GATED_DELTA, KIMI_DELTA, SPARSE_LATENT
-from .checkpoints import checkpoint_of, unread
+from .checkpoints import checkpoint_of, unread_note
 from .parts import CompressedAttention, Experts, IndexerSpec, LatentAttention, LinearAttention
 from .spec import MOST_LAYERS
 
+#: Keys of a multimodal model that hold for its decoder, unless ``text_config`` has its own.
+_OF_THE_WHOLE = ("_name_or_path", "quantization_config", "tie_word_embeddings")
 #: Substrings of keys that belong to layers other than attention and MLPs.
 _OTHER_PARTS = (
     *("ssm", "mamba", "rwkv", "recurrent", "state_size", "conv_", "conv1d", "time_step", "encoder", "decoder_layers"),
@@ -90,7 +92,7 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
         A size is missing or no positive whole number, or the model is no decoder that can be read.
     """
     if isinstance(data.get("text_config"), Mapping):
-        outer = {key: data[key] for key in ("_name_or_path", "quantization_config") if key in data}
+        outer = {key: data[key] for key in _OF_THE_WHOLE if key in data}
         data = {**outer, **data["text_config"]}
     data = zaya.in_usual_names(data) if str(data.get("model_type", "")).lower() == zaya.FAMILY else data
     _refuse_what_is_not_a_decoder(data)
@@ -394,8 +396,8 @@ def _note(data: Mapping[str, Any], window: bool, chunk: bool) -> str:
     family = str(data.get("model_type", "")).lower()
     if family in families.SIDE_BY_SIDE and data.get(families.SIDE_BY_SIDE[family]) is not False:
         notes.append("attention and MLP of a block, which read one input, run in turn; `residual: parallel` of a plan")
-    if unread(data):
-        notes.append(unread(data))
+    if note := unread_note(data):
+        notes.append(note)
     if data.get("model_type") == zaya.FAMILY:
         notes.append(zaya.NOTE)
     return "; ".join(notes)

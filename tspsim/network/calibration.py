@@ -203,6 +203,12 @@ class ExpertCurve(Strict):
     source: str = Field(min_length=3)
     basis: Basis = "fitted"
 
+    @property
+    def multiprocessor_rates(self) -> dict[str, float]:
+        """The stated rates of a multiprocessor, by key."""
+        rates = {"per_multiprocessor": self.per_multiprocessor, "sent_per_multiprocessor": self.sent_per_multiprocessor}
+        return {name: rate for name, rate in rates.items() if rate is not None}
+
 
 class Steps(Strict):
     """Latencies of an algorithm in seconds: before the first byte, a hop inside a node, a hop between nodes."""

@@ -52,9 +52,9 @@ def lowering_of(job: Job) -> Lowering:
     if not stack.fuses:
         accumulates = accumulates_gradients(job)
         biased = job.training and job.model.experts is not None and job.model.experts.expert_bias
-        again = recomputed_inputs(job) if job.training else ()
+        inputs = recomputed_inputs(job) if job.training else ()
         steps.append(
-            lambda operators: tuple(stack.run(operators, accumulates=accumulates, biased=biased, remade=again))
+            lambda operators: tuple(stack.run(operators, accumulates=accumulates, biased=biased, recomputed=inputs))
         )
 
     def lower(operators: Sequence[Operator]) -> tuple[Operator, ...]:

@@ -36,6 +36,14 @@ def load_of(job: Job, position: int | None) -> float:
     return job.expert_loads.busiest_rank_load if position is None else job.expert_loads.loads[position]
 
 
+def padded_load(job: Job, local: int, position: int | None) -> float:
+    """Load of the busiest of a rank's ``local`` experts over the mean; ``position`` None: of all experts."""
+    experts = job.model.experts
+    assert experts is not None
+    loads = experts.count * job.work.routing.expert_shares(experts.count)
+    return float(max(loads if position is None else loads[position * local :][:local]))
+
+
 def sent_rows(job: Job, position: int | None = None) -> float:
     """Rows that a rank of an expert group receives; with balanced loads also the rows that it sends."""
     experts = job.model.experts
@@ -69,7 +77,8 @@ def routed_shard(job: Job, tokens: int | None = None, position: int | None = Non
     if tokens is None:
         tokens = own_tokens(job) if grouped else job.tokens
     local, slices, sources = expert_shards.products(job, experts)
-    rows = tokens * (1 if replicated else sources) * experts.topk / experts.count * load_of(job, position)
+    load = padded_load(job, local, position) if job.work.stack.pads_experts else load_of(job, position)
+    rows = tokens * (1 if replicated else sources) * experts.topk / experts.count * load
     whole = job.tensor_ranks if job.step.serves else plan.tp
     columns = max(1, whole // plan.ep) if replicated else slices if grouped else whole
     dtype, kept = job.work.precision, None

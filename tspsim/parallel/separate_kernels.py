@@ -11,14 +11,15 @@ from ..operators import Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role
 WIDE, E5M6 = element_bytes("bf16"), 1.5 + 4.0 / 128.0
 
 
-def with_casts(product: Gemm, remade: Container[Role] = ()) -> tuple[Operator, ...]:
+def with_casts(product: Gemm, recomputed: Container[Role] = ()) -> tuple[Operator, ...]:
     """A product in eight bits, and the kernels that write its operands.
 
     Hopper's tensor cores read eight-bit operands along k alone (CUTLASS and DeepGEMM multiply "NT"). Operands kept in
     eight bits for the weights' gradient are therefore transposed, with scales of their own (DeepSeek-V3, §3.5.2, asks
     for hardware that makes this needless), and so are the weights. Attention's output is kept in 12 bits instead
-    (§3.3.3), cast there and back by further kernels. Inputs of products ``remade`` are not kept: they are wide when
-    they are written across. The two projections to latents cast their input each (``inference/model.py``, ``linear``).
+    (§3.3.3), cast there and back by further kernels. Inputs of products with roles in ``recomputed`` are not kept: they
+    are wide when they are written across. The two projections to latents cast their input each (``inference/model.py``,
+    ``linear``).
     """
     element, rows = element_bytes(product.dtype), product.batch * product.m
     waits, times = product.role is Role.OUTPUT, 2 if product.role is Role.LATENT_DOWN else 1
@@ -32,7 +33,7 @@ def with_casts(product: Gemm, remade: Container[Role] = ()) -> tuple[Operator, .
         if waits:
             back = moved("cast back", own, E5M6 + WIDE, rows)
             return back, moved("inputs across", own, WIDE + element, rows), alone
-        kept = WIDE if product.role in remade else element
+        kept = WIDE if product.role in recomputed else element
         return *times * (moved("inputs across", own, kept + element, rows),), alone
     casts = () if product.quantised else (moved("cast", own, WIDE + element, rows),)
     if product.computes is Computes.OUTPUT:

@@ -236,6 +236,11 @@ class Stack:
             " forward and a backward, of down in both"
         ),
     ] = None
+    pads_experts: Annotated[
+        StrictBool,
+        STATED,
+        Field(description="routed experts of a rank compute as many rows each as the busiest of them"),
+    ] = False
     clip_passes: Annotated[
         Passes, STATED, Field(description="further reads or writes of gradients to clip them by their norm")
     ] = 0.0
@@ -377,26 +382,26 @@ class Stack:
         *,
         accumulates: bool = True,
         biased: bool = False,
-        remade: Container[Role] = (),
+        recomputed: Container[Role] = (),
     ) -> Iterator[Operator]:
         """The kernels that this stack runs for operators; ``accumulates``: gradients are added to kept ones;
-        ``biased``: routed experts have biases; ``remade``: roles of products whose inputs are computed again."""
+        ``biased``: routed experts have biases; ``recomputed``: roles of products whose inputs are computed again."""
         adds = self.accumulation_bytes > 0.0 and accumulates
         for operator in operators:
-            yield from self._kernels(operator, remade)
+            yield from self._kernels(operator, recomputed)
             if biased and self.expert_bias_bytes is not None and isinstance(operator, GroupedGemm):
                 yield from bias_kernels(operator, self.expert_bias_bytes)
             if adds and isinstance(operator, Gemm) and operator.computes is Computes.WEIGHT_GRADIENT:
                 weights = operator.batch * operator.m * operator.n
                 yield MemoryBound("add", self.accumulation_bytes * weights, operator.m, name=ADD_TO_GRADIENT)
 
-    def _kernels(self, operator: Operator, remade: Container[Role]) -> tuple[Operator, ...]:
+    def _kernels(self, operator: Operator, recomputed: Container[Role]) -> tuple[Operator, ...]:
         if not self.flash_attention and operator.role is Role.ATTENTION:
             return operator.without_flash()
         if self.choice_kernels is not None and operator.role in _ROUTES:
             return self._chosen(operator, self.choice_kernels)
         if self.casts_apart and isinstance(operator, Gemm) and element_bytes(operator.dtype) < WIDE:
-            return with_casts(operator, remade)
+            return with_casts(operator, recomputed)
         if self.norm_tensors is not None and operator.role is Role.NORM and isinstance(operator, MemoryBound):
             return self._norm(operator, *self.norm_tensors)
         own_factor = self.loss_factor if operator.role is Role.LOSS else None

@@ -14,7 +14,11 @@ from .frameworks import stack_of
 
 @dataclass(frozen=True)
 class AsRun:
-    """What some rows ran, by words of their source, patterns of their notes' and model's starts, type and GPUs."""
+    """A recipe that rows do not state: what rows it is of, and what ran.
+
+    ``source`` is a part of a row's address; ``model`` and ``notes`` are patterns of how the model's name, in small
+    letters and digits, and the notes begin; ``types`` and ``gpus`` are the row's, if not empty.
+    """
 
     source: str = ""
     model: str = ""
@@ -30,7 +34,7 @@ class AsRun:
     #: Tokens of the examples that a sequence packs; 0: it is one.
     example: int = 0
 
-    def holds(self, address: str, notes: str, model: str, precision: str, gpus: int) -> bool:
+    def matches(self, address: str, notes: str, model: str, precision: str, gpus: int) -> bool:
         name = re.sub(r"[^a-z0-9]", "", model.lower())
         return (
             self.source in address
@@ -41,7 +45,7 @@ class AsRun:
         )
 
 
-#: The first that holds is meant.
+#: The first that matches a row is its recipe.
 RECIPES = (
     # Llama 3.1 70B has ``use_torch_fsdp2: true`` everywhere. Eight nodes: ``--micro_batch_size 1 --global_batch_size
     # 256 --recompute_num_layers 12`` in BF16, 4, 256 and 80 in FP8 (ROCm's page of Primus, "Multi-node training").
@@ -73,7 +77,7 @@ def as_run(address: str, notes: str, model: str, precision: str, gpus: int) -> A
     >>> as_run("04_megatron-pyxis", "ROCm Megatron-LM, torch FSDP2", "Llama 3.1 70B", "fp8", 64).version
     'fsdp2'
     """
-    return next((recipe for recipe in RECIPES if recipe.holds(address, notes, model, precision, gpus)), AsRun())
+    return next((recipe for recipe in RECIPES if recipe.matches(address, notes, model, precision, gpus)), AsRun())
 
 
 def stack_as_run(address: str, recipe: AsRun) -> str:

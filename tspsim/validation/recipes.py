@@ -36,7 +36,7 @@ class MoERecipe:
     dispatch: str = ""
     overlap: str = ""
 
-    def holds(self, address: str, model: str, device: str, precision: str, container: str) -> bool:
+    def matches(self, address: str, model: str, device: str, precision: str, container: str) -> bool:
         name = re.sub(r"[^a-z0-9]", "", model.lower())
         return (
             self.source in address
@@ -108,7 +108,9 @@ def how_run(address: str, notes: str, model: str, device: str, precision: str) -
     container, stack = named.group(1) if named else "", stack_of(address)
     nothing = MoERecipe("")
     about = (address, model, device, precision, container)
-    recipe = next((recipe for recipe in RECIPES if recipe.holds(*about)), nothing) if stack == USUAL_STACK else nothing
+    recipe = (
+        next((recipe for recipe in RECIPES if recipe.matches(*about)), nothing) if stack == USUAL_STACK else nothing
+    )
     overlap = recipe.overlap or overlapped_by_recipe(address, notes, model, device, precision)
     if re.search(r"\bEP overlap (?:on|\+)", notes):
         overlap = "micro_batches"

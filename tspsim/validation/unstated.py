@@ -43,7 +43,7 @@ class FrameworkRecipe:
     precision: str = ""
     gpus: int = 0
 
-    def holds(self, row: Row) -> bool:
+    def matches(self, row: Row) -> bool:
         source, model, precision = (str(row[column]) for column in ("source_url", "model", "precision"))
         runs = self.gpus in (0, count_of(row, "n_gpus")) and precision.upper().startswith(self.precision)
         return runs and self.source in source and self.model in model
@@ -128,7 +128,7 @@ def _shared(values: dict[str, int], pp: int, ranks: int, together: int, most: in
 
 
 def _recipe(row: Row) -> FrameworkRecipe | None:
-    return next((recipe for recipe in RECIPES if recipe.holds(row)), None)
+    return next((recipe for recipe in RECIPES if recipe.matches(row)), None)
 
 
 def _turns(row: Row) -> int:

@@ -82,10 +82,17 @@ def balance(visits: Visits, replicas: int | None, groups: int, nodes: int, stale
     experts, ranks = len(visits.shares), visits.ranks
     slots = slots_of(experts, ranks, {"replicas": replicas})
     ranks_of = placed(drifted(visits.shares, stale, seed), ranks, slots, groups, nodes)
+    return with_copies(visits, ranks_of)
+
+
+def with_copies(visits: Visits, ranks_of: Sequence[Sequence[int]]) -> Balanced:
+    """The ranks' loads where each of an expert's copies gets as many tokens; ``ranks_of``: the experts of every rank's
+    slots."""
+    experts, ranks = len(visits.shares), visits.ranks
     count = np.bincount([expert for mine in ranks_of for expert in mine], minlength=experts)
     shares_of = [tuple(visits.shares[expert] / float(count[expert]) for expert in mine) for mine in ranks_of]
     loads = tuple(sum(mine) * ranks for mine in shares_of)
-    further = (slots - experts) / ranks
+    further = (int(count.sum()) - experts) / ranks
     return Balanced(loads, further_experts=further, placed=tuple(shares_of)).waited_for()
 
 

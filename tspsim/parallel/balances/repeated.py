@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..balance import BALANCES, Balanced, ExpertBalance, Visits
-from .eplb import REPLICAS, divisible, slots_of
+from .eplb import REPLICAS, divisible, slots_of, with_copies
 
 
 def placed(experts: int, ranks: int, slots: int) -> list[list[int]]:
@@ -26,11 +26,7 @@ def balance(visits: Visits, replicas: int | None) -> Balanced:
     """The ranks' loads, counted as the busiest's."""
     experts, ranks = len(visits.shares), visits.ranks
     slots = slots_of(experts, ranks, {"replicas": replicas})
-    ranks_of = placed(experts, ranks, slots)
-    count = np.bincount(np.concatenate(ranks_of), minlength=experts)
-    shares_of = [tuple(visits.shares[expert] / float(count[expert]) for expert in mine) for mine in ranks_of]
-    loads = tuple(sum(mine) * ranks for mine in shares_of)
-    return Balanced(loads, further_experts=(slots - experts) / ranks, placed=tuple(shares_of)).waited_for()
+    return with_copies(visits, placed(experts, ranks, slots))
 
 
 BALANCES.register(

@@ -74,8 +74,8 @@ def whole_model(job: Job) -> tuple[Chunk, ...]:
 
 
 def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
-    """Bytes of one layer on a rank. Routed experts are spread over their own group; projections down to latents are
-    whole on every tensor-parallel rank."""
+    """Bytes of one layer on a rank. Routed experts are spread over their own group; projections down to latents and
+    routers are whole on every tensor-parallel rank, and so is a head of K and V where ranks are more than heads."""
     formats, parameters = job.work.formats, dict(job.model.class_parameters(block))
     projected, shared = projected_by_all(job, block), job.scheme.context(job.plan)
     routed = parameters.pop(WeightClass.EXPERTS, 0)
@@ -84,11 +84,26 @@ def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
     copies = job.expert_loads.further_experts * job.model.expert_parameters if routed and job.plan.ep > 1 else 0.0
     own = routed / expert_ranks(job) if routed else 0.0
     total = (own + copies) * formats.weight_bytes(WeightClass.EXPERTS)
+    whole = {
+        WeightClass.ATTENTION: whole_on_every_rank(job, block),
+        WeightClass.SHARED: 0 if job.scheme.folds or not block.experts else job.model.router_parameters,
+    }
     for part, count in parameters.items():
-        whole = whole_on_every_rank(job, block) if part is WeightClass.ATTENTION else 0
-        total += ((count - whole) / weight_shards + whole) * formats.weight_bytes(part)
+        kept = whole.get(part, 0)
+        total += ((count - kept) / weight_shards + kept) * formats.weight_bytes(part)
+    total += repeated_heads(job, block, weight_shards) * formats.weight_bytes(WeightClass.ATTENTION)
     more = projected * (1 / shared.projected - 1 / shared.own) if projected else 0.0
     return total + more * formats.weight_bytes(WeightClass.ATTENTION)
+
+
+def repeated_heads(job: Job, block: Block, weight_shards: int) -> float:
+    """Elements of a rank's projections to K and V beyond an even share, which more ranks than heads repeat."""
+    share = job.scheme.context(job.plan)
+    if job.scheme.folds or share.projected != share.own:
+        return 0.0
+    layer = job.layer(weight_shards, block)
+    divided = job.model.attention_of(block).matrix_parameters(job.model, block) - layer.down_weights
+    return max(0.0, layer.attention_weights - divided / weight_shards)
 
 
 def projected_by_all(job: Job, block: Block) -> int:

@@ -14,7 +14,7 @@ from tspsim.serving.policies import POLICIES
 
 from ..cells import Row, count_of
 from ..devices import named_device
-from .doubts import Doubt, refuse_doubtful
+from .doubts import DoubtfulRows, refuse_doubtful
 from .run import Options, ServedPlan, ServedRun
 from .scripts import BESIDE, MeasuredRun, Script
 from .silicon import CLASSES, NVFP4, USUAL_NVFP4, Mended, activations_of
@@ -96,7 +96,7 @@ USUAL_REQUESTS = 1500
 #: MI300X four days later, where its limits had been the recipe's (ROCm/cvs 07c90a7, mi300x_..._perf_threshold.json;
 #: pull request 238 has 2,842 and 4,419 output tokens/s of another run, the recipe 4,274 and 6,039).
 DOUBTFUL = (
-    Doubt(
+    DoubtfulRows(
         "ATOM's recipe of DeepSeek-R1 has of 8 MI300X what its nightly has of 8 MI355X, 1.3 to 1.5 times what was"
         " measured",
         device="mi300x",

@@ -46,7 +46,7 @@ class RackWorkers:
 
 
 @dataclass(frozen=True)
-class Rack:
+class RackRecipe:
     """Prefill and decode workers of a recipe."""
 
     prefill: RackWorkers
@@ -57,17 +57,17 @@ _COMMON = {"disable_radix_cache": True}
 _POLLED = _COMMON | {"scheduler_recv_interval": 10}
 
 
-def _narrow(chunk: int, memory: float, readers: int, writers: int) -> Rack:
-    """RackWorkers of four GPUs each, for few clients."""
+def _narrow(chunk: int, memory: float, readers: int, writers: int) -> RackRecipe:
+    """Workers of four GPUs each, for few clients."""
     reading = _POLLED | {"chunked_prefill_size": chunk, "max_prefill_tokens": max(chunk, 16384)}
     read = RackWorkers(readers, 4, options=reading | {"max_running_requests": 512, "mem_fraction_static": 0.95})
-    return Rack(read, RackWorkers(writers, 4, options=_POLLED | {"mem_fraction_static": memory}))
+    return RackRecipe(read, RackWorkers(writers, 4, options=_POLLED | {"mem_fraction_static": memory}))
 
 
-def _wide(read: RackWorkers, gpus: int, running: int, memory: float, weights: Options = ()) -> Rack:
+def _wide(read: RackWorkers, gpus: int, running: int, memory: float, weights: Options = ()) -> RackRecipe:
     """One decode worker of many GPUs with DeepEP's small messages."""
     options = _COMMON | {"max_running_requests": running, "mem_fraction_static": memory}
-    return Rack(read, RackWorkers(1, gpus, True, options, "low_latency", SLOTS, weights))
+    return RackRecipe(read, RackWorkers(1, gpus, True, options, "low_latency", SLOTS, weights))
 
 
 def _reading(chunk: int, most: int, memory: float) -> dict[str, Any]:
@@ -80,7 +80,7 @@ _FOUR_BITS_LONG = RackWorkers(6, 4, False, _reading(131072, 524288, 0.95), weigh
 _EIGHT_BITS = RackWorkers(2, 8, True, _reading(131072, 131072, 0.75), "ranks_fp8", SLOTS)
 _EIGHT_BITS_LONG = replace(_EIGHT_BITS, number=5, options=_reading(131072, 131072, 0.8))
 #: (four-bit weights, prompt, GPUs of a decode worker) → workers.
-RACKS: dict[tuple[bool, int, int], Rack] = {
+RACKS: dict[tuple[bool, int, int], RackRecipe] = {
     (True, 1024, 4): _narrow(8192, 0.88, 1, 2),
     (True, 1024, 32): _wide(_FOUR_BITS, 32, 67584, 0.83, FP8_ATTENTION),
     (True, 1024, 48): _wide(_FOUR_BITS, 48, 67584, 0.83, FP8_ATTENTION),
@@ -94,10 +94,10 @@ RACKS: dict[tuple[bool, int, int], Rack] = {
     (False, 8192, 24): _wide(replace(_EIGHT_BITS_LONG, number=6), 24, 8192, 0.82),
 }
 #: The same on one kind of rack alone.
-RACKS_OF: dict[tuple[str, bool, int, int], Rack] = {("gb300", False, 8192, 4): _narrow(24576, 0.95, 1, 1)}
+RACKS_OF: dict[tuple[str, bool, int, int], RackRecipe] = {("gb300", False, 8192, 4): _narrow(24576, 0.95, 1, 1)}
 
 
-def rack_of(device: str, version: str, narrow: bool, prompt: int, gpus: int) -> Rack | None:
+def rack_of(device: str, version: str, narrow: bool, prompt: int, gpus: int) -> RackRecipe | None:
     """The workers of a row; None where no recipe is known.
 
     >>> rack = rack_of("gb200", "0.5.8", True, 1024, 48)

@@ -18,7 +18,7 @@ from ..devices import named_device
 from . import clients
 from .clients import concurrency_of
 from .doubts import DOUBTFUL, refuse_doubtful
-from .racks import EVEN_FROM, Rack, RackWorkers, rack_of
+from .racks import EVEN_FROM, RackRecipe, RackWorkers, rack_of
 from .recipes import RECIPES, DecodeWorkers, Recipe
 from .run import Options, ServedPlan, ServedRun
 from .scripts import MeasuredRun, Script, defaults, inferencex
@@ -64,6 +64,9 @@ OLD_SGLANG = ("0.5.1.", "0.5.5", "0.5.6")
 GATED, GATED_TO = ("0.5.7", "0.5.8", "0.5.9"), "20260401"
 #: First minor version of vLLM that runs column-divided experts on Triton on Hopper.
 TRITON_SINCE = 18
+#: Models whose script for vLLM has no attention replicas (kimik2.5_fp4_b200.sh, 04107b3: tp alone). Two exports of
+#: their measurements say tp 4, ep 4, a third attention dp 4, for which there is no room.
+UNREPLICATED = ("kimi-k2.5",)
 #: The most GPUs of one engine.
 NODE = 8
 
@@ -160,8 +163,8 @@ def _run(row: Row) -> ServedRun:
     gap = "gap-analysis" in str(row["silicon_data_source"]) and "/" in str(row["silicon_data_source"])
     script = _script(engine, row, run, gap, drafts)
     plan = ServedPlan(
-        model, name, tp, dp, ep, _stack(engine, row), _weights(row, model), activations_of(model, name), script.kv,
-        drafts, "chat" if drafts else "",
+        model, name, tp, dp, ep, _stack(engine, row), _weights(row, model), activations_of(model, name),
+        script.kv or _kept(engine, model, _weights(row, model)), drafts, "chat" if drafts else "",
     )  # fmt: skip
     return ServedRun(
         plan=plan,
@@ -260,7 +263,8 @@ def degrees(row: Row) -> tuple[int, int, int]:
     elif 1 < experts_tp == ep == dp**0.5 and tp == 1:
         dp = ep
     elif tp == dp > 1 and ep == tp * dp:
-        tp, ep = 1, dp
+        one = str(row.get("backend")) == "vllm" and MODELS.get(str(row.get("model_path"))) in UNREPLICATED
+        tp, dp, ep = (tp, 1, ep // dp) if one else (1, dp, dp)
     if tp * dp > NODE:
         raise InputError(f"incomplete: more than {NODE} GPUs of one engine")
     return tp, dp, ep
@@ -298,6 +302,17 @@ def _weights(row: Row, model: str) -> Options:
         dense = model.startswith(("llama", "qwen3-32b"))
         return tuple((part, "fp8" if dense else "fp8_block") for part in CLASSES)
     return tuple((part, "bf16") for part in CLASSES)
+
+
+#: Models whose four-bit checkpoint asks for a cache in fp8 (``kv_cache_quant_algo``), which vLLM's ``auto`` follows
+#: (utils/torch_utils.py, resolve_kv_cache_dtype_string). The file itself was not read: in bf16 four B200 have room for
+#: 33 of the 64 sequences of 8 Ki that rows have at once without waiting, in fp8 for all.
+NARROW_CACHES = ("kimi-k2.5",)
+
+
+def _kept(engine: str, model: str, weights: Options) -> str:
+    """The type of a cache that the checkpoint states and no script; empty: none."""
+    return "fp8" if engine == "vllm" and model in NARROW_CACHES and ("experts", "nvfp4") in weights else ""
 
 
 def activations_of(model: str, device: str) -> Options:
@@ -342,7 +357,7 @@ def disaggregated(row: Row) -> ServedRun:
     for phase, (tp, dp, ep) in degrees_of.items():
         if replicates[phase]:
             tp, dp = 1, tp * dp
-        kv = _script(engine, row, run, False).kv
+        kv = _script(engine, row, run, False).kv or _kept(engine, model, weights)
         plans[phase] = ServedPlan(
             model, name, tp, dp, ep, _stack(engine, row), weights, activations_of(model, name), kv
         )
@@ -361,7 +376,7 @@ def disaggregated(row: Row) -> ServedRun:
     )
 
 
-def _rack(row: Row, device: str) -> Rack | None:
+def _rack(row: Row, device: str) -> RackRecipe | None:
     """The workers that a row's recipe launches; None where no recipe is known."""
     if (row["backend"], MODELS.get(str(row["model_path"]))) != ("sglang", "deepseek-r1") or not concurrency_of(row):
         return None
@@ -370,11 +385,11 @@ def _rack(row: Row, device: str) -> Rack | None:
     return rack_of(device, version, narrow, count_of(row, "isl"), count_of(row, "decode_tp_size"))
 
 
-def _of_rack(row: Row, device: str, rack: Rack) -> ServedRun:
+def _of_rack(row: Row, device: str, rack: RackRecipe) -> ServedRun:
     """The run of a row on a rack; the row's own numbers of workers, where it states them, come first."""
     model, engine, concurrency = MODELS[str(row["model_path"])], str(row["backend"]), concurrency_of(row)
     stack, types = _stack(engine, row), _weights(row, model)
-    readers, writers = (count_of(row, f"{phase}_num_workers") for phase in ("prefill", "decode"))
+    prefill_workers, decode_workers = (count_of(row, f"{phase}_num_workers") for phase in ("prefill", "decode"))
 
     def plan_of(workers: RackWorkers) -> ServedPlan:
         tp, dp = (1, workers.gpus) if workers.replicates else (workers.gpus, 1)
@@ -392,8 +407,8 @@ def _of_rack(row: Row, device: str, rack: Rack) -> ServedRun:
         requests=10 * concurrency,
         least=0.8,
         options=tuple(sorted(rack.decode.options.items())),
-        replicas=writers or rack.decode.number,
-        prefill=(plan_of(rack.prefill), readers or rack.prefill.number),
+        replicas=decode_workers or rack.decode.number,
+        prefill=(plan_of(rack.prefill), prefill_workers or rack.prefill.number),
         reading=tuple(sorted(rack.prefill.options.items())),
     )
 
