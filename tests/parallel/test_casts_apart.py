@@ -11,7 +11,9 @@ import tspsim
 from tspsim.hardware import load_device
 from tspsim.hardware.pricers import price
 from tspsim.hardware.prices import cast_of
+from tspsim.model import load_model
 from tspsim.model.layer import gradients
+from tspsim.model.shard import LayerShard
 from tspsim.operators import Computes, Gemm, MemoryBound, Operator, Role
 from tspsim.parallel.recompute import recomputed_inputs, recomputed_kernels
 from tspsim.parallel.stack import Stack
@@ -76,12 +78,15 @@ def test_what_is_made_again_is_wide_when_it_is_written_across() -> None:
     assert not recomputed_inputs(replace(scheduled(asked, asked.plans[0]), plan=whole))
 
 
-def test_two_projections_to_latents_cast_their_input_each() -> None:
-    """DeepSeek-V3's ``inference/model.py``: ``wq_a`` and ``wkv_a``, and ``linear`` quantises what it reads."""
-    stack = Stack("apart", casts_apart=True)
-    product = Gemm(M, 2112, K, "fp8_block", role=Role.LATENT_DOWN)
+@pytest.mark.parametrize(("model", "projections"), [("deepseek-v3", 2), ("deepseek-v2-lite", 1)])
+def test_projections_to_latents_cast_their_input_each(model: str, projections: int) -> None:
+    """``wq_a`` and ``wkv_a`` of ``inference/model.py``, whose ``linear`` quantises what it reads. Without latents of
+    queries (V2-Lite's ``q_lora_rank`` is null) there is ``wkv_a`` alone."""
+    stack, layer = Stack("apart", casts_apart=True), LayerShard(load_model(model), 1, "fp8_block")
+    (product,) = layer.down_projections(M)
     for part, size in ((product, 3.0), (gradients(product)[1], 2.0)):
-        assert [item.hbm_bytes for item in stack.run([part]) if isinstance(item, MemoryBound)] == 2 * [size * M * K]
+        casts = [item.hbm_bytes for item in stack.run([part]) if isinstance(item, MemoryBound)]
+        assert casts == projections * [size * M * product.k]
 
 
 def test_a_router_and_other_stacks_stay_as_they_are() -> None:

@@ -127,8 +127,8 @@ class Shard:
         latent = self.model.latent
         if latent is None:
             return ()
-        width, hidden = latent.down_width, self.model.hidden
-        return (Gemm(tokens, width, hidden, self.dtype, name="down to latents", role=Role.LATENT_DOWN),)
+        width, hidden, joins = latent.down_width, self.model.hidden, 2 if latent.q_rank else 1
+        return (Gemm(tokens, width, hidden, self.dtype, name="down to latents", role=Role.LATENT_DOWN, joins=joins),)
 
     def projections(self, tokens: int) -> tuple[Gemm, ...]:
         """Head-parallel projections: Q, K, V in one product; with latents, queries in one and K with V in another."""

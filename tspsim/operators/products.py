@@ -19,6 +19,7 @@ class Gemm(Operator):
     ``quantised``: the kernel before writes A in ``dtype``; otherwise quantising A is part of a narrow product.
     ``cast_apart``: other operators cast its operands, in both orientations.
     ``weight_dtype``: type that B is read in and widened from, as in weight-only kernels (None: ``dtype``).
+    ``joins``: linear layers of the model of which it is one product; a framework that casts does so for each.
     """
 
     m: int
@@ -32,6 +33,7 @@ class Gemm(Operator):
     computes: Computes = Computes.OUTPUT
     weight_dtype: str | None = None
     cast_apart: bool = False
+    joins: int = 1
 
     kind = "gemm"
     reads = BatchQuantity.TOKENS
@@ -43,7 +45,7 @@ class Gemm(Operator):
         # A third of the time of replace(): layers of serving steps consist of these products.
         return Gemm(
             self.m, self.n, self.k, dtype, self.batch, self.name, self.quantised, self.role, self.computes,
-            weight_dtype, self.cast_apart,
+            weight_dtype, self.cast_apart, self.joins,
         )  # fmt: skip
 
     def over(self, m: int) -> Gemm:
@@ -52,7 +54,7 @@ class Gemm(Operator):
             return replace(self, m=m)
         return Gemm(
             m, self.n, self.k, self.dtype, self.batch, self.name, self.quantised, self.role, self.computes,
-            self.weight_dtype, self.cast_apart,
+            self.weight_dtype, self.cast_apart, self.joins,
         )  # fmt: skip
 
     @property

@@ -18,11 +18,11 @@ def with_casts(product: Gemm, recomputed: Container[Role] = ()) -> tuple[Operato
     eight bits for the weights' gradient are therefore transposed, with scales of their own (DeepSeek-V3, §3.5.2, asks
     for hardware that makes this needless), and so are the weights. Attention's output is kept in 12 bits instead
     (§3.3.3), cast there and back by further kernels. Inputs of products with roles in ``recomputed`` are not kept: they
-    are wide when they are written across. The two projections to latents cast their input each (``inference/model.py``,
-    ``linear``).
+    are wide when they are written across. Linear layers that are one product here, as the two projections to latents,
+    cast their input each (``inference/model.py``, ``linear``).
     """
     element, rows = element_bytes(product.dtype), product.batch * product.m
-    waits, times = product.role is Role.OUTPUT, 2 if product.role is Role.LATENT_DOWN else 1
+    waits, times = product.role is Role.OUTPUT, product.joins
 
     def moved(name: str, elements: float, size: float, rows: int) -> MemoryBound:
         return MemoryBound("copy", elements * size, rows, name=name, computes=product.computes)
