@@ -12,8 +12,7 @@ from tspsim.hardware import load_device
 from tspsim.hardware.pricers import price
 from tspsim.hardware.prices import cast_of
 from tspsim.model import load_model
-from tspsim.model.layer import gradients
-from tspsim.model.shard import LayerShard
+from tspsim.model.layer import LayerShard, gradients
 from tspsim.operators import Computes, Gemm, MemoryBound, Operator, Role
 from tspsim.parallel.recompute import recomputed_inputs, recomputed_kernels
 from tspsim.parallel.stack import Stack

@@ -12,6 +12,7 @@ import pytest
 from tspsim.model.attention.base import decoded, prefilled, tokens_of
 from tspsim.operators import BatchQuantity, DecodeAttention
 from tspsim.parallel import Job
+from tspsim.program.layout import StageCall
 from tspsim.scenario import load
 from tspsim.serving.costs import costs_of
 from tspsim.serving.programs import StepPrograms
@@ -91,7 +92,7 @@ def test_steps_with_as_much_of_a_quantity_have_the_same_instructions_of_it(
         for call, quantity in zip(calls, quantities, strict=True):
             consumer = consumer_of(call, quantity, decodes=True)
             if consumer is not None:
-                assert consumer.with_rows(consumer.rows_of(job.rows)).key == call.key
+                assert StageCall(consumer.over()(consumer.rows_of(job.rows)), call.stage).key == call.key
             else:
                 assert quantity is not BatchQuantity.ROWS
     for (job, layout, does, quantities), (other, other_layout, others, same) in combinations(written, 2):
