@@ -1,11 +1,9 @@
-"""Training state of a rank whose tensor parallelism repeats weights, counted by hand; and the sum of their gradients."""
+"""Training state of a rank where tensor parallelism repeats weights, counted by hand; sums of their gradients."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from helpers.engine import architecture, job_of
+from helpers.engine import architecture, job_of, moe
 
 from tspsim.model import Architecture, load_model
 from tspsim.parallel import Job, peak_memory, scheme_of, write_program
@@ -13,10 +11,6 @@ from tspsim.program import Collective
 
 #: Bytes a parameter of ADAMW_UNFUSED: weights, gradients, state.
 WEIGHTS, GRADIENTS, STATE = 2, 2, 12
-
-
-def stages_of(job: Job, pp: int) -> Job:
-    return replace(job, plan=replace(job.plan, degrees={**job.plan.degrees, "pp": pp}))
 
 
 def state(job: Job) -> tuple[float, float, float]:
@@ -56,12 +50,12 @@ def test_latents_and_routers_of_deepseek_v3_are_on_every_rank(tp: int) -> None:
 
 
 def test_gradients_of_whole_weights_are_summed_over_ranks_with_a_part_of_the_tokens() -> None:
-    """Once a step; ranks that share a gradient sum their part of it, and without sequence regions each has all of it."""
+    """Once a step; ranks of ZeRO 2 sum their part. Dense models have no such weights."""
     for zero, shares in ((0, 1), (1, 1), (2, 8)):
         job, _, whole = deepseek(8, sequence_regions=True, zero=zero)
         assert sums_over_tp(job) == [pytest.approx(GRADIENTS * whole / shares, rel=1e-9)]
     assert sums_over_tp(deepseek(1)[0]) == []
-    assert sums_over_tp(job_of(architecture(512), pass_="training", tp=2)) == []
+    assert sums_over_tp(job_of(moe(), pass_="training", tp=2)) == []  # every rank has all tokens
     assert sums_over_tp(job_of(architecture(512), pass_="training", tp=2, sequence_regions=True)) == []
 
 

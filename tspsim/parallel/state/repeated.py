@@ -1,8 +1,8 @@
 """Weights of a layer that tensor parallelism does not divide, for every step and pass.
 
-A rank has projections to latents, indexers and routers whole, and at least one head of K and V where ranks are more than
-heads. Norms are counted as divided: they are a few thousandths of a per cent. A folded scheme divides every matrix and
-gathers it where it is needed, so its ranks keep none of them whole.
+A rank has projections to latents, indexers and routers whole, and one head of K and V where ranks are more than heads.
+Norms are counted as divided: they are a few hundredths of a per mille. A folded scheme divides every matrix and gathers
+it where it is needed, so its ranks keep none of them whole.
 """
 
 from __future__ import annotations
