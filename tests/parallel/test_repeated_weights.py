@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from helpers.engine import architecture, job_of, moe
 
@@ -29,9 +31,9 @@ def sums_over_tp(job: Job) -> list[float]:
     return [one.size_bytes for one in sums if isinstance(one, Collective) and one.name == "sum whole weights over tp"]
 
 
-def deepseek(tp: int, **more: object) -> tuple[Job, float, float]:
+def deepseek(tp: int, **more: Any) -> tuple[Job, float, float]:
     """A job of DeepSeek-V3 with the elements on a rank and those of them that are on every rank."""
-    job = job_of(load_model("deepseek-v3"), pass_="training", tp=tp, ep=64, dp=64 // tp, **more)  # type: ignore[arg-type]
+    job = job_of(load_model("deepseek-v3"), pass_="training", tp=tp, ep=64, dp=64 // tp, **more)
     layers, dense, h, heads, vocab = 61, 3, 7168, 128, 129280
     down = h * (1536 + 512 + 64)
     norms = 2 * h + 1536 + 512
