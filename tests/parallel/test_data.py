@@ -156,7 +156,8 @@ def test_experts_are_divided_as_far_as_a_shard_group_holds_their_copies(
     job = job_of(model, pass_="training", zero=zero, recomputation="full", **plan)
     ranks = 8 // copies
     routed = model.layers * model.routed_parameters_per_layer / ranks
-    others = (model.parameters - routed * ranks) / (plan.get("tp", 1) * plan.get("tsp", 1))
+    router = model.layers * model.router_parameters if plan.get("tp", 1) > 1 else 0  # whole on every rank of tp
+    others = (model.parameters - routed * ranks - router) / (plan.get("tp", 1) * plan.get("tsp", 1)) + router
     parts = stage_memory(job, scheme_of(job.plan).residency, 0)
     assert parts["optimizer_state"] == pytest.approx(12 * (others / plan["shard_group"] + routed / shards))
     sizes: Counter[tuple[int, str]] = Counter()
@@ -170,6 +171,8 @@ def test_experts_are_divided_as_far_as_a_shard_group_holds_their_copies(
             expected[divided, "reduce_scatter"] += 2 * held
         if divided < of:
             expected[of // divided, "all_reduce"] += 2 * held / divided
+    if router:
+        expected[plan["tp"], "all_reduce"] += 2 * router / (plan["shard_group"] if zero == 3 else 1)
     assert sizes == expected
 
 

@@ -249,15 +249,15 @@ def test_gradients_of_experts_are_summed_over_the_ranks_that_hold_the_same() -> 
         move.axis: move.size_bytes for move in communications(programs_of(job)[0]) if move.name == "sum layer gradients"
     }
     routed = 8 * 3 * 512 * 256
-    others = model.parameters - routed
-    assert sums == {"edp": 2 * routed / 4, "dp+sp": 2 * others / 2}
+    others, router = model.parameters - routed, 8 * 512
+    assert sums == {"edp": 2 * routed / 4, "dp+sp": 2 * (others + router) / 2}
 
 
 def test_without_expert_groups_gradients_are_summed_where_the_others_are() -> None:
     model = moe(layers=1)
     job = job_of(model, pass_="training", tp=2, dp=4)
     sums = [(move.axis, move.size_bytes) for move in communications(programs_of(job)[0]) if "sum layer" in move.name]
-    assert sums == [("dp", model.parameters)]
+    assert sums == [("dp", model.parameters + 8 * 512)]  # the router's are on both ranks of tp
 
 
 def test_latents_are_gathered_between_sequence_regions() -> None:

@@ -285,15 +285,16 @@ def test_logits_are_a_part_of_models_with_a_vocabulary() -> None:
 
 
 def test_experts_are_divided_among_their_group_and_their_state_among_their_copies() -> None:
-    """Attention, norms and router over dp·sp = 8 copies, experts over tp·sp·dp/ep = 4."""
+    """Attention, norms and router over dp·sp = 8 copies, experts over tp·sp·dp/ep = 4; tp divides no router."""
     model = moe(layers=4)
-    routed, count = 8 * 3 * 512 * 256 * 4, model.parameters
+    routed, router, count = 8 * 3 * 512 * 256 * 4, 8 * 512 * 4, model.parameters
+    common = (count - routed - router) / 2 + router
     plan = {"tp": 2, "sp": 2, "dp": 4, "ep": 4, "sequence_regions": True}
     parts = parts_of(job_of(model, pass_="training", **plan))
-    assert parts["weights"] == 2 * ((count - routed) / 2 + routed / 4)
+    assert parts["weights"] == 2 * (common + routed / 4)
     divided = parts_of(job_of(model, pass_="training", **plan, zero=1))
     assert divided["weights"] == parts["weights"]
-    assert divided["optimizer_state"] == 12 * ((count - routed) / 2 / 8 + routed / 4 / 4)
+    assert divided["optimizer_state"] == 12 * (common / 8 + routed / 4 / 4)
 
 
 def test_rows_that_meet_experts_are_kept_with_their_columns() -> None:

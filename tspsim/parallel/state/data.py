@@ -31,19 +31,21 @@ from ..parameter_group import ParameterGroup
 from ..pipeline import Chunk
 from ..rank_groups import expert_axis, expert_copies, expert_ranks, expert_state_shards, replica_axis
 from ..whole import accumulates_whole, keeps_whole, sums_beside
-from . import shard_levels, weight_arrivals, weight_offload, weight_peers
+from . import repeated, shard_levels, weight_arrivals, weight_offload, weight_peers
 from .wires import recast, wire_bytes
 
 
 @dataclass(frozen=True)
 class OwnedParameters:
-    """Parameters on one rank of a replica, whose ``weight_shards`` ranks hold one copy of the weights together.
+    """Parameters on one rank of a replica, over whose ``weight_shards`` ranks its weights are spread.
 
-    Routed experts have their own groups (``rank_groups.expert_ranks``).
+    Routed experts have their own groups (``rank_groups.expert_ranks``). ``once``: an even share of each layer, as if no
+    rank repeated what another has.
     """
 
     job: Job
     weight_shards: int
+    once: bool = False
 
     def replicated(self, parameters: float) -> ParameterGroup:
         """Parameters that all ranks of the replica axis hold."""
@@ -56,12 +58,12 @@ class OwnedParameters:
         """One layer's parameters by group of holders; a single entry unless experts have a group of their own."""
         job = self.job
         whole = job.model.block_parameters(block)
+        beyond = 0.0 if self.once else sum(repeated.beyond_even_share(job, self.weight_shards, block).values())
         if not block.experts:
-            return (self.replicated(whole / self.weight_shards),)
+            return (self.replicated(whole / self.weight_shards + beyond),)
         routed = job.model.routed_parameters_per_layer
-        return together(
-            self.replicated((whole - routed) / self.weight_shards), self.experts(routed / expert_ranks(job))
-        )
+        common = (whole - routed) / self.weight_shards + beyond
+        return together(self.replicated(common), self.experts(routed / expert_ranks(job)))
 
     def layer_bytes(self, block: Block) -> float:
         """Bytes of one layer's weights."""
@@ -97,16 +99,22 @@ class OwnedParameters:
         common = adapters.common(LayerShard(job.model, self.weight_shards, block=block))
         return common, adapters.routed(routed_shard(job)) if block.experts else Halves()
 
-    def alike_on_tensor_ranks(self, chunks: Sequence[Chunk]) -> float:
-        """Parameters of adapters' undivided halves, of whose gradients each rank of ``tp`` has only a part."""
-        if self.job.work.adapters is None or self.job.plan.tp == 1:
+    def summed_over_tensor_ranks(self, chunks: Sequence[Chunk]) -> float:
+        """Gradients, in elements, of which each rank of ``tp`` has only a part: of adapters' undivided halves, or with
+        sequence regions of weights that all ranks have whole (Megatron-Core's ``sequence_parallel`` parameters)."""
+        plan, adapters = self.job.plan, self.job.work.adapters
+        if plan.tp == 1 or (adapters is None and not plan.sequence_regions):
             return 0.0
 
         def whole(block: Block) -> tuple[ParameterGroup, ...]:
+            if adapters is None:
+                return (self.replicated(sum(repeated.whole_on_every_rank(self.job, block).values())),)
             common, routed = self.halves(block)
             return self.replicated(common.whole), self.experts(routed.whole)
 
-        return sum(held.share(divided=self.job.plan.zero > 0) for held in self.in_layers(chunks, whole))
+        # Megatron-Core sums its buffer of gradients, which is whole until ZeRO 2.
+        divided = plan.zero >= (2 if adapters is None else 1)
+        return sum(held.share(divided) for held in self.in_layers(chunks, whole))
 
     def trained_layers(self, chunks: Sequence[Chunk]) -> tuple[ParameterGroup, ...]:
         """Trained parameters of a stage's layers on one rank, by group of holders."""
@@ -444,11 +452,12 @@ def finish_step(
                 "reduce_scatter", tables.sum_axis, size, "sum table gradients across", after=[ready], stream="gradients"
             )
         )
-    alike = share.alike_on_tensor_ranks(chunks) * optimizer.gradients
-    if alike:
-        ready = builder.compute("adapters' gradients ready", after=exchanged)
+    partial = share.summed_over_tensor_ranks(chunks) * optimizer.gradients
+    if partial:
+        what = "whole weights" if job.work.adapters is None else "adapters"
+        ready = builder.compute(f"gradients of {what} ready", after=exchanged)
         waits.append(
-            builder.collective("all_reduce", "tp", alike, "sum adapters over tp", after=[ready], stream="gradients")
+            builder.collective("all_reduce", "tp", partial, f"sum {what} over tp", after=[ready], stream="gradients")
         )
     if widest.copies > 1:
         waits.append(builder.collective("all_reduce", widest.axis, 4, "gradient norm", stream="gradients"))

@@ -24,7 +24,7 @@ from ..pipeline import Chunk
 from ..plan import DRAFT_REPLICAS, EXPERT_POOL
 from ..rank_groups import expert_ranks
 from ..registries import ContextShare
-from . import weight_offload, weight_peers
+from . import repeated, weight_offload, weight_peers
 
 
 def state(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
@@ -74,8 +74,8 @@ def whole_model(job: Job) -> tuple[Chunk, ...]:
 
 
 def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
-    """Bytes of one layer on a rank. Routed experts are spread over their own group; projections down to latents and
-    routers are whole on every tensor-parallel rank, and so is a head of K and V where ranks are more than heads."""
+    """Bytes of one layer on a rank: an even share, and what tensor parallelism does not divide. Routed experts are
+    spread over their own group."""
     formats, parameters = job.work.formats, dict(job.model.class_parameters(block))
     projected, shared = projected_by_all(job, block), job.scheme.context(job.plan)
     routed = parameters.pop(WeightClass.EXPERTS, 0)
@@ -84,26 +84,11 @@ def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
     copies = job.expert_loads.further_experts * job.model.expert_parameters if routed and job.plan.ep > 1 else 0.0
     own = routed / expert_ranks(job) if routed else 0.0
     total = (own + copies) * formats.weight_bytes(WeightClass.EXPERTS)
-    whole = {
-        WeightClass.ATTENTION: whole_on_every_rank(job, block),
-        WeightClass.SHARED: 0 if job.scheme.folds or not block.experts else job.model.router_parameters,
-    }
+    beyond = repeated.beyond_even_share(job, weight_shards, block)
     for part, count in parameters.items():
-        kept = whole.get(part, 0)
-        total += ((count - kept) / weight_shards + kept) * formats.weight_bytes(part)
-    total += repeated_heads(job, block, weight_shards) * formats.weight_bytes(WeightClass.ATTENTION)
+        total += (count / weight_shards + beyond.get(part, 0.0)) * formats.weight_bytes(part)
     more = projected * (1 / shared.projected - 1 / shared.own) if projected else 0.0
     return total + more * formats.weight_bytes(WeightClass.ATTENTION)
-
-
-def repeated_heads(job: Job, block: Block, weight_shards: int) -> float:
-    """Elements of a rank's projections to K and V beyond an even share, which more ranks than heads repeat."""
-    share = job.scheme.context(job.plan)
-    if job.scheme.folds or share.projected != share.own:
-        return 0.0
-    layer = job.layer(weight_shards, block)
-    divided = job.model.attention_of(block).matrix_parameters(job.model, block) - layer.down_weights
-    return max(0.0, layer.attention_weights - divided / weight_shards)
 
 
 def projected_by_all(job: Job, block: Block) -> int:
@@ -116,7 +101,8 @@ def projected_by_all(job: Job, block: Block) -> int:
     leaving = layer.attention_kind.leave(layer, ((1, 1, 1),))
     output = sum(matrix_elements(operator) for operator in leaving)
     matrices = layer.attention_kind.matrix_parameters(job.model, block)
-    return matrices - whole_on_every_rank(job, block) - output
+    whole = repeated.whole_on_every_rank(job, block).get(WeightClass.ATTENTION, 0)
+    return matrices - whole - output
 
 
 def matrix_elements(operator: Operator) -> int:
@@ -124,11 +110,6 @@ def matrix_elements(operator: Operator) -> int:
     if isinstance(operator, AbsorbProduct):
         return operator.heads * operator.n * operator.k
     return operator.batch * operator.n * operator.k if isinstance(operator, Gemm) else 0
-
-
-def whole_on_every_rank(job: Job, block: Block) -> int:
-    """Elements of a layer's attention that tensor-parallel ranks do not divide; a folded scheme divides all."""
-    return 0 if job.scheme.folds else job.layer(1, block).down_weights
 
 
 def cache_bytes(job: Job, chunks: Sequence[Chunk]) -> float:

@@ -1,8 +1,12 @@
-"""Copies of a checkpoint in a step's program, and what waits for them (:mod:`tspsim.parallel.state.checkpoint`)."""
+"""Copies of a checkpoint in a step's program, and what waits for them (:mod:`tspsim.parallel.state.checkpoint`).
+
+A checkpoint has every parameter once: what tensor-parallel ranks repeat is not written by each of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from ...steps import FORWARD, Task
@@ -42,7 +46,7 @@ def file_s(job: Job) -> float:
 
 def most_bytes(job: Job, stages: Sequence[int]) -> list[float]:
     """Bytes that a rank of each stage writes."""
-    share = OwnedParameters(job, scheme_of(job.plan).residency.weight_shards(job))
+    share = OwnedParameters(job, scheme_of(job.plan).residency.weight_shards(job), once=True)
     return [rank_bytes(job, share, stage) for stage in stages]
 
 
@@ -83,7 +87,7 @@ def copies(
 ) -> list[int]:
     """Copy the state of some chunks to the host; returns the last copy."""
     last = after
-    for name, held in _pieces(job, share, chunks):
+    for name, held in _pieces(job, replace(share, once=True), chunks):
         size = written_bytes(job, held)
         if size:
             last = [builder.copy("out", size, name, after=last)]
