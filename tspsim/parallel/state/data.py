@@ -31,7 +31,7 @@ from ..parameter_group import ParameterGroup
 from ..pipeline import Chunk
 from ..rank_groups import expert_axis, expert_copies, expert_ranks, expert_state_shards, replica_axis
 from ..whole import accumulates_whole, keeps_whole, sums_beside
-from . import repeated, shard_levels, weight_arrivals, weight_offload, weight_peers
+from . import served, shard_levels, weight_arrivals, weight_offload, weight_peers
 from .wires import recast, wire_bytes
 
 
@@ -58,7 +58,7 @@ class OwnedParameters:
         """One layer's parameters by group of holders; a single entry unless experts have a group of their own."""
         job = self.job
         whole = job.model.block_parameters(block)
-        beyond = 0.0 if self.once else sum(repeated.beyond_even_share(job, self.weight_shards, block).values())
+        beyond = 0.0 if self.once else sum(served.beyond_even_share(job, self.weight_shards, block).values())
         if not block.experts:
             return (self.replicated(whole / self.weight_shards + beyond),)
         routed = job.model.routed_parameters_per_layer
@@ -108,7 +108,7 @@ class OwnedParameters:
 
         def whole(block: Block) -> tuple[ParameterGroup, ...]:
             if adapters is None:
-                return (self.replicated(sum(repeated.whole_on_every_rank(self.job, block).values())),)
+                return (self.replicated(sum(served.whole_on_every_rank(self.job, block).values())),)
             common, routed = self.halves(block)
             return self.replicated(common.whole), self.experts(routed.whole)
 

@@ -3,12 +3,17 @@
 A cache is divided by what divides its tokens (sequence shards, folded or not, and groups of tensor-parallel ranks that
 share contexts), by stages, and over tensor-parallel ranks by heads as far as there are any: latents and index keys have
 one head and are whole on every rank.
+
+What tensor parallelism does not divide of the weights is said here for training too: projections to latents, indexers
+and routers, and one head of K and V where ranks are more than heads. Norms are counted as divided: they are a few
+hundredths of a per mille. A folded scheme divides every matrix and gathers it where it is needed, so its ranks keep
+none of them whole.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...model import Block
@@ -24,7 +29,7 @@ from ..pipeline import Chunk
 from ..plan import DRAFT_REPLICAS, EXPERT_POOL
 from ..rank_groups import expert_ranks
 from ..registries import ContextShare
-from . import repeated, weight_offload, weight_peers
+from . import weight_offload, weight_peers
 
 
 def state(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
@@ -84,11 +89,38 @@ def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
     copies = job.expert_loads.further_experts * job.model.expert_parameters if routed and job.plan.ep > 1 else 0.0
     own = routed / expert_ranks(job) if routed else 0.0
     total = (own + copies) * formats.weight_bytes(WeightClass.EXPERTS)
-    beyond = repeated.beyond_even_share(job, weight_shards, block)
+    beyond = beyond_even_share(job, weight_shards, block)
     for part, count in parameters.items():
         total += (count / weight_shards + beyond.get(part, 0.0)) * formats.weight_bytes(part)
     more = projected * (1 / shared.projected - 1 / shared.own) if projected else 0.0
     return total + more * formats.weight_bytes(WeightClass.ATTENTION)
+
+
+def whole_on_every_rank(job: Job, block: Block) -> Mapping[WeightClass, int]:
+    """Elements of a layer that each tensor-parallel rank has whole, by class; routed experts have none."""
+    if job.scheme.folds:
+        return {}
+    whole = {WeightClass.ATTENTION: job.layer(1, block).down_weights}
+    return {**whole, WeightClass.SHARED: job.model.router_parameters} if block.experts else whole
+
+
+def beyond_even_share(job: Job, weight_shards: int, block: Block) -> Mapping[WeightClass, float]:
+    """Elements of a layer on a rank beyond ``1/weight_shards`` of them, by class."""
+    if weight_shards == 1:
+        return {}
+    more = {part: count - count / weight_shards for part, count in whole_on_every_rank(job, block).items()}
+    more[WeightClass.ATTENTION] = more.get(WeightClass.ATTENTION, 0.0) + repeated_heads(job, weight_shards, block)
+    return more
+
+
+def repeated_heads(job: Job, weight_shards: int, block: Block) -> float:
+    """Elements of a rank's projections to K and V beyond an even share, which more ranks than heads repeat."""
+    share = job.scheme.context(job.plan)
+    if job.scheme.folds or share.projected != share.own:
+        return 0.0
+    layer = job.layer(weight_shards, block)
+    divided = job.model.attention_of(block).matrix_parameters(job.model, block) - layer.down_weights
+    return max(0.0, layer.attention_weights - divided / weight_shards)
 
 
 def projected_by_all(job: Job, block: Block) -> int:
@@ -101,7 +133,7 @@ def projected_by_all(job: Job, block: Block) -> int:
     leaving = layer.attention_kind.leave(layer, ((1, 1, 1),))
     output = sum(matrix_elements(operator) for operator in leaving)
     matrices = layer.attention_kind.matrix_parameters(job.model, block)
-    whole = repeated.whole_on_every_rank(job, block).get(WeightClass.ATTENTION, 0)
+    whole = whole_on_every_rank(job, block).get(WeightClass.ATTENTION, 0)
     return matrices - whole - output
 
 
