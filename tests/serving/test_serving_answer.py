@@ -243,7 +243,7 @@ def test_the_highest_rate_is_where_bounds_are_just_kept_however_few_requests_are
     assert rate < served["lowest_rate_over_bounds_requests_per_s"] < 1.03 * rate
     assert served["steady"]["requests_per_s"] == pytest.approx(rate, rel=0.05)
     two = f"traffic.arrivals={{kind: poisson, rate: [0.1, {1.1 * rate}]}}"
-    above = only(answered(two, slo, "traffic.requests=400"))
+    above = only(answered(two, slo, "traffic.requests=1000"))
     assert [point["bounds"]["kept"] for point in above.curve] == [True, False]
 
 
