@@ -68,7 +68,7 @@ def test_gradients_of_whole_weights_are_summed_over_ranks_with_a_part_of_the_tok
 
 
 def test_norms_see_a_part_of_the_tokens_or_of_the_heads() -> None:
-    """Megatron-Core's ``_allreduce_layernorm_grads``: all norms under sequence parallelism, and those of Q and K always.
+    """Megatron-Core's ``_allreduce_layernorm_grads``: all norms under sequence parallelism, those of Q and K always.
 
     Qwen3-8B has 36 layers with two norms over 4,096 and two over 128, and a last one; all heads together are divided.
     """
@@ -83,7 +83,7 @@ def test_norms_see_a_part_of_the_tokens_or_of_the_heads() -> None:
 
 
 def test_biases_behind_a_sum_see_a_part_of_the_tokens() -> None:
-    """GPT-3: gain and offset of two norms a layer and of the last, and the biases of attention's output and the MLP's."""
+    """GPT-3: gain and offset of two norms a layer and of the last, and biases of attention's output and the MLP's."""
     model = load_model("gpt-3-175b")
     job = job_of(model, pass_="training", tp=8, sequence_regions=True)
     assert sums_over_tp(job) == [GRADIENTS * model.hidden * (model.layers * (2 * 2 + 2) + 2)]

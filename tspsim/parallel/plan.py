@@ -240,8 +240,8 @@ class Plan(OpenSwitches, Switches):
         return self.expert_owners // self.expert_shards if self.expert_shards else 1
 
     def owned(self, model: Architecture, *, training: bool) -> Plan:
-        """The plan with the numbers of ranks that keep each of a model's experts in slices, and in training each head of
-        K and V."""
+        """The plan with the numbers of ranks that keep each of a model's experts in slices, and in training each head
+        of K and V."""
         count = model.experts.count if model.experts is not None else self.ep
         sliced = self.expert_shards is not None and self.ep > count and self.ep % count == 0
         copies = self.tp // model.kv_heads if training and model.latent is None and self.tp % model.kv_heads == 0 else 1
