@@ -64,44 +64,7 @@ _WIDTHS = (64.0, 128.0, 192.0, 256.0, 512.0)
 _NARROW = _WIDTHS[:2]
 
 
-def seconds(
-    limits: DeviceLimits,
-    parameters: Mapping[str, float],
-    batch: Any,
-    q_len: Any,
-    kv_len: Any,
-    heads: Any,
-    kv_heads: Any,
-    head_dim: Any,
-    causal: Any,
-    bytes_q: float,
-    bytes_kv: float,
-    *,
-    backward: bool = False,
-    block_rows: float = 128.0,
-    packed: bool = False,
-) -> Any:
-    """Seconds of one call, without a range: a float, or an array of shape (rows,).
-
-    Parameters
-    ----------
-    q_len, kv_len
-        Query and context tokens: numbers or arrays like other columns, or tuples of floats, one for each segment.
-    backward
-        The backward without the forward: five products, and 2.5 times the bytes.
-    block_rows
-        Queries a block; in the backward, keys.
-    packed
-        The query heads of one KV head share blocks, for calls of few queries.
-    """
-    call = over(
-        limits, parameters, batch, heads, kv_heads, head_dim, causal, bytes_q, bytes_kv,
-        backward=backward, block_rows=block_rows, packed=packed,
-    )  # fmt: skip
-    return call(q_len, kv_len)
-
-
-def over(
+def segments_of(
     limits: DeviceLimits,
     parameters: Mapping[str, float],
     batch: Any,
@@ -116,11 +79,23 @@ def over(
     block_rows: float = 128.0,
     packed: bool = False,
 ) -> Callable[[Any, Any], Any]:
-    """:func:`seconds` as a function of ``q_len`` and ``kv_len`` alone."""
+    """Seconds of one call, without a range, as a function of ``q_len`` and ``kv_len``: floats, arrays of shape (rows,)
+    like other columns, or tuples of floats, one for each segment.
+
+    Parameters
+    ----------
+    backward
+        The backward without the forward: five products, and 2.5 times the bytes.
+    block_rows
+        Queries a block; in the backward, keys.
+    packed
+        The query heads of one KV head share blocks, for calls of few queries.
+    """
     p = parameters
     masked = causal * 1.0
     group = heads / kv_heads if packed else 1.0
     grid = batch * (kv_heads if packed else heads)
+    walk = walked_blocks(grid, group, block_rows, masked, p["masked_keys"], backward=backward)
     products = 5.0 if backward else 2.0
     units = limits.compute_units
     rate = limits.peak * p["efficiency"] * _width_factor(p, head_dim)
@@ -129,33 +104,14 @@ def over(
     rate = rate * (1.0 - (1.0 - p["grouped"]) * (heads > kv_heads))
     flops_a_step = products * 2.0 * block_rows * BLOCK_COLUMNS * head_dim
     step_s, block, launch_s = p["step_us"] * 1e-6, p["block_us"] * 1e-6, p["launch_us"] * 1e-6
-    kept, crowding, imbalance, blend = p["masked_keys"], p["crowding"], p["imbalance"], p["wave_blend"]
+    crowding, imbalance, blend = p["crowding"], p["imbalance"], p["wave_blend"]
     power, achieved = p["overlap_power"], limits.hbm * p["hbm_efficiency"]
-    rows = block_rows / group
     width = batch * head_dim
     more = 2.5 if backward else 1.0
     element = bytes_q + 2.0
 
     def call(q_len: Any, kv_len: Any) -> Any:
-        blocks: Any = 0.0
-        keys: Any = 0.0
-        longest: Any = 0.0
-        pairs: Any = 0.0
-        queries: Any = 0.0
-        context: Any = 0.0
-        for q, kv in zip(q_len, kv_len, strict=True) if isinstance(q_len, tuple) else ((q_len, kv_len),):
-            seen = q - masked * maximum(q - kv, 0.0)
-            if backward:
-                count, along, unseen = ceil(kv / block_rows), seen, kv - seen
-            else:
-                count, along, unseen = ceil(seen * group / block_rows), kv, 0.0
-            walked = count * along - masked * skipped(count, rows, unseen + kept)
-            blocks = blocks + grid * count
-            keys = keys + grid * maximum(walked, 0.0)
-            longest = maximum(longest, along)
-            pairs = pairs + (seen * kv - masked * (seen * seen / 2.0))
-            queries = queries + q
-            context = context + kv
+        blocks, keys, longest, pairs, queries, context = walk(q_len, kv_len)
         crowded = rate * (1.0 - crowding * minimum(1.0, blocks / units)) / limits.peak_units
         step = flops_a_step / crowded + step_s
         work = keys / BLOCK_COLUMNS * step + blocks * block
@@ -177,6 +133,48 @@ def over(
         return maximum(time, maximum(flops / limits.peak, compulsory / limits.hbm))
 
     return call
+
+
+def walked_blocks(
+    grid: Any, group: Any, block_rows: float, masked: Any, kept: float, *, backward: bool = False
+) -> Callable[[Any, Any], tuple[Any, ...]]:
+    """Sums over the segments of a call, as a function of ``q_len`` and ``kv_len``: thread blocks, keys that they walk,
+    keys of the longest walk, query-key pairs a head, queries and context tokens.
+
+    Parameters
+    ----------
+    grid, group
+        Grids of blocks, one for each head or KV head; query heads that share a block's rows.
+    masked, kept
+        Whether the mask is causal, 0.0 or 1.0; masked keys that a block walks anyway.
+    backward
+        Blocks are of keys and walk queries.
+    """
+    rows = block_rows / group
+
+    def walk(q_len: Any, kv_len: Any) -> tuple[Any, ...]:
+        blocks: Any = 0.0
+        keys: Any = 0.0
+        longest: Any = 0.0
+        pairs: Any = 0.0
+        queries: Any = 0.0
+        context: Any = 0.0
+        for q, kv in zip(q_len, kv_len, strict=True) if isinstance(q_len, tuple) else ((q_len, kv_len),):
+            seen = q - masked * maximum(q - kv, 0.0)
+            if backward:
+                count, along, unseen = ceil(kv / block_rows), seen, kv - seen
+            else:
+                count, along, unseen = ceil(seen * group / block_rows), kv, 0.0
+            walked = count * along - masked * skipped(count, rows, unseen + kept)
+            blocks = blocks + grid * count
+            keys = keys + grid * maximum(walked, 0.0)
+            longest = maximum(longest, along)
+            pairs = pairs + (seen * kv - masked * (seen * seen / 2.0))
+            queries = queries + q
+            context = context + kv
+        return blocks, keys, longest, pairs, queries, context
+
+    return walk
 
 
 def skipped(count: Any, rows: Any, kept: Any) -> Any:
