@@ -151,7 +151,7 @@ def prefill_of_segments(
     block = p["block_us"] * 1e-6
 
     def call(q_len: Any, kv_len: Any) -> Any:
-        blocks, keys, longest, pairs, queries, context = walk(q_len, kv_len)
+        blocks, keys, _, longest, pairs, queries, context = walk(q_len, kv_len)
         flops = 2.0 * pairs * batch * heads * width
         heat = flops / (limits.peak * 1e-2)
         rate = limits.peak * p["efficiency"] * (1.0 - p["crowding"] * minimum(1.0, blocks / units))
