@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -278,7 +279,8 @@ def operators() -> dict[str, list[Make]]:
     random = np.random.default_rng(4)
 
     def size(low: float, high: float) -> int:
-        return round(2.0 ** random.uniform(np.log2(low), np.log2(high)))
+        drawn: float = 2.0 ** random.uniform(np.log2(low), np.log2(high))
+        return round(drawn)
 
     def one_of(*values: int) -> int:
         return values[int(random.integers(len(values)))]
@@ -394,3 +396,17 @@ def test_two_devices_differ_by_no_more_than_their_facts(one: str, other: str) ->
                 if x[i] > max(facts) * allowed * y[i] + starts[i] or x[i] + starts[i] < min(facts) / allowed * y[i]
             ]
             assert not wrong, (kind, dtype, facts, wrong[:2])
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_narrower_weights_are_never_slower_and_of_few_rows_neither_than_narrower_operands(name: str) -> None:
+    """Weight-only kernels read fewer bytes and multiply in bf16: until arithmetic decides, four bits beat eight, and
+    operands of eight bits. The clock of a step takes more of a call that waits less for bytes, and H200's products in
+    eight bits are rows of another table."""
+    on = device(name)
+    for m in (1, 8, 16, 300, 8192):
+        for n, k in ((28672, 4096), (4096, 14336), (1024, 8192)):
+            kept = [on.time(Gemm(m, n, k, weight_dtype=weights)).seconds for weights in (None, "int8", "int4", "int3")]
+            assert all(narrow <= 1.02 * wide for wide, narrow in pairwise(kept)), (m, n, k, kept)
+            if m <= 16 and "int8" in on.peak_flops_per_s:
+                assert kept[2] <= 1.15 * on.time(Gemm(m, n, k, "int8", quantised=True)).seconds, (m, n, k)
