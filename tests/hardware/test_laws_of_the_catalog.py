@@ -407,6 +407,7 @@ def test_narrower_weights_are_never_slower_and_of_few_rows_neither_than_narrower
     for m in (1, 8, 16, 300, 8192):
         for n, k in ((28672, 4096), (4096, 14336), (1024, 8192)):
             kept = [on.time(Gemm(m, n, k, weight_dtype=weights)).seconds for weights in (None, "int8", "int4", "int3")]
-            assert all(narrow <= 1.02 * wide for wide, narrow in pairwise(kept)), (m, n, k, kept)
+            assert all(narrow <= 1.02 * wide + START_S / 40 for wide, narrow in pairwise(kept)), (m, n, k, kept)
             if m <= 16 and "int8" in on.peak_flops_per_s:
-                assert kept[2] <= 1.15 * on.time(Gemm(m, n, k, "int8", quantised=True)).seconds, (m, n, k)
+                narrow = on.time(Gemm(m, n, k, "int8", quantised=True)).seconds
+                assert kept[2] <= 1.15 * narrow + START_S / 4, (m, n, k)
