@@ -69,7 +69,7 @@ SUFFICIENT_GEMM_ROWS = 14
 EXTRAPOLATED_WIDENING = 1.6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
     """A kernel model: parameters, switches, range and source.
 
