@@ -44,7 +44,7 @@ def v_min(stages: int, stage: int) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 @dataclass
-class Lane:
+class StageSlots:
     """The slots of one stage: which task each has, and when each task was."""
 
     tasks: dict[int, Task] = field(default_factory=dict)
@@ -65,11 +65,10 @@ class Lane:
 @remembered(64)
 def blocks_in_turn(block: Block, stages: int, micro_batches: int) -> tuple[tuple[Task, ...], ...]:
     """The tasks of all stages, in order, of a block that repeats for every micro-batch."""
-    lanes = [Lane() for _ in range(stages)]
+    lanes = [StageSlots() for _ in range(stages)]
     for stage, lane in enumerate(lanes):
-        passes = zip((FORWARD, BACKWARD), block(stages, stage), strict=True)
-        for kind, slots in passes:
-            for chunk, slot in enumerate(slots):
+        for kind, of_chunks in zip((FORWARD, BACKWARD), block(stages, stage), strict=True):
+            for chunk, slot in enumerate(of_chunks):
                 for micro_batch in range(micro_batches):
                     lane.put(Task(kind, micro_batch, chunk), slot + PERIOD * micro_batch)
         _fill(lane)
@@ -80,7 +79,7 @@ def blocks_in_turn(block: Block, stages: int, micro_batches: int) -> tuple[tuple
     return tuple(tuple(lane.tasks[slot] for slot in sorted(lane.tasks)) for lane in lanes)
 
 
-def _fill(lane: Lane, begin: int = 0) -> None:
+def _fill(lane: StageSlots, begin: int = 0) -> None:
     """Put weight gradients that have no slot yet into free slots from ``begin`` on, after their backward."""
     waiting = deque(
         Task(WEIGHTS, task.micro_batch, task.chunk)
@@ -98,7 +97,7 @@ def _fill(lane: Lane, begin: int = 0) -> None:
         slot += 1
 
 
-def _earliest(lanes: Sequence[Lane], stage: int, task: Task) -> int:
+def _earliest(lanes: Sequence[StageSlots], stage: int, task: Task) -> int:
     """The first slot after what a task waits for: the same task of the micro-batch before, its input, and of a weight
     gradient the backward."""
     kind, stages, micro_batch = task.kind, len(lanes), task.micro_batch
@@ -116,7 +115,7 @@ def _earliest(lanes: Sequence[Lane], stage: int, task: Task) -> int:
     return 1 + max(after, default=-1)
 
 
-def _advance(lanes: Sequence[Lane], slots: int, kept: list[list[int]], most: int) -> None:
+def _advance(lanes: Sequence[StageSlots], slots: int, kept: list[list[int]], most: int) -> None:
     """Move every task to the earliest free slot with which no stage ever keeps more than ``most``."""
     for slot in range(slots):
         for stage, lane in enumerate(lanes):
@@ -135,7 +134,7 @@ def _advance(lanes: Sequence[Lane], slots: int, kept: list[list[int]], most: int
                 break
 
 
-def _drain(lanes: Sequence[Lane], micro_batches: int) -> None:
+def _drain(lanes: Sequence[StageSlots], micro_batches: int) -> None:
     """After a stage's last forward: backwards as early as they can be, weight gradients in what stays free."""
     begins = [lane.slot_of[Task(FORWARD, micro_batches - 1, 1)] + 1 for lane in lanes]
     left: list[tuple[int, int, Task]] = []
@@ -204,10 +203,11 @@ def zbv(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
 def check(pipeline: Pipeline) -> Refusal:
     """Two chunks on each of several stages, a backward that can leave weight gradients out, a pipeline that fills."""
     if pipeline.stages < 2 or pipeline.chunks != 2 or not pipeline.splits:
-        return "schedule", "zbv, v-half and v-min run with pp above 1, vpp 2 and tensor or sequence parallelism; use 1f1b"
+        return "schedule", "zbv, v-half and v-min run with pp above 1, vpp 2, tensor or sequence parallelism; use 1f1b"
     least = 2 * pipeline.stages - 1
     if pipeline.micro_batches < least:
-        return "schedule", f"{pipeline.micro_batches} micro-batches do not fill it: with pp {pipeline.stages} use {least}"
+        problem = f"{pipeline.micro_batches} micro-batches do not fill {pipeline.stages} stages"
+        return "schedule", f"{problem}; use {least} and more"
     return None
 
 

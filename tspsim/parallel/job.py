@@ -19,8 +19,8 @@ from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import Balanced, balanced
 from .draft import DRAFTS
 from .lengths import OFFLOAD_FROM, Groups, Pack, SequenceAssignment, assign, group_axis
-from .pipeline import Chunk, PipelineOrder, chunk_layers, in_turns
-from .placement import IN_ROUNDS, Placement
+from .pipeline import PipelineOrder, chunk_layers, in_turns
+from .placement import IN_ROUNDS, Chunk, ChunkPlacement
 from .plan import Plan
 from .recomputed import KEPT
 from .registries import SCHEME_FACTS, SchemeFacts
@@ -338,7 +338,7 @@ class Job:
         return self.placement.chunks(self.chunk_sizes, self.plan.pp, stage)
 
     @property
-    def placement(self) -> Placement:
+    def placement(self) -> ChunkPlacement:
         """Which chunks a stage holds, and which way micro-batches go; orders of training change it."""
         return self.plan.order.placement if self.training and self.plan.pp > 1 else IN_ROUNDS
 

@@ -19,7 +19,7 @@ from ..base.errors import TspsimError
 from ..base.memo import remembered
 from ..base.registry import Registry
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
-from .placement import IN_ROUNDS, Chunk, Placement
+from .placement import IN_ROUNDS, ChunkPlacement
 
 
 def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
@@ -161,7 +161,7 @@ class PipelineOrder:
     #: at the stage's peak, in closed form; None: its tasks are walked.
     kept: Callable[[int, int, int, Sequence[float]], tuple[int, ...]] | None = None
     #: Which chunks of layers a stage holds, and which way micro-batches go.
-    placement: Placement = IN_ROUNDS
+    placement: ChunkPlacement = IN_ROUNDS
     #: Whether messages block: a stage sends after it has computed, receives when it has nothing to compute, and does
     #: nothing else meanwhile. For passes without a backward, whose messages all go one way.
     waits: bool = False

@@ -25,7 +25,7 @@ def chunk_of(sizes: tuple[int, ...], index: int, way: int = 1) -> Chunk:
     return Chunk(sum(sizes[:index]), sizes[index], index == 0, index == len(sizes) - 1, way)
 
 
-class Placement:
+class ChunkPlacement:
     """Chunks in rounds: stage s of p holds chunks s, s + p, s + 2·p, … (Narayanan et al. 2021, §2.2).
 
     A *place* is the index of a chunk among all that a micro-batch may meet.
@@ -53,7 +53,7 @@ class Placement:
         return range(stages * chunks)
 
 
-class BothEnds(Placement):
+class BothEnds(ChunkPlacement):
     """A stage holds the layers of its own and of the opposite stage; micro-batches enter at both ends."""
 
     one_way, both_ways = False, True
@@ -89,4 +89,4 @@ class Folded(BothEnds):
         return range(2 * stages)
 
 
-IN_ROUNDS, BOTH_ENDS, FOLDED = Placement(), BothEnds(), Folded()
+IN_ROUNDS, BOTH_ENDS, FOLDED = ChunkPlacement(), BothEnds(), Folded()

@@ -24,7 +24,8 @@ from .feature import features_of, pieces_of
 from .interleave import flat, interleaved, shifted
 from .job import Job
 from .lengths import group_axis
-from .pipeline import Chunk, spread_over
+from .pipeline import spread_over
+from .placement import Chunk
 from .plan import DRAFT_REPLICAS, EXPERT_POOL
 from .recomputed import FULL, INSIDE, KEPT
 from .scheme import Scheme, WholeTokens

@@ -53,8 +53,8 @@ RECIPES = (
     AsRun("projection.md", "llama3170b", ("bf16",), 64, version="fsdp2", recompute="full block, 12 layers"),
     AsRun("projection.md", "llama3170b", ("fp8",), 64, version="fsdp2", recompute="full"),
     AsRun("projection.md", "llama3170b", version="fsdp2"),
-    # The run's log (hisohara/ai-scripts, arguments): ``moe_permute_fusion``, ``gradient_accumulation_fusion``,
-    # ``moe_enable_deepep``, ``moe_use_legacy_grouped_gemm`` False, ``moe_token_dispatcher_type alltoall``, forced balance.
+    # The run's log prints its arguments: ``moe_permute_fusion``, ``gradient_accumulation_fusion``,
+    # ``moe_enable_deepep``, ``moe_use_legacy_grouped_gemm`` False, ``moe_token_dispatcher_type alltoall``.
     AsRun("03_primus", "mixtral", version="unfused", dispatch="experts"),
     # configs/MI300X/llama3.1_8B-pretrain.yaml, configs/MI355X/deepseek_v2_lite-*.yaml:
     # ``gradient_accumulation_fusion: false``. Those of Qwen3 and MiniMax-M2.5 have it.

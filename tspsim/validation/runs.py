@@ -208,7 +208,7 @@ def _filling(run: Run) -> int:
     """The fewest rounds of micro-batches with which the run's schedule fills its pipeline."""
     order = order_of(run.schedule, run.vpp)
     rounds = (Pipeline(run.pp, run.vpp, number * run.pp, splits=True) for number in (1, 2))
-    return next((each.micro_batches for each in rounds if order.check(each) is None), run.pp)
+    return next((pipeline.micro_batches for pipeline in rounds if order.check(pipeline) is None), run.pp)
 
 
 def _simulated(run: Run, micro_batches: int) -> Predicted:

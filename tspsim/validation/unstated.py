@@ -52,7 +52,7 @@ class FrameworkRecipe:
 RECIPES = (
     FrameworkRecipe(
         "primus_pipeline", "Qwen3-235B", 1, 4,
-        "AMD-AGI/Primus@98641be, examples/customer_package/run_qwen3_235b_a22b_pretrain_mi355x.sh, which runs the page's"
+        "AMD-AGI/Primus@98641be, examples/customer_package/run_qwen3_235b_a22b_pretrain_mi355x.sh, which has the page's"
         " schedules: micro-batches of 1, 256 sequences on 8 nodes",
     ),
     FrameworkRecipe(
