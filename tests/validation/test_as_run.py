@@ -111,3 +111,9 @@ def test_primus_sums_gradients_in_fp32_unless_its_recipe_keeps_them_in_bf16() ->
     summed = {name: load_stack(f"primus{name}").stack().reduced_bytes for name in ("", "@precision-aware", "@fsdp2")}
     assert summed == {"": 4.0, "@precision-aware": 2.0, "@fsdp2": 2.0}
     assert load_stack("primus@pipeline").stack().overlap_gradients is False
+
+
+def test_recipes_state_the_multiprocessors_of_their_exchanges() -> None:
+    """turbo_deepep_num_cu of the configurations that ran."""
+    units = [load_stack(f"primus{name}").stack().exchange_units for name in ("", "@separate-sums", "@pipeline")]
+    assert units == [80, 64, 32]
