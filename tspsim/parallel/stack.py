@@ -66,7 +66,8 @@ class Stack:
       are 6 if the product itself adds to fp32 gradients. ``optimizer_state`` is 4 for two moments in bf16; None:
       Adam's 12 in fp32. ``remakes`` are names of :data:`tspsim.parallel.recompute.ROLES`, ``keeps_whole`` of
       :data:`tspsim.parallel.whole.KEPT_WHOLE`.
-    * Without ``overlap_slowdown`` of a vendor, and for kernels with ``exchange_units``, the device's own factors apply.
+    * Without ``overlap_slowdown`` of a vendor, kernels slow by what ``exchange_units`` leave, else by the device's own
+      factor, and transfers by the device's own.
     * None of ``exchange_units``: those of library and device; of ``exchange_library``: the first; of
       ``attention_flops_per_s``: the device's best; of ``reduced_bytes``: as kept (4 if summed in fp32).
     * Without ``flash_attention`` scores are written out: two batched products and a softmax with mask and dropout.
@@ -358,8 +359,11 @@ class Stack:
 
     def slowdown(self, device: Device) -> float:
         """Factor on a kernel's time while its device moves data."""
+        measured = dict(self.overlap_slowdown).get(device.vendor)
+        if measured is not None:
+            return measured[0]
         if self.exchange_units is None:
-            return dict(self.overlap_slowdown).get(device.vendor, (device.compute_slowdown, 1.0))[0]
+            return device.compute_slowdown
         units = device.spec.compute_units.value
         return max(1.0, float(units / max(1.0, units - self.exchange_units)))
 
