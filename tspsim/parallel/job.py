@@ -15,6 +15,7 @@ from ..model.layer import LayerShard, ServingLayer
 from ..model.parts import WeightClass
 from ..operators import Operator, element_bytes
 from ..steps import Batch, Speculation, Step, Task
+from .interleave import HALVES, INTERLEAVINGS, Interleaving
 from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import Balanced, balanced
 from .draft import DRAFTS
@@ -345,6 +346,11 @@ class Job:
         if self.training and self.plan.hiding.micro_batches and order.of_micro_batches:
             order = order.of_micro_batches
         return in_turns(order, self.plan.accumulation) if self.training else order
+
+    @property
+    def interleaving(self) -> Interleaving:
+        """The order of two interleaved tasks: the stack's in training; halves of a serving step alternate."""
+        return INTERLEAVINGS.get(self.work.stack.interleaving if self.training else HALVES)
 
     def tasks(self, stage: int) -> list[Task]:
         """The tasks of a stage in a step, in order."""

@@ -21,6 +21,7 @@ from ..hardware.pricers import in_steps
 from ..model.routed import CHOICE_BYTES
 from ..operators import ChoiceKernels, Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role, element_bytes
 from .activation_store import ACTIVATION_STORES
+from .interleave import INTERLEAVINGS
 from .paces import paced
 from .separate_kernels import WIDE, bias_kernels, with_casts
 from .serving_engine import NO_ENGINE, Captured, Saving, ServingEngine
@@ -34,6 +35,8 @@ Lower = Annotated[float, Field(ge=0.3, le=1.0)]
 Upper = Annotated[float, Field(ge=1.0, le=20.0)]
 #: A registered store of activations; the error for an unknown name offers the nearest.
 StoreName = Annotated[str, AfterValidator(lambda name: ACTIVATION_STORES.get(name).name)]
+#: The same of an order of interleaved micro-batches.
+OrderName = Annotated[str, AfterValidator(lambda name: INTERLEAVINGS.get(name).name)]
 BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
 Launches = Annotated[float, Field(ge=0.0, le=1000.0, allow_inf_nan=False)]
 Tensors = Annotated[float, Field(ge=0.0, le=20.0, allow_inf_nan=False)]
@@ -108,6 +111,13 @@ class Stack:
         STATED,
         Field(description="kernels launched for an all-to-all with experts: by a library, by a plain all-to-all"),
     ] = (0.0, 0.0)
+    node_launches: Annotated[
+        Launches,
+        STATED,
+        Field(
+            description="under expert_overlap: micro_batches, further launches for each node that a layer is cut into"
+        ),
+    ] = 0.0
     reads_counts: Annotated[
         StrictBool,
         STATED,
@@ -157,6 +167,11 @@ class Stack:
         STATED,
         Field(description="multiprocessors of exchanges with experts, which kernels beside them lack"),
     ] = None
+    interleaving: Annotated[
+        OrderName,
+        STATED,
+        Field(description="order of a forward and a backward layer under expert_overlap: micro_batches"),
+    ] = "dualpipe"
     overlap_slowdown: Annotated[
         tuple[tuple[str, tuple[Factor, Factor]], ...],
         FileKey(Stated[dict[str, tuple[Factor, Factor]]]),
