@@ -15,10 +15,10 @@ from ..model.layer import LayerShard, ServingLayer
 from ..model.parts import WeightClass
 from ..operators import Operator, element_bytes
 from ..steps import Batch, Speculation, Step, Task
-from .interleave import HALVES, INTERLEAVINGS, Interleaving
 from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import Balanced, balanced
 from .draft import DRAFTS
+from .interleave import HALVES, INTERLEAVINGS, Interleaving
 from .lengths import OFFLOAD_FROM, Groups, Pack, SequenceAssignment, assign, group_axis
 from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, in_turns, stage_chunks
 from .plan import Plan
@@ -343,9 +343,14 @@ class Job:
     def order(self) -> PipelineOrder:
         """The order of a stage's tasks: the plan's, or its variant for interleaved micro-batches."""
         order = self.plan.order
-        if self.training and self.plan.hiding.micro_batches and order.of_micro_batches:
+        if self.interleaves and order.of_micro_batches:
             order = order.of_micro_batches
         return in_turns(order, self.plan.accumulation) if self.training else order
+
+    @property
+    def interleaves(self) -> bool:
+        """Whether forwards and backwards of different micro-batches are interleaved."""
+        return self.training and self.plan.hiding.micro_batches
 
     @property
     def interleaving(self) -> Interleaving:

@@ -172,6 +172,11 @@ class Stack:
         STATED,
         Field(description="order of a forward and a backward layer under expert_overlap: micro_batches"),
     ] = "dualpipe"
+    exchange_slowdown: Annotated[
+        Factor,
+        STATED,
+        Field(description="under expert_overlap: micro_batches, time of exchanges beside kernels over time alone"),
+    ] = 1.0
     overlap_slowdown: Annotated[
         tuple[tuple[str, tuple[Factor, Factor]], ...],
         FileKey(Stated[dict[str, tuple[Factor, Factor]]]),
@@ -378,9 +383,10 @@ class Stack:
         units = device.spec.compute_units.value
         return max(1.0, float(units / max(1.0, units - self.exchange_units)))
 
-    def communication_slowdown(self, device: Device) -> float:
-        """Factor on a transfer's time while kernels run on its device."""
-        return dict(self.overlap_slowdown).get(device.vendor, (1.0, device.communication_slowdown))[1]
+    def communication_slowdown(self, device: Device, *, interleaved: bool = False) -> float:
+        """Factor on a transfer's time while kernels run on its device, ``interleaved``: of another micro-batch."""
+        usual = dict(self.overlap_slowdown).get(device.vendor, (1.0, device.communication_slowdown))[1]
+        return max(usual, self.exchange_slowdown) if interleaved else usual
 
     def on(self, device: str, kind: str = "") -> Stack:
         """The stack with a device's host times, its engine's waits there, and blocks for a kind of attention."""

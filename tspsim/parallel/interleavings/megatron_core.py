@@ -19,21 +19,21 @@ the overlap); ``megatron-core-whole`` leaves them in the backward, Megatron-Core
 from __future__ import annotations
 
 from ..interleave import INTERLEAVINGS, Interleaving
-from .nodes import Node, PairOrder, Turn
+from .nodes import LayerNode, PairOrder, Turn
 
 TURNS = (
-    Turn(Node.AGAIN, backward=True),
-    Turn(Node.COMBINE, backward=True),
-    Turn(Node.ATTENTION),
-    Turn(Node.EXPERTS, backward=True),
-    Turn(Node.DISPATCH),
-    Turn(Node.EXPERTS_WEIGHTS, backward=True),
-    Turn(Node.DISPATCH, backward=True),
-    Turn(Node.EXPERTS),
-    Turn(Node.COMBINE),
-    Turn(Node.ATTENTION, backward=True),
-    Turn(Node.ATTENTION_WEIGHTS, backward=True),
-    Turn(Node.SUM),
+    Turn(LayerNode.AGAIN, backward=True),
+    Turn(LayerNode.COMBINE, backward=True),
+    Turn(LayerNode.ATTENTION),
+    Turn(LayerNode.EXPERTS, backward=True),
+    Turn(LayerNode.DISPATCH),
+    Turn(LayerNode.EXPERTS_WEIGHTS, backward=True),
+    Turn(LayerNode.DISPATCH, backward=True),
+    Turn(LayerNode.EXPERTS),
+    Turn(LayerNode.COMBINE),
+    Turn(LayerNode.ATTENTION, backward=True),
+    Turn(LayerNode.ATTENTION_WEIGHTS, backward=True),
+    Turn(LayerNode.SUM),
 )
 
 INTERLEAVINGS.register(

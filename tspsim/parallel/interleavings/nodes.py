@@ -1,7 +1,7 @@
 """A forward and a backward task as nodes, layer by layer, and an order of these nodes.
 
-Node names are those of the modules whose forward or backward they are. The backward of a combine therefore dispatches
-gradients, and the backward of a dispatch combines them. A layer's nodes depend on each other in their own order:
+A node is named like the module whose forward or backward it is: the backward of a combine dispatches gradients, that of
+a dispatch combines them. A layer's nodes depend on each other in their own order:
 
     forward    attention (with norms, router, pack), dispatch, experts, combine, sum
     backward   combine, experts, dispatch, attention; weight gradients of experts and of attention apart or with them
@@ -28,7 +28,7 @@ _GRADIENT_STREAMS = frozenset({"gradients", "weight gradients", "moved experts",
 _GRADIENT_PART = "gradients"
 
 
-class Node(Enum):
+class LayerNode(Enum):
     """A part of a layer's forward or backward; ``AGAIN`` is its recomputed forward."""
 
     AGAIN = "again"
@@ -37,6 +37,7 @@ class Node(Enum):
     DISPATCH = "dispatch"
     EXPERTS = "experts"
     EXPERTS_WEIGHTS = "experts' weight gradients"
+    SHARED = "shared experts' backward, behind that of the routed ones"
     COMBINE = "combine"
     SUM = "sum of experts"
 
@@ -44,7 +45,7 @@ class Node(Enum):
 class Turn(NamedTuple):
     """A node of the forward task, or of the backward one."""
 
-    node: Node
+    node: LayerNode
     backward: bool = False
 
 
@@ -83,13 +84,13 @@ class PairOrder(NamedTuple):
         return merged(cut, order, waits)
 
 
-_WEIGHTS = frozenset({Node.ATTENTION_WEIGHTS, Node.EXPERTS_WEIGHTS})
+_WEIGHTS = frozenset({LayerNode.ATTENTION_WEIGHTS, LayerNode.EXPERTS_WEIGHTS})
 
 
-class Layers(NamedTuple):
+class TaskLayers(NamedTuple):
     """A task's layers as nodes with indices of instructions, and what follows its last layer."""
 
-    layers: list[dict[Node, list[int]]]
+    layers: list[dict[LayerNode, list[int]]]
     tail: list[int]
 
 
@@ -146,7 +147,7 @@ def weights_apart(task: Sequence[Instruction]) -> list[Instruction]:
         if weights:
             deferred[number] = len(result)
             waits = (kept[number],) if own else tuple(after)
-            result.append(replace(_with_operators(instruction, weights, apart=True), after=waits))
+            result.append(replace(_with_operators(instruction, weights, apart=bool(own)), after=waits))
         if isinstance(instruction, Compute) and kept[number] >= 0:
             newest = kept[number]
     return result
@@ -179,9 +180,9 @@ def _weights_of(instruction: Instruction) -> tuple[list[int], list[int]]:
 # --- nodes ------------------------------------------------------------------------------------------------------
 
 
-def layers_of(task: Sequence[Instruction], order: PairOrder, *, backward: bool) -> Layers:
+def layers_of(task: Sequence[Instruction], order: PairOrder, *, backward: bool) -> TaskLayers:
     """A task's layers in order; what stands between layers belongs to the next."""
-    layers: list[dict[Node, list[int]]] = []
+    layers: list[dict[LayerNode, list[int]]] = []
     between: list[int] = []
     for indices in _visits(task):
         if task[indices[0]].layer < 0:
@@ -190,14 +191,14 @@ def layers_of(task: Sequence[Instruction], order: PairOrder, *, backward: bool) 
         again = [index for index in indices if _part(task[index])[1] == "again"]
         rest = indices[len(again) :] if again else indices
         nodes = _nodes(task, rest, order, backward=backward)
-        first = Node.ATTENTION
+        first = LayerNode.ATTENTION
         if backward:
-            first = Node.AGAIN
-            nodes[Node.AGAIN] = again
+            first = LayerNode.AGAIN
+            nodes[LayerNode.AGAIN] = again
         nodes[first] = between + nodes.get(first, [])
         layers.append(nodes)
         between = []
-    return Layers(layers, between)
+    return TaskLayers(layers, between)
 
 
 def _part(instruction: Instruction) -> tuple[str, str]:
@@ -219,10 +220,10 @@ def _visits(task: Sequence[Instruction]) -> Iterator[list[int]]:
 
 def _nodes(
     task: Sequence[Instruction], indices: Sequence[int], order: PairOrder, *, backward: bool
-) -> dict[Node, list[int]]:
+) -> dict[LayerNode, list[int]]:
     """The nodes of one layer's forward or backward."""
     node_of = _backward_nodes if backward else _forward_nodes
-    nodes: dict[Node, list[int]] = {}
+    nodes: dict[LayerNode, list[int]] = {}
     held: list[int] = []
     kinds = node_of(task, indices, order)
     for index in indices:
@@ -235,6 +236,8 @@ def _nodes(
         held = []
     if held:
         nodes.setdefault(kinds[indices[-1]], []).extend(held)
+    if LayerNode.SHARED in nodes:
+        nodes[LayerNode.EXPERTS] += nodes.pop(LayerNode.SHARED)
     return nodes
 
 
@@ -247,30 +250,30 @@ def _awaiting(task: Sequence[Instruction], indices: Sequence[int], exchange: int
     return waiting
 
 
-def _forward_nodes(task: Sequence[Instruction], indices: Sequence[int], order: PairOrder) -> dict[int, Node]:
+def _forward_nodes(task: Sequence[Instruction], indices: Sequence[int], order: PairOrder) -> dict[int, LayerNode]:
     exchanges = [index for index in indices if exchanges_tokens(task[index])]
     if not exchanges:
         return {index: _dense(task[index]) for index in indices}
     first, last = exchanges[0], exchanges[-1]
     waiting = _awaiting(task, indices, first)
-    kinds: dict[int, Node] = {}
+    kinds: dict[int, LayerNode] = {}
     for index in indices:
         if index < first:
             waits = isinstance(task[index], Launch) and task[index].after
-            kinds[index] = Node.DISPATCH if waits else Node.ATTENTION
+            kinds[index] = LayerNode.DISPATCH if waits else LayerNode.ATTENTION
         elif index == first:
-            kinds[index] = Node.DISPATCH
+            kinds[index] = LayerNode.DISPATCH
         elif index < last:
             apart = index not in waiting and order.shared_with_attention
-            kinds[index] = Node.ATTENTION if apart else Node.EXPERTS
+            kinds[index] = LayerNode.ATTENTION if apart else LayerNode.EXPERTS
         else:
-            kinds[index] = Node.COMBINE if index == last else Node.SUM
+            kinds[index] = LayerNode.COMBINE if index == last else LayerNode.SUM
     return kinds
 
 
-def _backward_nodes(task: Sequence[Instruction], indices: Sequence[int], order: PairOrder) -> dict[int, Node]:
+def _backward_nodes(task: Sequence[Instruction], indices: Sequence[int], order: PairOrder) -> dict[int, LayerNode]:
     exchanges = [index for index in indices if exchanges_tokens(task[index])]
-    kinds: dict[int, Node] = {}
+    kinds: dict[int, LayerNode] = {}
     first, last = (exchanges[0], exchanges[-1]) if exchanges else (-1, -1)
     fed, returned = (_awaiting(task, indices, exchange) for exchange in (first, last))
     behind = False
@@ -281,19 +284,25 @@ def _backward_nodes(task: Sequence[Instruction], indices: Sequence[int], order: 
         if not exchanges:
             node = _dense(instruction)
         elif index <= first:
-            node = Node.COMBINE
+            node = LayerNode.COMBINE
+        elif index < last and index not in fed:
+            node = LayerNode.ATTENTION if order.shared_with_attention else LayerNode.SHARED
         elif index < last:
-            node = Node.ATTENTION if order.shared_with_attention and index not in fed else Node.EXPERTS
+            node = LayerNode.EXPERTS
         elif index == last:
-            node = Node.DISPATCH
+            node = LayerNode.DISPATCH
         else:
-            node = Node.ATTENTION if behind else Node.EXPERTS
+            node = LayerNode.ATTENTION if behind else LayerNode.EXPERTS
             deferred = deferred or (order.defers_weights and not behind)
         kinds[index] = _DEFERRED[node] if deferred else node
     return kinds
 
 
-_DEFERRED = {Node.ATTENTION: Node.ATTENTION_WEIGHTS, Node.EXPERTS: Node.EXPERTS_WEIGHTS}
+_DEFERRED = {
+    LayerNode.ATTENTION: LayerNode.ATTENTION_WEIGHTS,
+    LayerNode.EXPERTS: LayerNode.EXPERTS_WEIGHTS,
+    LayerNode.SHARED: LayerNode.EXPERTS_WEIGHTS,
+}
 
 
 def _deferred(instruction: Instruction) -> bool:
@@ -304,5 +313,5 @@ def _deferred(instruction: Instruction) -> bool:
     return bool(weights) and not own
 
 
-def _dense(instruction: Instruction) -> Node:
-    return Node.EXPERTS if _part(instruction)[0] == "mlp" else Node.ATTENTION
+def _dense(instruction: Instruction) -> LayerNode:
+    return LayerNode.EXPERTS if _part(instruction)[0] == "mlp" else LayerNode.ATTENTION
