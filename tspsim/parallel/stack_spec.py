@@ -30,6 +30,7 @@ def kind_of(step: Step) -> StepKind:
 _OF_VERSIONS = (
     "kernel", "collective", "collective_per_rank", "expert", "role_launches", "reads_counts", "pads_experts", "spread",
     "accumulation_bytes", "reduced_bytes", "gathered_copy_bytes", "reduced_copy_bytes", "libraries",
+    "rotation_factors",
 )  # fmt: skip
 
 if TYPE_CHECKING:
