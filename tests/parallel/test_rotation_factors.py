@@ -32,8 +32,10 @@ def test_kernels_around_attention_are_of_a_kind_of_attention_and_a_version(
 
 
 def test_counts_of_automodels_source() -> None:
-    """Elements that kernels move for a token and head, over those of a rotation of queries and keys in place: DeepSeek's
-    heads of 128 + 64 and 128 (160 in the mean), gpt-oss's 64 and 8 of 64 elements, with scaled outputs in bytes."""
+    """Elements that kernels move for a token and head, over those of a rotation of queries and keys in place.
+
+    DeepSeek's heads are of 128 + 64 and 128 (160 in the mean), gpt-oss's 64 and 8 of 64, with scaled outputs in bytes.
+    """
     mla, flex = (load_stack(name).stack() for name in ("automodel", "automodel@flex"))
     forward, backward = 2 * 64 + 2 * 192 + 2 * 192 + 2 * 128, 2 * 192 + 4 * 64 + 64 + 2 * 256
     assert dict(mla.rotation_factors)["mla"] == pytest.approx((forward / (4 * 160), backward / (4 * 160)), abs=0.05)
@@ -48,7 +50,8 @@ def test_a_step_takes_longer_by_what_they_move() -> None:
             "name": "attention",
             "cluster": {"device": "h100", "nodes": 1},
             "workload": {
-                "model": "gpt-oss-20b", "pass": "training", "sequence": 4096, "sequences_per_replica": 2, "stack": stack,
+                "model": "gpt-oss-20b", "pass": "training", "sequence": 4096, "sequences_per_replica": 2,
+                "stack": stack,
             },
             "plans": [{"name": "P", "ep": 8, "zero": 3, "micro_batch": 2}],
         }  # fmt: skip
