@@ -4,7 +4,7 @@
 ``tspsim.trace_readers``, rules for the names of kernels under ``tspsim.kernel_names``.
 """
 
-from . import benches, chakra, kineto, logs, name_rules, nsight, rocprof
+from . import benches, chakra, kineto, logs, name_rules, nsight, rocprof, xla_names
 from .capture import read
 from .names import KERNEL_NAMES, KernelNames, kind_of
 from .reader import TRACE_READERS, FilePart, TraceReader
@@ -30,4 +30,5 @@ __all__ = [
     "nsight",
     "read",
     "rocprof",
+    "xla_names",
 ]
