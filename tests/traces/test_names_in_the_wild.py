@@ -60,7 +60,10 @@ def test_symbols_are_read_as_their_names() -> None:
     for written_as, name in (
         ("_fwd_kernel.kd", "_fwd_kernel"),
         ("_ZN7deep_ep9internode8dispatchILb0ELi8ENS_10SourceMetaEEEvP4int4", "deep_ep::internode::dispatch"),
-        ("void deep_ep::intranode::combine<(int)2>(T1 *) [clone .kd]", "void deep_ep::intranode::combine<(int)2>(T1 *)"),
+        (
+            "void deep_ep::intranode::combine<(int)2>(T1 *) [clone .kd]",
+            "void deep_ep::intranode::combine<(int)2>(T1 *)",
+        ),
         ("_ZN4vllm26rms_norm_static_fp8_kernelIN3c108BFloat16ELi256EEEvPT_", "vllm::rms_norm_static_fp8_kernel<>"),
         ("_ZN10flashinfer4norm13RMSNormKernelILj8E13__nv_bfloat16EEvPT0_", "flashinfer::norm::RMSNormKernel<8u>"),
     ):
