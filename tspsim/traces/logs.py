@@ -211,12 +211,12 @@ def _of_titan(steps: _Steps, lines: list[tuple[int, float, float | None]], missi
 
 def _of_any(steps: _Steps, lines: list[str], missing: list[str]) -> str:
     """Add steps of a program that none of the forms above is of; returns what it is called, empty without steps."""
-    found, note = step_lines(lines)
-    for place, line in enumerate(found):
+    listed, note = step_lines(lines)
+    for place, line in enumerate(listed):
         number = line.number if line.number >= 0 else place
         steps.step(number, line.seconds, phase="training", rate=line.rate)
     missing.extend([note] if note else [])
-    return "a program with times of steps" if found else ""
+    return "a program with times of steps" if listed else ""
 
 
 def _of_bars(steps: _Steps, bars: list[tuple[int, int, float, str]], mean: list[float], missing: list[str]) -> None:

@@ -50,6 +50,9 @@ _FACTORY = re.compile(
 )
 
 
+_RATES = "single times of steps: lines have rates, whose inverse stands here"
+
+
 @dataclass(frozen=True)
 class StepLine:
     """A step of a log: its number, its time (0: not stated), and a rate that the line states."""
@@ -64,13 +67,13 @@ def step_lines(lines: Iterable[str]) -> tuple[list[StepLine], str]:
     lines = list(lines)
     for steps, note in (
         (_timed(lines), ""),
-        (_by_rates(lines), "single times of steps: lines have rates, whose inverse stands here"),
+        (_by_rates(lines), _RATES),
         (_by_clock(lines), "single steps: the time between two lines is shared by their steps"),
         (_of_mlperf(lines), "times of steps: MLPerf's lines have samples a second (`value`) and no global batch"),
     ):
-        found = list(steps)
-        if found:
-            return found, "" if note.startswith("times of") and found[0].seconds else note
+        listed = list(steps)
+        if listed:
+            return listed, note if listed[0].seconds == 0.0 or not listed[0].rate else _RATES
     return [], ""
 
 

@@ -25,7 +25,7 @@ _FORMS: tuple[tuple[str, bytes, str], ...] = (
     ("", rb"Time ?\(%\)\s+Total Time \(ns\)", f"{_SUMS}; write every kernel: {_TABLE}"),
     ("", rb'(?m)^"?ID"?,"?Process ID"?,.*Kernel Name', f"is a table of Nsight Compute: {_ALONE}"),
     ("", rb"Self CPU %\s+Self CPU", "is key_averages, sums by name; export_chrome_trace has every kernel"),
-    ("", rb"Job throughput: [\d.]+ TFLOP/s/GPU", "is Megatron's progress.txt, rates of jobs; its log has times of steps"),
+    ("", rb"Job throughput: [\d.]+ TFLOP/s/GPU", "is Megatron's progress.txt, rates; its log has times of steps"),
 )  # fmt: skip
 
 
