@@ -217,6 +217,8 @@ FAMILIES: dict[str, Family] = {
     },
 }
 
+#: Families whose kernels convert their second operand.
+CONVERTING = frozenset(name for name, family in FAMILIES.items() if family.converts)
 #: Families whose calls have many segments.
 SEGMENTED = {name: family for name, family in FAMILIES.items() if isinstance(family, SegmentedFamily)}
 
