@@ -2,8 +2,8 @@
 
 :class:`Device` has two predictions. The methods of :class:`.isolated.IsolatedKernels` (``gemm``, ``attention`` and
 others) predict *an isolated kernel* as a benchmark times it. ``time(operator)`` predicts an operator *inside a step*
-with the pricer of its class (:mod:`.pricers`): matrix kernels at the clock of a step, memory-bound kernels on the copy
-curve. The clock is ``sustained`` by default, as in training and in serving under load, where devices slow down to keep
+with the pricer of its class (:mod:`.pricers`): matrix kernels at the clock of a step, memory-bound kernels at the rate
+of a copy (:meth:`Device.streaming`). The clock is ``sustained`` by default, as in training and in serving under load, where devices slow down to keep
 their power limit. ``burst`` is a short step on a cool device. The device file has both rates by kernel family, against
 isolated kernels measured in a burst. Libraries in ``sustained.libraries`` were measured at the sustained clock.
 """
@@ -40,6 +40,8 @@ NOT_IN_STEP = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
 _BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
 #: Key, in place of a library, of kernels without what tables time with them: casts, rope, cache writes.
 ALONE = "alone"
+#: Key, in place of a library, of kernels that stream as many bytes as a copy, without what the driver's copy loses.
+STREAMING = "streaming"
 #: Kernels whose function of segments a device keeps, by kernel, type of cache and widths.
 MOST_FORMS = 256
 #: Prefix of an override that names a type of cache instead of a library.
@@ -298,6 +300,21 @@ class Device(IsolatedKernels, DeviceFacts):
                 kernel = replace(kernel, parameters={**own, "quantise_gb_per_s": 0.0, "launch_us": start_us})
             self._kernels[key] = kernel
         return kernel
+
+    def streaming(self, size_bytes: Any, rows: Any = 0) -> Estimate:
+        """A kernel of a step that moves ``size_bytes`` (read plus written) over ``rows`` rows, numbers or arrays.
+
+        It runs at the rate of a copy. The row ``copy`` of the tables is the driver's (cudaMemcpy), which loses a third
+        of its rate on large buffers; kernels do not (NVIDIA/cccl#1672), so ``large_cost`` is left out.
+        """
+        key = ("memory_bound", "bf16", STREAMING, None)
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            kernel = self.kernel("memory_bound", "bf16", "copy")
+            kernel = self._kernels[key] = replace(kernel, parameters={**kernel.parameters, "large_cost": 0.0})
+        columns = np.asarray(size_bytes) / np.maximum(rows, 1) / _BYTES_A_COLUMN["copy"]
+        columns = columns if np.ndim(columns) else float(columns)
+        return self.isolated(kernel, size_bytes=size_bytes, rows=rows, columns=columns)
 
     def measured_alike(self, family: str, dtype: str) -> bool:
         """Whether a family was measured in a type on the device or on a relative of its generation."""
