@@ -128,20 +128,22 @@ def segments_of(
         work = keys / BLOCK_COLUMNS * step + blocks * block
         return maximum(last, work / units + imbalance * last * maximum(0.0, 1.0 - 1.0 / wave))
 
-    def square(blocks: Any, whole: Any) -> Any:
+    def square(blocks: Any, whole: Any, longest: Any) -> Any:
         wave = blocks / units
         waves = maximum(1.0, (1.0 - blend) * ceil(wave) + blend * wave)
-        return (whole / BLOCK_COLUMNS * step_seconds(full_rate, wave) / blocks + block) * waves
+        step = step_seconds(full_rate, wave) / BLOCK_COLUMNS
+        # Blocks of unequal segments wait for those of the longest context.
+        return maximum(longest * step + block, (whole * step / blocks + block) * waves)
 
     def call(q_len: Any, kv_len: Any) -> Any:
         blocks, keys, whole, longest, pairs, queries, context = walk(q_len, kv_len)
         if all_masked:
             compute = triangle(blocks, keys, longest)
             if measured_full:
-                compute = minimum(compute, square(blocks, whole))
+                compute = minimum(compute, square(blocks, whole, longest))
         else:
             fewer, seen, _, last, *_ = masked_walk(q_len, kv_len)
-            with_mask, without = triangle(fewer, seen, last), square(blocks, whole)
+            with_mask, without = triangle(fewer, seen, last), square(blocks, whole, longest)
             if measured_full:
                 with_mask = minimum(with_mask, without)
             compute = masked * with_mask + (1.0 - masked) * maximum(with_mask, without)
