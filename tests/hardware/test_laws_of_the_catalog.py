@@ -413,22 +413,24 @@ def test_narrower_weights_are_never_slower_and_of_few_rows_neither_than_narrower
                 assert kept[2] <= 1.15 * narrow + START_S / 4, (m, n, k)
 
 
+@pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("name", DEVICES)
-def test_a_call_of_unequal_segments_waits_for_the_longest_and_takes_at_most_their_sum(name: str) -> None:
-    """Two pieces of a zigzag shard: few blocks have a unit each, and the longest decides; a mask makes none slower."""
+def test_a_call_of_unequal_segments_waits_for_the_longest_and_takes_at_most_their_sum(
+    name: str, direction: str
+) -> None:
+    """Two pieces of a zigzag shard: few blocks have a unit each, and the longest decides; a mask makes none slower. The
+    clock of a step takes a little less of both, which have more bytes for their arithmetic."""
     on = device(name)
     for heads, length in ((1, 4096), (4, 16384), (8, 131072), (32, 32768)):
-        piece = length // 16
-        for direction in ("forward", "backward"):
-            of_mask = []
-            for causal in (True, False):
-
-                def seconds(*segments: tuple[int, int], causal: bool = causal, direction: str = direction) -> float:
-                    call = Attention(segments, heads, max(1, heads // 4), 128, causal, direction=direction)
-                    return float(on.time(call).seconds)
-
-                near, far = (piece, piece), (piece, length)
-                both, alone = seconds(near, far), (seconds(near), seconds(far))
-                assert max(alone) <= both * EXACT and both <= 1.15 * sum(alone), (heads, length, direction, causal)
-                of_mask.append(both)
-            assert of_mask[0] <= of_mask[1] * EXACT, (heads, length, direction)
+        near, far = (length // 16, length // 16), (length // 16, length)
+        widths = heads, max(1, heads // 4), 128
+        of_mask = []
+        for causal in (True, False):
+            both, *alone = (
+                on.time(Attention(segments, *widths, causal, direction=direction)).seconds
+                for segments in ((near, far), (near,), (far,))
+            )
+            assert max(alone) <= 1.03 * both, (heads, length, causal)
+            assert both <= 1.15 * sum(alone), (heads, length, causal)
+            of_mask.append(both)
+        assert of_mask[0] <= of_mask[1] * EXACT, (heads, length)
