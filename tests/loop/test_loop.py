@@ -196,3 +196,17 @@ def test_a_loop_written_out_asks_the_same() -> None:
     assert "loop" not in load("tsp-8x-h100").to_dict()
     assert question.to_dict()["plans"][0]["rollout"] == {"way": "interleaved", "tp": 2, "nodes": 1}
     assert set(question.to_dict()["loop"]) >= {"rollouts", "prompt", "output", "mini_batches"}
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "nearest"),
+    [
+        ("loop.forwards.reference", "llama-3.1-7b", "llama-3.1-70b"),
+        ("loop.updates.critic", "llama-3.1-8", "llama-3.1-8b"),
+        ("loop.stack", "vlm", "vllm"),
+    ],
+)
+def test_a_wrong_name_is_refused_where_it_stands_before_anything_runs(key: str, wrong: str, nearest: str) -> None:
+    """It was found when the iteration ran, and said to be ``workload.model``."""
+    with pytest.raises(InputError, match=rf"{key}: unknown .*'{wrong}' \(did you mean '{nearest}'"):
+        load("rlhf-70b-mi300x", [f"{key}={wrong}"])

@@ -11,6 +11,7 @@ from ..base import catalog, dialect
 from ..base.errors import InputError, UnknownNameError, describe, shorten
 from ..base.units import parse
 from .cluster import ClusterInline, Island
+from .loop import Loop
 from .plan import PlanSpec
 from .question import Scenario, origin_of
 
@@ -317,4 +318,15 @@ def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
     }
     if scenario.traffic is not None:
         update["traffic"] = scenario.traffic.with_files(folder)
+    if scenario.loop is not None:
+        update["loop"] = _known_loop(scenario.loop, folder)
     return scenario.model_copy(update=update)
+
+
+def _known_loop(loop: Loop, folder: Path | None) -> Loop:
+    """The iteration with every model's name and its stack's checked."""
+    update: dict[str, Any] = {
+        part: {role: located("models", name, folder, f"loop.{part}.{role}") for role, name in models.items()}
+        for part, models in (("forwards", loop.forwards), ("updates", loop.updates))
+    }
+    return loop.model_copy(update=update | {"stack": located("stacks", loop.stack, folder, "loop.stack")})
