@@ -18,6 +18,7 @@ from ..steps import Batch, Speculation, Step, Task
 from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import Balanced, balanced
 from .draft import DRAFTS
+from .interleave import HALVES, INTERLEAVINGS, Interleaving
 from .lengths import OFFLOAD_FROM, Groups, Pack, SequenceAssignment, assign, group_axis
 from .pipeline import PipelineOrder, chunk_layers, in_turns
 from .placement import IN_ROUNDS, Chunk, ChunkPlacement
@@ -346,9 +347,19 @@ class Job:
     def order(self) -> PipelineOrder:
         """The order of a stage's tasks: the plan's, or its variant for interleaved micro-batches."""
         order = self.plan.order
-        if self.training and self.plan.hiding.micro_batches and order.of_micro_batches:
+        if self.interleaves and order.of_micro_batches:
             order = order.of_micro_batches
         return in_turns(order, self.plan.accumulation) if self.training else order
+
+    @property
+    def interleaves(self) -> bool:
+        """Whether forwards and backwards of different micro-batches are interleaved."""
+        return self.training and self.plan.hiding.micro_batches
+
+    @property
+    def interleaving(self) -> Interleaving:
+        """The order of two interleaved tasks: the stack's in training; halves of a serving step alternate."""
+        return INTERLEAVINGS.get(self.work.stack.interleaving if self.training else HALVES)
 
     def tasks(self, stage: int) -> list[Task]:
         """The tasks of a stage in a step, in order."""

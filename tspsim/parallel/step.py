@@ -21,7 +21,7 @@ from .draft_writer import WriteLayer, draft, in_pools
 from .drafting import distinct_passes, drafting
 from .expert_rows import own_tokens
 from .feature import features_of, pieces_of
-from .interleave import flat, interleaved, shifted
+from .interleave import flat, shifted
 from .job import Job
 from .lengths import group_axis
 from .pipeline import spread_over
@@ -168,7 +168,7 @@ class Writer:
                 self.visit(task, self.chunks[task.chunk])
                 alone.append(flat(self.builder.program()))
             self.builder = whole
-            self._interleaved[key] = list(interleaved(alone))
+            self._interleaved[key] = list(self.whole.interleaving.merge(alone))
         for instruction in shifted(self._interleaved[key], whole.length):
             whole.add(instruction)
 

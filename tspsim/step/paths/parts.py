@@ -11,7 +11,7 @@ import numpy as np
 from ...base.quick import replace
 from ...network import Cluster, collective, host_copy, point_to_point
 from ...parallel import Job, scheme_of
-from ...parallel.interleave import flat, interleaved
+from ...parallel.interleave import flat
 from ...parallel.placement import Chunk
 from ...parallel.stage_messages import GRADIENTS, message_bytes
 from ...parallel.step import write_program
@@ -122,7 +122,7 @@ class TaskParts:
             visits = [Task(kind, MIDDLE, 0) for kind in (FORWARD, BACKWARD)]
             alone = [flat(self.kernels.write(job, stage, *visited)) for visited in zip(chunks, visits, strict=True)]
             nothing, steps = np.zeros(groups.near), list[TimedInstruction]()
-            for instruction in interleaved(alone):
+            for instruction in job.interleaving.merge(alone):
                 timed = self._step(instruction, groups, nothing, 1)
                 kind = BACKWARD if timed.role and instruction.name.startswith(GRADIENTS) else FORWARD
                 steps.append(timed._replace(role=role_of(timed.role, kind)) if timed.role else timed)

@@ -310,7 +310,7 @@ class StageBounds:
 
 def hides(job: Job) -> bool:
     """Whether forwards and backwards of different micro-batches are interleaved."""
-    return job.training and job.plan.hiding.micro_batches
+    return job.interleaves
 
 
 def _work_of(parts: Sequence[TaskPart], times: float) -> StageWork:
