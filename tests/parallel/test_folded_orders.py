@@ -12,8 +12,8 @@ import tspsim
 from tspsim.base.errors import InputError
 from tspsim.hardware import Costs
 from tspsim.parallel import build_mesh, scheme_of, write_program
+from tspsim.parallel.folded_orders import FOLDED
 from tspsim.parallel.pipeline import ORDERS, PipelineOrder, check_tasks
-from tspsim.parallel.placement import FOLDED
 from tspsim.step.paths import LowerBound
 from tspsim.step.question import look_up
 from tspsim.step.simulation import scheduled, step_of

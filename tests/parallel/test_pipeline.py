@@ -11,13 +11,13 @@ from helpers.engine import architecture, model_file, question
 import tspsim
 from tspsim.base.errors import InputError
 from tspsim.parallel.pipeline import (
+    IN_ROUNDS,
     chunk_layers,
     interleaved,
     most_in_flight,
     one_forward_one_backward,
     zero_bubble_h1,
 )
-from tspsim.parallel.placement import IN_ROUNDS
 from tspsim.step.result import PlanResult
 from tspsim.steps import BACKWARD, FORWARD, WEIGHTS, Task
 

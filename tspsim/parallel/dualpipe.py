@@ -12,8 +12,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..steps import BACKWARD, FORWARD, Task
-from .pipeline import ORDERS, Pipeline, PipelineOrder, Refusal, most_in_flight
-from .placement import BOTH_ENDS
+from .pipeline import ORDERS, Chunk, ChunkPlacement, Pipeline, PipelineOrder, Refusal, chunk_of, most_in_flight
+
+
+class BothEnds(ChunkPlacement):
+    """A stage holds the layers of its own and of the opposite stage; micro-batches enter at both ends."""
+
+    one_way, both_ways = False, True
+
+    def chunks(self, sizes: tuple[int, ...], stages: int, stage: int) -> tuple[Chunk, ...]:
+        return chunk_of(sizes, stage), chunk_of(sizes, len(sizes) - 1 - stage, -1)
+
+    def place_of(self, chunk: int, stage: int, stages: int) -> int:
+        return 2 * stages - 1 - stage if chunk else stage
+
+    def stage_of(self, place: int, stages: int) -> int:
+        return min(place, 2 * stages - 1 - place)
+
+    def met(self, place: int, stages: int, chunks: int) -> range:
+        return range(stages) if place < stages else range(stages, 2 * stages)
 
 
 def dualpipe(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
@@ -81,9 +98,15 @@ def kept(stages: int, stage: int, micro_batches: int, sizes: Sequence[float]) ->
     return most_in_flight(in_turn(stages, stage, micro_batches, len(sizes)), sizes)
 
 
-DUALPIPE_BESIDE = PipelineOrder("dualpipe-beside", dualpipe, check, kept=kept, placement=BOTH_ENDS)
+DUALPIPE_BESIDE = PipelineOrder("dualpipe-beside", dualpipe, check, kept=kept, placement=BothEnds())
 DUALPIPE = ORDERS.register(
     PipelineOrder(
-        "dualpipe", in_turn, check, of_micro_batches=DUALPIPE_BESIDE, placement=BOTH_ENDS, for_experts=True, word="dual"
+        "dualpipe",
+        in_turn,
+        check,
+        of_micro_batches=DUALPIPE_BESIDE,
+        placement=BothEnds(),
+        for_experts=True,
+        word="dual",
     )
 )

@@ -20,13 +20,34 @@ from dataclasses import dataclass, field
 
 from ..base.memo import remembered
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
-from .pipeline import ORDERS, Pipeline, PipelineOrder, Refusal, most_in_flight
-from .placement import FOLDED
+from .dualpipe import BothEnds
+from .pipeline import ORDERS, Chunk, Pipeline, PipelineOrder, Refusal, chunk_of, most_in_flight
 
 #: Slots of a micro-batch in a repeated block: two forwards, two backwards, two weight gradients.
 PERIOD = 6
 #: ``(stages, stage) →`` slots of the first micro-batch's forward in both chunks, then of its backward in both.
 Block = Callable[[int, int], tuple[tuple[int, int], tuple[int, int]]]
+
+
+class Folded(BothEnds):
+    """A V of 2·p chunks: stage s holds chunks s and 2·p − 1 − s, so that the first stage has embedding and head, and a
+    micro-batch turns round on the last (Qi et al. 2023, §6)."""
+
+    both_ways = False
+
+    def chunks(self, sizes: tuple[int, ...], stages: int, stage: int) -> tuple[Chunk, ...]:
+        down, up = chunk_of(sizes, stage), chunk_of(sizes, len(sizes) - 1 - stage, -1)
+        turns = stage == stages - 1
+        return (
+            Chunk(down.first_layer, down.layers, down.has_embedding, down.has_head, 1, left_here=turns),
+            Chunk(up.first_layer, up.layers, up.has_embedding, up.has_head, -1, entered_here=turns),
+        )
+
+    def met(self, place: int, stages: int, chunks: int) -> range:
+        return range(2 * stages)
+
+
+FOLDED = Folded()
 
 
 def v_half(stages: int, stage: int) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -20,8 +20,7 @@ from .balance import Balanced, balanced
 from .draft import DRAFTS
 from .interleave import HALVES, INTERLEAVINGS, Interleaving
 from .lengths import OFFLOAD_FROM, Groups, Pack, SequenceAssignment, assign, group_axis
-from .pipeline import PipelineOrder, chunk_layers, in_turns
-from .placement import IN_ROUNDS, Chunk, ChunkPlacement
+from .pipeline import IN_ROUNDS, Chunk, ChunkPlacement, PipelineOrder, chunk_layers, in_turns
 from .plan import Plan
 from .recomputed import KEPT
 from .registries import SCHEME_FACTS, SchemeFacts

@@ -1,8 +1,7 @@
 """Pipelines: the layers of a stage, and its order of micro-batches.
 
-A model is cut into pp·vpp *chunks* of consecutive layers, which a placement gives to the stages
-(:mod:`tspsim.parallel.placement`). An order is a registered object that lists a stage's tasks; with one stage these are
-forward and backward of each micro-batch.
+A model is cut into pp·vpp *chunks* of consecutive layers, which a placement gives to the stages. An order is a
+registered object that lists a stage's tasks; with one stage these are forward and backward of each micro-batch.
 
 The bubble of 1F1B with equal stages is (p − 1)·(t_F + t_B) per step, of the interleaved schedule 1/v of that (ibid.,
 §2.2.2), of ZB-H1 (p − 1)·(t_F + t_B − 2·t_W) where t_B has both gradients (Qi et al. 2023, table 2).
@@ -19,7 +18,6 @@ from ..base.errors import TspsimError
 from ..base.memo import remembered
 from ..base.registry import Registry
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
-from .placement import IN_ROUNDS, ChunkPlacement
 
 
 def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
@@ -140,6 +138,57 @@ class Pipeline(NamedTuple):
 NO_EXPERTS = "weights twice for a bubble that more chunks a stage have too: tried with experts"
 #: Key of a plan and why it does not fit; None: it does.
 Refusal = tuple[str, str] | None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive layers; the first chunk of a model has its embedding, the last its head."""
+
+    first_layer: int
+    layers: int
+    has_embedding: bool
+    has_head: bool
+    #: Direction of its micro-batches along the stages: 1 from the first to the last, −1 back.
+    way: int = 1
+    #: Whether the chunk before it, and the one after it, is on the same stage, so that no message passes between them.
+    entered_here: bool = False
+    left_here: bool = False
+
+
+def chunk_of(sizes: tuple[int, ...], index: int, way: int = 1) -> Chunk:
+    """The ``index``-th chunk of a model whose chunks have ``sizes`` layers."""
+    return Chunk(sum(sizes[:index]), sizes[index], index == 0, index == len(sizes) - 1, way)
+
+
+class ChunkPlacement:
+    """Chunks in rounds: stage s of p holds chunks s, s + p, s + 2·p, … (Narayanan et al. 2021, §2.2).
+
+    A *place* is the index of a chunk among all that a micro-batch may meet.
+    """
+
+    #: Whether every micro-batch enters at the first stage and ends on the last.
+    one_way = True
+    #: Whether half of the micro-batches enter at the last stage.
+    both_ways = False
+
+    def chunks(self, sizes: tuple[int, ...], stages: int, stage: int) -> tuple[Chunk, ...]:
+        """The chunks of one stage, in order."""
+        return tuple(chunk_of(sizes, index) for index in range(stage, len(sizes), stages))
+
+    def place_of(self, chunk: int, stage: int, stages: int) -> int:
+        """The place of a stage's ``chunk``-th chunk."""
+        return chunk * stages + stage
+
+    def stage_of(self, place: int, stages: int) -> int:
+        """The stage of a place."""
+        return place % stages
+
+    def met(self, place: int, stages: int, chunks: int) -> range:
+        """The places that a micro-batch at ``place`` passes through."""
+        return range(stages * chunks)
+
+
+IN_ROUNDS = ChunkPlacement()
 
 
 @dataclass(frozen=True)

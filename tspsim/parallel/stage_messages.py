@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .builder import ProgramBuilder
 from .job import Job
-from .placement import Chunk
+from .pipeline import Chunk
 
 ACTIVATIONS, GRADIENTS = "activations", "gradients"
 

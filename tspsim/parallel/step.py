@@ -24,8 +24,7 @@ from .feature import features_of, pieces_of
 from .interleave import flat, shifted
 from .job import Job
 from .lengths import group_axis
-from .pipeline import spread_over
-from .placement import Chunk
+from .pipeline import Chunk, spread_over
 from .plan import DRAFT_REPLICAS, EXPERT_POOL
 from .recomputed import FULL, INSIDE, KEPT
 from .scheme import Scheme, WholeTokens

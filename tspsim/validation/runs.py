@@ -291,7 +291,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
                 **({} if run.shard_group is None else {"shard_group": run.shard_group}),
                 **({"stage_layers": list(run.stage_layers)} if run.stage_layers else {}),
                 **({"accumulation": run.accumulation} if run.accumulation > 1 else {}),
-                **({"schedule": run.schedule} if run.schedule != "1f1b" else {}),
+                "schedule": run.schedule,
                 **({"placement": {"node": ["tp", "sp", "dp"]}} if shares_nodes else {}),
                 "ep": run.ep, "expert_dispatch": run.expert_dispatch, "expert_overlap": run.expert_overlap,
                 "micro_batch": run.micro_batch,

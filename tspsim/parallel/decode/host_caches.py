@@ -26,8 +26,7 @@ from ..builder import ProgramBuilder
 from ..feature import FEATURES, Attend, Feature
 from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..pipeline import Refusal
-from ..placement import Chunk
+from ..pipeline import Chunk, Refusal
 from ..registries import ContextShare, Option
 from ..search_rule import SearchRule, decodes
 from .elsewhere import cache_bytes, parted, remote_share

@@ -28,7 +28,7 @@ from ..expert_rows import routed_shard
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..parameter_group import ParameterGroup
-from ..placement import Chunk
+from ..pipeline import Chunk
 from ..plan import KV_COPIES
 from ..rank_groups import expert_axis, expert_copies, expert_ranks, expert_state_shards, replica_axis
 from ..whole import accumulates_whole, keeps_whole, sums_beside

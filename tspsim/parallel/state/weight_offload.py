@@ -26,8 +26,7 @@ from ...model import Block
 from ..feature import FEATURES, Feature
 from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..pipeline import spread_over
-from ..placement import Chunk
+from ..pipeline import Chunk, spread_over
 from . import weight_peers
 
 #: Layers that a rank has room for: one in use, and one arriving.

@@ -12,7 +12,7 @@ from ...base.quick import replace
 from ...network import Cluster, collective, host_copy, point_to_point
 from ...parallel import Job, scheme_of
 from ...parallel.interleave import flat
-from ...parallel.placement import Chunk
+from ...parallel.pipeline import Chunk
 from ...parallel.stage_messages import GRADIENTS, message_bytes
 from ...parallel.step import write_program
 from ...program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive

@@ -23,7 +23,7 @@ import numpy as np
 from ...base.quick import replace
 from ...engine.steady import SIMULATED_ITERATIONS
 from ...parallel import Job, scheme_of
-from ...parallel.placement import Chunk
+from ...parallel.pipeline import Chunk
 from ...parallel.step import write_program
 from ...program.instructions import Mesh
 from ...steps import Task
