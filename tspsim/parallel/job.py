@@ -20,7 +20,8 @@ from .balance import Balanced, balanced
 from .draft import DRAFTS
 from .interleave import HALVES, INTERLEAVINGS, Interleaving
 from .lengths import OFFLOAD_FROM, Groups, Pack, SequenceAssignment, assign, group_axis
-from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, in_turns, stage_chunks
+from .pipeline import PipelineOrder, chunk_layers, in_turns
+from .placement import IN_ROUNDS, Chunk, ChunkPlacement
 from .plan import Plan
 from .recomputed import KEPT
 from .registries import SCHEME_FACTS, SchemeFacts
@@ -335,9 +336,12 @@ class Job:
 
     def chunks(self, stage: int) -> tuple[Chunk, ...]:
         """The chunks of a stage, in order."""
-        if self.training and self.plan.pp > 1 and self.plan.order.both_ways:
-            return chunks_both_ways(self.chunk_sizes, stage)
-        return stage_chunks(self.chunk_sizes, self.plan.pp, stage)
+        return self.placement.chunks(self.chunk_sizes, self.plan.pp, stage)
+
+    @property
+    def placement(self) -> ChunkPlacement:
+        """Which chunks a stage holds, and which way micro-batches go; orders of training change it."""
+        return self.plan.order.placement if self.training and self.plan.pp > 1 else IN_ROUNDS
 
     @property
     def order(self) -> PipelineOrder:

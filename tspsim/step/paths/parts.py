@@ -12,7 +12,7 @@ from ...base.quick import replace
 from ...network import Cluster, collective, host_copy, point_to_point
 from ...parallel import Job, scheme_of
 from ...parallel.interleave import flat
-from ...parallel.pipeline import Chunk
+from ...parallel.placement import Chunk
 from ...parallel.stage_messages import GRADIENTS, message_bytes
 from ...parallel.step import write_program
 from ...program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
@@ -54,7 +54,7 @@ class TaskParts:
 
         forward = middle(FORWARD)
         # With micro-batches from both ends, half of the stages start and end with the downward direction.
-        own = int(job.plan.order.both_ways and 2 * stage >= job.plan.pp)
+        own = int(job.placement.both_ways and 2 * stage >= job.plan.pp)
         first = self.part(job, groups, stage, chunks, Task(FORWARD, 0, own)) if whole else forward[own]
         kinds = job.step.kinds(job.order)
         if BACKWARD not in kinds:
