@@ -144,6 +144,16 @@ PLANS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
+def test_deferred_weight_gradients_are_asked_for_where_the_order_has_them(tmp_path):
+    """The orders of Megatron-Core with ``delay_wgrad_compute`` and without."""
+    plan, work = PLANS[6]
+    for order, said in (("megatron-core", True), ("megatron-core-whole", False)):
+        (tmp_path / "mine.yaml").write_text(f"name: mine\ninterleaving: {{value: {order}, source: this test}}\n")
+        found = text("megatron", plan, device="b200", **work, stack=str(tmp_path / "mine.yaml"))
+        assert "--overlap-moe-expert-parallel-comm" in found
+        assert ("--delay-wgrad-compute" in found) is said
+
+
 @pytest.mark.parametrize("framework", ARGUMENTS)
 @pytest.mark.parametrize("case", range(len(PLANS)))
 def test_every_word_is_one_of_the_framework(framework: str, case: int):

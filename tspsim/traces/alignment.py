@@ -93,13 +93,18 @@ def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTi
     pattern = np.searchsorted(backward, forward)[1:] - np.searchsorted(backward, forward)[:-1]
     best: tuple[int, int, float, float] | None = None
     kinds, names = measured.word("kind").tolist(), measured.word("name").tolist()
-    transfers = Counter(
-        kind for kind, name in zip(kinds, names, strict=True) if kind in COLLECTIVES and not waits(name)
-    )
+    begun: list[tuple[str, float]] = [
+        (kind, start_s)
+        for kind, name, start_s in zip(kinds, names, measured.columns["start_s"].tolist(), strict=True)
+        if kind in COLLECTIVES and not waits(name)
+    ]
+    transfers = Counter(kind for kind, _ in begun)
+    # A backward beside the first forward may begin with an exchange before it.
+    ahead = sum(start_s < forward[0] for kind, start_s in begun if kind in _EXCHANGES)
     # A stage in the middle of a pipeline shows what most stages do most of the time.
     stages = simulated.stages()
     for candidate in sorted(stages, key=lambda rank: abs(stages.index(rank) - len(stages) // 2)):
-        stretch = _window(simulated.lane(candidate), shown, pattern, len(backward), transfers, phased)
+        stretch = _window(simulated.lane(candidate), shown, pattern, len(backward), transfers, phased, ahead)
         if stretch is not None and (best is None or stretch[0] < best[0]):
             best = (stretch[0], candidate, stretch[1], stretch[2])
         if best is not None and best[0] <= 1:
@@ -112,15 +117,23 @@ def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTi
 
 
 def _window(
-    lane: RankTimeline, layers: int, pattern: NDArray[Any], backward: int, transfers: Mapping[str, int], phased: bool
+    lane: RankTimeline,
+    layers: int,
+    pattern: NDArray[Any],
+    backward: int,
+    transfers: Mapping[str, int],
+    phased: bool,
+    ahead: int,
 ) -> tuple[int, float, float] | None:
-    """The stretch with ``layers`` forward layers whose backward layers lie between them most as in ``pattern``; of
-    equal stretches the one nearest to the middle. Returns the number of deviations, the begin and the end."""
+    """The stretch with ``layers`` forward layers whose backward layers lie between them most as in ``pattern``, and
+    which begins with ``ahead`` exchanges before the first attention; of equal stretches the one nearest to the middle.
+    Returns the number of deviations, the begin and the end."""
     anchors = anchors_of(lane, phased)
     if len(anchors) <= layers:
         return None
     back = np.array(sorted(o.start_s for o in lane.operations if o.kind == "attention" and not o.runs_forward))
-    begins = [_begin(lane, anchor) for anchor in anchors]
+    exchanged = np.array(sorted(o.start_s for o in lane.operations if o.kind in _EXCHANGES))
+    begins = [_with_exchanges(_begin(lane, anchor), anchor.start_s, exchanged, ahead) for anchor in anchors]
     middle = lane.makespan_s / 2
     times = np.array([anchor.start_s for anchor in anchors])
     moved = [kind for kind in ("dispatch", "combine", "all_reduce") if transfers.get(kind)]
@@ -138,6 +151,17 @@ def _window(
         if best is None or entry[:2] < best[:2]:
             best = entry
     return (best[0], best[2], best[3]) if best is not None else None
+
+
+#: Kinds of exchanges with experts.
+_EXCHANGES = frozenset({"dispatch", "combine"})
+
+
+def _with_exchanges(begin_s: float, attention_s: float, exchanged: NDArray[Any], ahead: int) -> float:
+    """The begin of a layer with ``ahead`` exchanges before its attention, those that began before it included."""
+    there, last = np.searchsorted(exchanged, [begin_s, attention_s])
+    lacking = ahead - (last - there)
+    return float(exchanged[there - lacking]) if 0 < lacking <= there else begin_s
 
 
 def _begin(lane: RankTimeline, anchor: Operation) -> float:

@@ -119,6 +119,8 @@ def _experts(run: TrainingRun, cannot: list[str]) -> list[str]:
         words += ["--moe-token-dispatcher-type", "alltoall"]
     if plan.hiding.micro_batches:
         words.append("--overlap-moe-expert-parallel-comm")
+        if run.job.interleaving.defers_weights:
+            words.append("--delay-wgrad-compute")
         if plan.pp > 1 and plan.vpp == 1:
             cannot.append("expert_overlap micro_batches without virtual stages: it asks for vpp above 1")
         if plan.recomputation == "full":
