@@ -18,10 +18,11 @@ from tspsim.base.errors import InputError
 from tspsim.engine.instances import Assignment
 from tspsim.engine.steady import execute
 from tspsim.network import Cluster
-from tspsim.operators import Computes, Operator, Role
+from tspsim.operators import Computes, Gemm, Operator, Role
 from tspsim.parallel import Job, build_mesh, load_stack, scheme_of, write_program
 from tspsim.parallel.builder import ProgramBuilder
 from tspsim.parallel.interleave import INTERLEAVINGS, exchanges_tokens, flat
+from tspsim.parallel.interleavings.nodes import weights_apart
 from tspsim.parallel.stack import IDEAL
 from tspsim.parallel.step import Writer
 from tspsim.program import Collective, Compute, Instruction, Launch
@@ -81,6 +82,17 @@ def named(instructions: Sequence[Instruction], layers: tuple[int, int], stream: 
     return words
 
 
+def ended_before(instructions: Sequence[Instruction]) -> list[int]:
+    """Of each instruction, a bit for every one that has ended when it begins."""
+    before: list[int] = []
+    for ended in orders((each.stream, each.after) for each in instructions):
+        mask = 0
+        for place in ended:
+            mask |= before[place] | 1 << place
+        before.append(mask)
+    return before
+
+
 # --- what the sources state -------------------------------------------------------------------------------------
 
 
@@ -115,12 +127,7 @@ def test_what_hides_an_exchange_is_the_kernel_of_the_other_way_that_the_sources_
     """Combine beside attention's backward, dispatch beside the experts', combined gradients beside experts, and
     dispatched gradients beside attention: none of the two waits for the other."""
     together = merged(order)[2]
-    before: list[int] = []
-    for ended in orders((each.stream, each.after) for each in together):
-        mask = 0
-        for other in ended:
-            mask |= before[other] | 1 << other
-        before.append(mask)
+    before = ended_before(together)
 
     def place(name: str, layer: int) -> int:
         return next(number for number, each in enumerate(together) if (each.name, each.layer) == (name, layer))
@@ -185,12 +192,7 @@ def test_sums_of_gradients_wait_for_all_of_them(order: str) -> None:
     """The last micro-batch's, beside the backward of the layers before."""
     asked = job(order, zero=2)
     together = list(asked.interleaving.merge(tasks_of(asked)))
-    before: list[int] = []
-    for ended in orders((each.stream, each.after) for each in together):
-        mask = 0
-        for place in ended:
-            mask |= before[place] | 1 << place
-        before.append(mask)
+    before = ended_before(together)
     sums = [number for number, each in enumerate(together) if each.stream == "gradients" and each.layer >= 0]
     assert len(sums) >= LAYERS
     for number in sums:
@@ -198,6 +200,21 @@ def test_sums_of_gradients_wait_for_all_of_them(order: str) -> None:
             if each.layer == together[number].layer and "backward" in each.part:
                 weights = [made for made in kernels([each]) if made.computes is Computes.WEIGHT_GRADIENT]
                 assert not weights or before[number] >> other & 1, (together[number].name, each.name)
+
+
+def test_what_brings_gradients_home_waits_for_them_and_other_transfers_do_not() -> None:
+    whole, weights = Gemm(8, 8, 8, "bf16"), replace(Gemm(8, 8, 8, "bf16"), computes=Computes.WEIGHT_GRADIENT)
+    task = [
+        Compute((whole, weights), "both", "attention backward", 0),
+        Compute((weights,), "weights alone", "attention backward", 0, (0,)),
+        Collective("all_reduce", "tp", 8, "sum d input", part="attention backward", layer=0, after=(1,)),
+        Collective("all_to_all", "ep", 8, "home", part="mlp backward", layer=0, after=(0, 1), stream="moved experts"),
+    ]
+    names = [each.name for each in weights_apart(task)]
+    assert names == ["both", "both, weight gradients", "weights alone", "sum d input", "home"]
+    after = {each.name: {names[index] for index in each.after} for each in weights_apart(task)}
+    assert after["sum d input"] == {"both"}
+    assert after["home"] >= {"both, weight gradients", "weights alone"}
 
 
 def test_only_weight_gradients_of_linear_layers_are_deferred() -> None:
