@@ -19,7 +19,8 @@ from .simulated import Operation, RankTimeline, Simulated, ordered
 from .table import Trace, busy_s
 
 _ATTENTION = ("attention", "linear_attention")
-_BACKWARD_KERNEL = re.compile(r"bwd|backward", re.IGNORECASE)
+_BACKWARD_KERNEL = re.compile(r"bwd|bprop|backward", re.IGNORECASE)
+_ATTENTION_KERNEL = re.compile(r"fmha|flash|sdpa|attn|attention", re.IGNORECASE)
 
 
 def attention_rows(measured: Trace, phase: str = "forward") -> NDArray[Any]:
@@ -64,6 +65,19 @@ def family_of(kernel: str) -> str:
 def states_phases(measured: Trace) -> bool:
     """Whether attention is told as forward in a trace, so that what a backward pass computes again is apart."""
     return bool(((measured.word("phase") == "forward") & np.isin(measured.word("kind"), _ATTENTION)).any())
+
+
+def attention_again(measured: Trace) -> int | None:
+    """Number of forward attention kernels within the backward pass: what recomputation computes again. None where the
+    trace states no phases, or where attention is several kernels without its name."""
+    forward = attention_rows(measured)
+    names, phases = measured.word("name"), measured.word("phase")
+    if not states_phases(measured) or not len(forward) or _ATTENTION_KERNEL.search(names[forward[0]]) is None:
+        return None
+    family = family_of(names[forward[0]])
+    rows = np.flatnonzero(np.isin(measured.word("kind"), _ATTENTION) & (phases == "backward"))
+    again = [name for name in names[rows].tolist() if _BACKWARD_KERNEL.search(name) is None]
+    return sum(family_of(name) == family for name in again)
 
 
 def anchors_of(lane: RankTimeline, phases: bool = True) -> list[Operation]:
@@ -161,6 +175,9 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
     waiting = np.array([waits(name) for name in names.tolist()], bool)
     eight = np.array([narrow(name) for name in names.tolist()], bool)
     takers = np.full(len(measured), -1, np.int64)
+    if not any(operation.kind == "loss" and operation.phase == "forward" for operation in operations):
+        # One operator computes the loss and its gradient; frameworks compute the former in the forward pass.
+        phases = np.where((kinds == "loss") & (phases == "forward"), "backward", phases)
     named = set(phases.tolist()) - {""}
     for of_transfers in (False, True):
         rows = np.flatnonzero(transfer == of_transfers)
