@@ -171,10 +171,67 @@ def aiter(steps: int = 4, batch: int = 64, context: int = 2048, layers: int = 48
     return run
 
 
+def hybrid(steps: int = 4, batch: int = 32, context: int = 4096, ranks: int = 4, layers: int = 48) -> Recorder:
+    """vLLM V1: Qwen3-Next 80B A3B on four H200, whole graphs; every fourth layer has full attention."""
+    run = Recorder(seed=23)
+    width, words = 2048, 151936
+
+    def mm(n: int, k: int) -> None:
+        run.launch(NVJET.format(""), product_us(batch, n, k, 500.0, 4.0))
+
+    def all_of(*names: str) -> None:
+        for name in names:
+            run.launch(name, 3.0)
+
+    reduce = f"void vllm::cross_device_reduce_1stage<__nv_bfloat16, {ranks}>(vllm::RankData*, vllm::Signal*)"
+    norm = "triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_0"
+    experts = "void fused_moe_kernel"
+    for _ in range(steps):
+        with run.note(f"execute_context_0(0)_generation_{batch}({batch})"), run.replay():
+            all_of("triton_poi_fused_bitwise_and_bitwise_not_bitwise_or_embedding_ge_lt_masked_fill_0", reduce, norm)
+            for layer in range(layers):
+                if layer % 4 < 3:
+                    mm(12288 // ranks, width), mm(64 // ranks, width)
+                    all_of("_causal_conv1d_update_kernel", "fused_gdn_gating_kernel")
+                    run.launch("fused_recurrent_gated_delta_rule_fwd_kernel", moved_us(2 * batch * 32 / ranks * 0.066))
+                    all_of("layer_norm_fwd_kernel")
+                    mm(width, 4096 // ranks)
+                else:
+                    mm(9216 // ranks, width)
+                    all_of("triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_split_5", "triton_poi_fused_cat_mul_sub_6",
+                           "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, __nv_bfloat16>")  # fmt: skip
+                    run.launch("void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<flash::"
+                               "CollectiveMainloopFwdSm90<2>>>>", moved_us(batch * context / 1e3))  # fmt: skip
+                    all_of("triton_poi_fused_mul_sigmoid_7")
+                    mm(width, 4096 // ranks)
+                all_of(reduce, norm)
+                mm(512, width)
+                all_of("void vllm::moe::topkGating<8, 512, 4, 16>", "void vllm::moe::moe_align_block_size_kernel<int>",
+                       "void vllm::moe::count_and_sort_expert_tokens_kernel<int>")  # fmt: skip
+                run.launch(experts, moved_us(240 * 2 * 2048 * 1024 / ranks / 1e6, 4.0))
+                all_of("void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel<c10::BFloat16>, true>")
+                run.launch(experts, moved_us(240 * 2 * 2048 * 512 / ranks / 1e6, 4.0))
+                all_of("void vllm::moe::moe_sum_kernel<c10::BFloat16, 10>")
+                mm(1024 // ranks, width)
+                all_of("void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel<c10::BFloat16>, true>")
+                mm(width, 512 // ranks), mm(1, width)
+                all_of("triton_poi_fused_add_mul_sigmoid_8", reduce, norm)
+        with run.note("gpu_model_runner: sample"):
+            mm(words // ranks, width)
+            run.launch("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 25.0, stream=23,
+                       after=run.ends[7], op="c10d::_allgather_base_")  # fmt: skip
+            run.launch("void at::native::reduce_kernel<512, 1, ReduceOp<ArgMaxOps>>", 20.0, after=run.ends[23],
+                       op="aten::argmax")  # fmt: skip
+        run.wait()
+    return run
+
+
 #: By engine: what it writes, its scenario, its plan, the device and what shows its steps.
 STEPS: dict[str, Any] = {
     "vllm": (vllm, {"model": "llama-3.1-8b", "pass": "decode", "batch": 32, "context": 4096, "stack": "vllm"},
              {"tp": 2}, "h100", "annotation"),
+    "hybrid": (hybrid, {"model": "qwen3-next-80b-a3b", "pass": "decode", "batch": 32, "context": 4096, "stack": "vllm"},
+               {"tp": 4}, "h200", "annotation"),
     "sglang": (sglang, {"model": "qwen3-8b", "pass": "decode", "batch": 64, "context": 2048, "stack": "sglang"}, {},
                "h100", "annotation"),
     "aiter": (aiter, {"model": "qwen3-30b-a3b", "pass": "decode", "batch": 64, "context": 2048, "stack": "vllm"}, {},

@@ -21,7 +21,7 @@ from ..engine.ranks import ROUNDS
 from ..hardware import Costs
 from ..hardware.pricers import price
 from ..hardware.prices import cast_of
-from ..operators import Computes, FusedMoE, Gemm, GroupedGemm, Operator, Role
+from ..operators import Computes, DeltaScan, FusedMoE, Gemm, GroupedGemm, Operator, Role
 from ..parallel import Job, Plan
 from ..parallel.stack import ADD_TO_GRADIENT
 from ..program import Collective, Compute, Copy, Launch, SendReceive
@@ -55,9 +55,7 @@ def kind_of_operator(operator: Operator) -> str:
     if operator.kind == "gemm":
         return "gemm"
     if operator.kind == "attention":
-        return "attention"
-    if operator.kind == "linear_attention":
-        return "linear_attention"
+        return "linear_attention" if isinstance(operator, DeltaScan) else "attention"
     op = getattr(operator, "op", "")
     if op == "cache_write":
         return "cache"
@@ -393,12 +391,17 @@ class Simulated:
 _BACK = re.compile(r"backward|\bagain\b|^gradients$")
 
 
-def _phase(part: str, operator: Operator | None) -> str:
+def phase_of_part(part: str) -> str:
+    """The pass that a part of a program is of."""
     if "optimizer" in part:
         return "optimizer"
-    if operator is not None and operator.computes is Computes.WEIGHT_GRADIENT:
-        return "weight gradient"
     return "backward" if _BACK.search(part) else "forward"
+
+
+def _phase(part: str, operator: Operator | None) -> str:
+    phase = phase_of_part(part)
+    gradient = operator is not None and operator.computes is Computes.WEIGHT_GRADIENT
+    return "weight gradient" if gradient and phase != "optimizer" else phase
 
 
 def _with_phases_of_gathers(operations: list[Operation], steps: Sequence[SimulatedInstruction]) -> list[Operation]:
