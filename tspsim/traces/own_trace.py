@@ -62,7 +62,7 @@ _KINDS = KernelNames(
 )
 
 
-class _Reading:
+class _OwnEvents:
     """The events that are kept, with the names of plans and streams."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def _refused(text: bytes) -> list[None]:
 
 def read_own(path: Path) -> FilePart:
     """Read a file of one plan; raises InputError for a fleet's, and for several plans."""
-    reading, ending = _Reading(), Ending()
+    reading, ending = _OwnEvents(), Ending()
     for _ in events(path, _refused, reading.one, ending):
         pass
     if len(reading.plans) > 1:
