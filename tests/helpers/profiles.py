@@ -153,6 +153,7 @@ NAMES = {
     "all_gather": "ncclDevKernel_AllGather_{}",
     "reduce_scatter": "ncclDevKernel_ReduceScatter_{}",
     "send_recv": "ncclDevKernel_SendRecv_{}",
+    "broadcast": "ncclDevKernel_Broadcast_{}",
     "all_to_all": "ncclDevKernel_AllToAll_{}",
     "dispatch": "ep::dispatch_{}",
     "combine": "ep::combine_{}",

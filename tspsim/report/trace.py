@@ -67,6 +67,7 @@ def _plan(process: int, plan: PlanResult) -> Iterator[str]:
                 "shape": label.shape,
                 "bytes": label.size_bytes,
                 "flops": label.flops,
+                **({"alone_us": [[kind, round(own * 1e6, 4)] for kind, own in label.parts_s]} if label.parts_s else {}),
             }
         )
         for label in labels

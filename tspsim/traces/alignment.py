@@ -19,12 +19,14 @@ from .simulated import Operation, RankTimeline, Simulated, ordered
 from .table import Trace, busy_s
 
 _ATTENTION = ("attention", "linear_attention")
-_BACKWARD_KERNEL = re.compile(r"bwd|backward", re.IGNORECASE)
+_BACKWARD_KERNEL = re.compile(r"bwd|bprop|backward", re.IGNORECASE)
+_ATTENTION_KERNEL = re.compile(r"fmha|flash|sdpa|attn|attention", re.IGNORECASE)
 
 
 def attention_rows(measured: Trace, phase: str = "forward") -> NDArray[Any]:
-    """Rows of the attention kernel with the longest total time, of one phase where the trace states phases. A kernel
-    with and without a causal mask, or a window, is one (:func:`family_of`): a layer's pieces, or layers, differ so."""
+    """Rows of the attention kernel with the longest total time, of one phase where the trace states phases; of layers
+    with linear attention another kernel. A kernel with and without a causal mask, or a window, is one
+    (:func:`family_of`): a layer's pieces, or layers, differ so."""
     kinds, phases = measured.word("kind"), measured.word("phase")
     rows = np.flatnonzero(np.isin(kinds, _ATTENTION))
     if phase != "forward":
@@ -35,14 +37,15 @@ def attention_rows(measured: Trace, phase: str = "forward") -> NDArray[Any]:
         # A trace without phases tells backward kernels from forward ones only by their names.
         names = measured.word("name")[rows]
         rows = rows[[_BACKWARD_KERNEL.search(name) is None for name in names.tolist()]]
-    by_family: dict[str, float] = defaultdict(float)
-    families = [family_of(name) for name in measured.word("name")[rows].tolist()]
+    by_family: dict[tuple[str, str], float] = defaultdict(float)
+    families = [
+        (kind, family_of(name))
+        for kind, name in zip(kinds[rows].tolist(), measured.word("name")[rows].tolist(), strict=True)
+    ]
     for family, row in zip(families, rows.tolist(), strict=True):
         by_family[family] += float(measured.columns["duration_s"][row])
-    if not by_family:
-        return rows
-    longest: NDArray[Any] = rows[np.array(families) == max(by_family, key=lambda family: by_family[family])]
-    return longest
+    longest = {family[0]: family for family in sorted(by_family, key=lambda family: by_family[family])}
+    return rows[[longest[family[0]] == family for family in families]]
 
 
 #: What names of one kernel's variants differ in: numbers, flags, masks and windows.
@@ -64,6 +67,20 @@ def family_of(kernel: str) -> str:
 def states_phases(measured: Trace) -> bool:
     """Whether attention is told as forward in a trace, so that what a backward pass computes again is apart."""
     return bool(((measured.word("phase") == "forward") & np.isin(measured.word("kind"), _ATTENTION)).any())
+
+
+def attention_again(measured: Trace) -> int | None:
+    """Number of forward attention kernels within the backward pass: what recomputation computes again. None where the
+    trace states no phases, or where attention is several kernels without its name."""
+    forward = attention_rows(measured)
+    names, phases = measured.word("name"), measured.word("phase")
+    kinds = set(measured.word("kind")[forward].tolist())
+    if not states_phases(measured) or len(kinds) != 1 or _ATTENTION_KERNEL.search(names[forward[0]]) is None:
+        return None
+    family = family_of(names[forward[0]])
+    rows = np.flatnonzero(np.isin(measured.word("kind"), _ATTENTION) & (phases == "backward"))
+    again = [name for name in names[rows].tolist() if _BACKWARD_KERNEL.search(name) is None]
+    return sum(family_of(name) == family for name in again)
 
 
 def anchors_of(lane: RankTimeline, phases: bool = True) -> list[Operation]:
@@ -185,6 +202,9 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
     waiting = np.array([waits(name) for name in names.tolist()], bool)
     eight = np.array([narrow(name) for name in names.tolist()], bool)
     takers = np.full(len(measured), -1, np.int64)
+    if not any(operation.kind == "loss" and operation.phase == "forward" for operation in operations):
+        # One operator computes the loss and its gradient; frameworks compute the former in the forward pass.
+        phases = np.where((kinds == "loss") & (phases == "forward"), "backward", phases)
     named = set(phases.tolist()) - {""}
     for of_transfers in (False, True):
         rows = np.flatnonzero(transfer == of_transfers)

@@ -12,7 +12,7 @@ from ..base.errors import InputError
 from ..base.units import duration, several
 from ..operators import Computes
 from ..step.question import Question
-from .alignment import anchors_of, attention_rows, lane_shown, matched, measured_of, states_phases
+from .alignment import anchors_of, attention_again, attention_rows, lane_shown, matched, measured_of, states_phases
 from .causes import causes_of
 from .comparison import Laid, gaps_of, kinds_of, layers_of, left_over_of, operators_of
 from .kinds import COLLECTIVES, MEASURE, STEP
@@ -24,8 +24,9 @@ from .table import Trace, busy_s
 
 #: Least share of kernel time with an operator: below it the trace belongs to another scenario.
 LEAST_MATCHED = 0.5
-#: Share by which the measured count of attention may differ from the plan's.
-_ALIKE = 0.2
+#: Share by which the measured count of attention may differ from the plan's: of a stretch of a step, and of a rank that
+#: has every layer.
+_ALIKE, _ALL_LAYERS = 0.2, 0.05
 
 
 def lay(
@@ -62,7 +63,13 @@ def lay(
     _same_rows(lane, measured, trace)
     operation = matched(lane.operations, measured)
     start, end = float(measured.columns["start_s"].min()), float(measured.end_s.max())
-    following = _following(trace, number) if number >= 0 else None
+    following = _begin(trace, number + 1) if number >= 0 else None
+    if following is not None and following < end:
+        # A host that prepares the next step beside this one: the streams that work most begin one step after another.
+        most = _busiest(measured)
+        follows = _begin(trace, number + 1, most)
+        if follows is not None:
+            start, following = _begin(trace, number, most) or start, follows
     # A step with a following one in the trace lasts until that one begins; else it is what this rank does from its
     # first kernel to its last, which a stage of a pipeline begins and ends apart from others.
     measured_s = following - start if following is not None else end - start
@@ -151,10 +158,18 @@ def _at_work(measured: Trace) -> tuple[Trace, list[str]]:
     return measured.of(np.arange(first, len(starts))), [note]
 
 
-def _following(trace: Trace, number: int) -> float | None:
-    """The start of the next step's first kernel."""
-    rows = trace.columns["step"] == number + 1
+def _begin(trace: Trace, number: int, stream: int | None = None) -> float | None:
+    """The start of a step's first kernel, of a stream or of all."""
+    rows = trace.columns["step"] == number
+    if stream is not None:
+        rows &= trace.columns["stream"] == stream
     return float(trace.columns["start_s"][rows].min()) if rows.any() else None
+
+
+def _busiest(measured: Trace) -> int:
+    """The stream with the most time of kernels."""
+    streams, place = np.unique(measured.columns["stream"], return_inverse=True)
+    return int(streams[np.argmax(np.bincount(place, measured.columns["duration_s"]))])
 
 
 def _same_batch(simulated: Simulated, batch: TracedBatch | None, trace: Trace) -> None:
@@ -191,15 +206,29 @@ def same_plan(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
     file = str(trace.files[0])
     layers = lane.layers
     anchors, shown = len(anchors_of(lane, states_phases(measured))), len(attention_rows(measured))
-    if anchors and abs(shown - anchors) > _ALIKE * anchors:
+    alike = max(_ALL_LAYERS * anchors, 1) if lane.job.plan.pp == 1 else _ALIKE * anchors
+    if anchors and abs(shown - anchors) > alike:
         raise InputError(
             f"expected attention of {anchors} layers, found {shown}: it is of another model, plan or step than stated",
+            file=file,
+        )
+    again = attention_again(measured)
+    wanted = len(anchors_of(lane, phases=False)) - len(anchors_of(lane))
+    if again is not None and abs(again - wanted) > alike:
+        raise InputError(
+            f"expected attention of {several(wanted, 'layer')} computed again in the backward pass, found {again}: "
+            "set the plan's recomputation",
             file=file,
         )
     transfers = [operation for operation in lane.operations if operation.is_transfer]
     # Those between layers (embedding, head, weights of several layers) frameworks count otherwise.
     least = Counter(operation.kind for operation in transfers if operation.layer >= 0)
     most = Counter(operation.kind for operation in transfers)
+    # Megatron-Core and Transformer Engine keep a product's own tokens alone, and gather all again for its backward.
+    most["all_gather"] += sum(
+        operation.kind == "reduce_scatter" and operation.axis == "tp" and operation.phase == "backward"
+        for operation in transfers
+    )
     kinds = measured.word("kind")
     names = measured.word("name")
     counts: Counter[str] = Counter()

@@ -65,7 +65,7 @@ KERNEL_NAMES.register(
                 r"GeluCUDAKernel",
                 r"relu_kernel",
             ),
-            "rope": (r"rotary", r"[^a-z]rope", r"apply_rope"),
+            "rope": (r"rotary", r"[^a-z]rope", r"apply_rope", r"triton_\w+view_as_(complex|real)"),
             "cache": (r"reshape_and_cache", r"store_kv", r"kv_?cache", r"concat_and_cache", r"set_mla_kv"),
             "permute": (r"kernelHistogram1D", r"fill_reverse_indices"),
             "router": (r"sbtopk", r"mbtopk", r"bitonicSortKV", r"radixSortKV", r"gatherTopK", r"radix_?sort"),

@@ -261,7 +261,7 @@ def _before_optimizers(
     for pair in np.unique(np.stack([rank, step]), axis=1).T.tolist():
         rows = np.flatnonzero((rank == pair[0]) & (step == pair[1]))
         gradients, updates = launch_s[rows[back[rows]]], launch_s[rows[phase[rows] == optimizer]]
-        if len(gradients) and len(updates):
+        if np.isfinite(gradients).any() and np.isfinite(updates).any():
             between = (launch_s[rows] > np.nanmax(gradients)) & (launch_s[rows] < np.nanmax(updates))
             new_phase[rows[between & (phase[rows] == forward)]] = optimizer
     return new_phase

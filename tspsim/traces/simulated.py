@@ -21,7 +21,7 @@ from ..engine.ranks import ROUNDS
 from ..hardware import Costs
 from ..hardware.pricers import price
 from ..hardware.prices import cast_of
-from ..operators import Computes, FusedMoE, Gemm, GroupedGemm, Operator, Role
+from ..operators import Computes, DeltaScan, FusedMoE, Gemm, GroupedGemm, Operator, Role
 from ..parallel import Job, Plan
 from ..parallel.stack import ADD_TO_GRADIENT
 from ..program import Collective, Compute, Copy, Launch, SendReceive
@@ -55,9 +55,7 @@ def kind_of_operator(operator: Operator) -> str:
     if operator.kind == "gemm":
         return "gemm"
     if operator.kind == "attention":
-        return "attention"
-    if operator.kind == "linear_attention":
-        return "linear_attention"
+        return "linear_attention" if isinstance(operator, DeltaScan) else "attention"
     op = getattr(operator, "op", "")
     if op == "cache_write":
         return "cache"
@@ -106,7 +104,8 @@ class Operation:
     @property
     def runs_forward(self) -> bool:
         """Whether its kernels are those of a forward pass: what a backward pass computes again too."""
-        return self.phase == "forward" or self.part.endswith(" again")
+        again = self.kind == "attention" and self.computes is Computes.OUTPUT
+        return self.phase == "forward" or self.part.endswith(" again") or again
 
     @property
     def computes(self) -> Computes:
@@ -392,27 +391,43 @@ class Simulated:
 _BACK = re.compile(r"backward|\bagain\b|^gradients$")
 
 
-def _phase(part: str, operator: Operator | None) -> str:
+def phase_of_part(part: str) -> str:
+    """The pass that a part of a program is of."""
     if "optimizer" in part:
         return "optimizer"
-    if operator is not None and operator.computes is Computes.WEIGHT_GRADIENT:
-        return "weight gradient"
     return "backward" if _BACK.search(part) else "forward"
 
 
+def _phase(part: str, operator: Operator | None) -> str:
+    phase = phase_of_part(part)
+    gradient = operator is not None and operator.computes is Computes.WEIGHT_GRADIENT
+    return "weight gradient" if gradient and phase != "optimizer" else phase
+
+
 def _with_phases_of_gathers(operations: list[Operation], steps: Sequence[SimulatedInstruction]) -> list[Operation]:
-    """Gathers of weights with the phase of the kernels that wait for them: a shard's weights are gathered forward and
-    backward."""
+    """Gathers of weights, and the copies behind them, with the phase of the kernels that use the weights: a shard's
+    weights are gathered forward and backward."""
     gathers = {item.instruction for item in operations if item.part == _GATHERS}
     if not gathers:
         return operations
     phases = {item.instruction: item.phase for item in reversed(operations) if item.part != _GATHERS}
-    waits: dict[int, str] = {}
-    for index, step in enumerate(steps):
+    used = dict(phases)
+    #: By stream the phase of the next instruction that is no gather, and by gather that of the first one behind it.
+    following: dict[str, str] = {}
+    behind: dict[int, str] = {}
+    for index in range(len(steps) - 1, -1, -1):
+        step = steps[index]
+        if index in gathers:
+            used[index] = behind.get(index) or following.get(step.stream, "")
+        elif index in phases:
+            following[step.stream] = phases[index]
         for earlier in step.after:
-            if earlier in gathers and index in phases:
-                waits.setdefault(earlier, phases[index])
-    return [replace(item, phase=waits[item.instruction]) if item.instruction in waits else item for item in operations]
+            if earlier in gathers and used.get(index):
+                behind[earlier] = used[index]
+    return [
+        replace(item, phase=used[item.instruction]) if item.part == _GATHERS and used.get(item.instruction) else item
+        for item in operations
+    ]
 
 
 def _transfer(instruction: Collective | SendReceive) -> str:
