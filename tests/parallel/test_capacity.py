@@ -102,6 +102,14 @@ def test_vllms_rule_gives_the_memory_for_caches_that_its_logs_say(
     assert found.low - 0.1 * GIB <= logged_gib * GIB <= found.high + 0.4 * GIB
 
 
+def test_a_sampler_that_does_not_sort_leaves_vllm_0_11_the_room_that_a_run_had() -> None:
+    """Qwen3-32B on one H100 under 0.11.0: 8 prompts of 4,010 tokens run at once and 9 do not, 16 of 2,010 and 17 do not
+    (peak tokens/s times the time between tokens: gpustack/gpustack@10e9444a, docs/performance-lab)."""
+    old, later = (asked(f"vllm@{version}", "qwen3-32b", "bf16") for version in ("0.11", "0.17"))
+    assert (int(old.sessions(4010)), int(old.sessions(2010))) == (8, 16)
+    assert int(later.sessions(4010)) == 4
+
+
 def test_sglang_keeps_the_reserve_that_its_scripts_compute() -> None:
     """1 − reserve / memory of an eight-GPU B200 replica: (512 + 16384·1.5 + 512·2 + 8·128) MiB."""
     engine = load_stack("sglang").stack().engine

@@ -14,7 +14,7 @@ from tspsim.base import catalog
 from tspsim.scenario.traffic import TrafficSpec
 from tspsim.serving.metrics import Waits
 from tspsim.serving.requests import Request
-from tspsim.serving.traffic import Clients, RequestTable
+from tspsim.serving.traffic import NO_PROCESS, Clients, ProcessTimes, RequestTable
 
 
 class Delay:
@@ -45,10 +45,10 @@ class Delay:
 
 
 def served(
-    stated: dict[str, Any], seconds: float = 1.0, front_end_s: float = 0.0, tokenize_s: float = 0.0
+    stated: dict[str, Any], seconds: float = 1.0, front_end_s: float = 0.0, times: ProcessTimes = NO_PROCESS
 ) -> tuple[Waits, Delay]:
     traffic = catalog.validate({"prompt": 100, "output": 10, **stated}, TrafficSpec)
-    delay = Delay(Clients(traffic.draw(), front_end_s, tokenize_s), seconds)
+    delay = Delay(Clients(traffic.draw(), front_end_s, times), seconds)
     return Waits.of(delay.run()), delay
 
 
@@ -112,9 +112,9 @@ def test_the_front_end_is_in_every_wait_and_in_a_client_s_pace() -> None:
 
 def test_prompts_that_come_together_are_tokenised_one_after_the_other() -> None:
     """Three prompts of 100 tokens at 1 ms a token: the first waits for itself, the last for all, whoever is served."""
-    waits, _ = served(
-        {"arrivals": {"kind": "closed", "concurrency": 3}, "requests": 4}, front_end_s=0.5, tokenize_s=1e-3
-    )
+    one_by_one = ProcessTimes(prompt_token_s=1e-3)
+    stated = {"arrivals": {"kind": "closed", "concurrency": 3}, "requests": 4}
+    waits, _ = served(stated, front_end_s=0.5, times=one_by_one)
     assert waits.ttft_s[:3] == pytest.approx([1.1, 1.2, 1.3])
     assert (waits.arrival_s[3], waits.ttft_s[3]) == pytest.approx((1.6, 1.1)), "nobody is before the fourth"
 

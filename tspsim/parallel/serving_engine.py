@@ -60,7 +60,7 @@ class Prior(NamedTuple):
 
 NONE = Prior(0.0, 0.0, 0.0)
 #: Fields that are times of the host, slower on some devices.
-HOST_TIMES = ("step", "sequence", "drafted", "front_end", "tokenize")
+HOST_TIMES = ("step", "sequence", "drafted", "front_end", "tokenize", "intake", "streamed")
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 BytesPerLogit = Annotated[float, Field(ge=0.0, le=256.0, allow_inf_nan=False)]
@@ -254,6 +254,13 @@ class ServingEngine:
     skews: Annotated[Times, Field(description="device → the same, if different")] = field(default_factory=dict)
     front_end: Annotated[Time, Field(description="from arrival to schedule and first token to client")] = NONE
     tokenize: Annotated[Time, Field(description="a token of a prompt, in one process for all of them")] = NONE
+    intake: Annotated[Time, Field(description="a request, in the same process, before the engine has it")] = NONE
+    streamed: Annotated[Time, Field(description="a token of an answer, in the same process")] = NONE
+    turns: Annotated[
+        StrictBool,
+        STATED,
+        Field(description="that process takes turns between its requests: those of a burst leave it together"),
+    ] = False
     hosts: Annotated[
         Mapping[str, Prior], FileKey(dict[str, Expected[Factor]]), Field(description="device → slowdown of its host")
     ] = field(default_factory=dict)

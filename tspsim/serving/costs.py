@@ -34,6 +34,7 @@ from .overlapped import Overlapped
 from .programs import ALONE, Priced, StepPrograms
 from .sampled import Deviation, Seen
 from .tables import Floats, KnotCurve
+from .traffic import ProcessTimes
 from .work import StepWork
 
 #: MOST_KEPT: steps with prompts whose seconds, or ranges, are kept. MOST_PLANS: plans per cluster whose tables are
@@ -229,9 +230,10 @@ class ProgramCosts:
         return self.question.work.stack.engine.front_end.value
 
     @property
-    def tokenize_s(self) -> float:
-        """Seconds a token of a prompt, of the process that reads all prompts one after the other."""
-        return self.question.work.stack.engine.tokenize.value
+    def process(self) -> ProcessTimes:
+        """Times of the server's process that reads all requests and streams all answers."""
+        engine = self.question.work.stack.engine
+        return ProcessTimes(engine.intake.value, engine.tokenize.value, engine.streamed.value, engine.turns)
 
     @once
     def capacity(self) -> Capacity:

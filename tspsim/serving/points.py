@@ -63,7 +63,7 @@ def serve(
     """
     costs = deployment.costs
     requests = traffic.draw(deployment.question.model)
-    clients = Clients(requests, costs.front_end_s if front_end_s is None else front_end_s, costs.tokenize_s)
+    clients = Clients(requests, costs.front_end_s if front_end_s is None else front_end_s, costs.process)
     outcome = Service(clients, deployment.dispatcher(factor), every_step=every_step, progress=progress).run()
     return Waits.of(clients.table), outcome
 

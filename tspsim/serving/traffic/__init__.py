@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .clients import Clients
 from .request_table import RequestTable
+from .server_process import NO_PROCESS, ProcessTimes
 
-__all__ = ["Clients", "RequestTable"]
+__all__ = ["NO_PROCESS", "Clients", "ProcessTimes", "RequestTable"]

@@ -11,6 +11,7 @@ from ...traffic import DrawnRequests, Needs
 from ..clock import after
 from ..requests import Request
 from .request_table import RequestTable
+from .server_process import NO_PROCESS, ProcessTimes, ServerProcess
 from .workers import Workers
 
 Send = Callable[[Request], None]
@@ -30,15 +31,13 @@ class Clients:
     front_end_s
         Seconds from a client's send to the engine, plus from a token to the client. Both
         are charged before the engine, so that all latencies of a client include them.
-    tokenize_s
-        Seconds a token of a prompt, which one process reads after the other.
+    times
+        Of the server's process, which reads all requests and streams all answers.
     """
 
-    def __init__(self, drawn: DrawnRequests, front_end_s: float = 0.0, tokenize_s: float = 0.0) -> None:
+    def __init__(self, drawn: DrawnRequests, front_end_s: float = 0.0, times: ProcessTimes = NO_PROCESS) -> None:
         self.table = RequestTable(drawn)
-        self._drawn, self._front_end_s, self._tokenize_s = drawn, front_end_s, tokenize_s
-        #: When the tokenizer has read all prompts sent so far.
-        self._read_s = 0.0
+        self._drawn, self._front_end_s, self._times = drawn, front_end_s, times
         self._conversations = drawn.conversations
         self._first = drawn.conversations_before(drawn.warm_up) if drawn.pauses else 0
         self._backlog: deque[int] = deque()
@@ -55,12 +54,14 @@ class Clients:
     def begin(self, env: simpy.Environment, send: Send) -> None:
         """Sends the first requests, and schedules those with known times."""
         self._env, self._send = env, send
+        self._process = ServerProcess(env, self._times)
         self._workers = Workers(env, self._drawn.tool_workers) if self._drawn.tools else None
         self._start(0, self._first or self._conversations)
 
     def ended(self, request: Request) -> None:
         """A request has been answered: the next turn comes, or the next conversation."""
         self.table.close(request)
+        self._process.answered(request)
         if self._drawn.follows is not None:
             if self._goes_on(request.number, self._drawn.follows):
                 return
@@ -166,12 +167,5 @@ class Clients:
             self._turn(number)
 
     def _turn(self, number: int) -> None:
-        now = self._env.now
-        request, wait_s = self.table.open(number, now), self._front_end_s
-        if self._tokenize_s > 0.0:
-            self._read_s = max(self._read_s, now) + self._tokenize_s * request.prompt_tokens
-            wait_s += self._read_s - now
-        if wait_s > 0.0:
-            after(self._env, wait_s, lambda: self._send(request))
-        else:
-            self._send(request)
+        request = self.table.open(number, self._env.now)
+        self._process.read(request, self._front_end_s, lambda: self._send(request))

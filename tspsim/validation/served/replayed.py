@@ -77,7 +77,7 @@ def replay(run: ServedRun) -> Measures:
         options |= CACHES_OFF.get(run.policy, {})
     options |= dict(run.options)
     engine = Engine(run.policy, kv_tokens=tokens, block_tokens=block, speculation=drafts, **options)
-    source = Clients(requests, costs.front_end_s, costs.tokenize_s)
+    source = Clients(requests, costs.front_end_s, costs.process)
     pool = ReplicaPool([Members(engine, costs, run.replicas, run.plan.dp)])
     if Service(source, pool).run().interrupted:
         raise KeyboardInterrupt

@@ -62,8 +62,9 @@ OLD_SGLANG = ("0.5.1.", "0.5.5", "0.5.6")
 #: Versions of SGLang, and the day of nightlies, before the change that made a token of Qwen3.5 a seventh faster in
 #: 0.5.10: since then the gate of shared experts takes no time of its own.
 GATED, GATED_TO = ("0.5.7", "0.5.8", "0.5.9"), "20260401"
-#: First minor version of vLLM that runs column-divided experts on Triton on Hopper.
-TRITON_SINCE = 18
+#: Last minor version of vLLM that a stack is of, ascending: 0.11 samples with FlashInfer and parses templates for every
+#: request, 0.18 begins to run column-divided experts on Triton on Hopper.
+VLLM = ((10, "vllm@0.10"), (11, "vllm@0.11"), (17, "vllm@0.17"), (19, "vllm@0.19"))
 #: Models whose script for vLLM has no attention replicas (kimik2.5_fp4_b200.sh, 04107b3: tp alone). Two exports of
 #: their measurements say tp 4, ep 4, a third attention dp 4, for which there is no room.
 UNREPLICATED = ("kimi-k2.5",)
@@ -196,7 +197,7 @@ def _drafts(row: Row, model: str, device: str, tp: int, dp: int, ep: int) -> int
 
 
 def _stack(engine: str, row: Row) -> str:
-    """The software stack of a row: vLLM is 0.11 to 0.19, TensorRT-LLM rows state 1.0, and SGLang rows without a version
+    """The software stack of a row: vLLM is 0.12 to 0.19, TensorRT-LLM rows state 1.0, and SGLang rows without a version
     are from 2025."""
     version = str(row.get("backend_version", "")).strip()
     if engine == "trtllm":
@@ -207,11 +208,12 @@ def _stack(engine: str, row: Row) -> str:
 def vllm_of(version: str) -> str:
     """vLLM's stack for a version; without a version, that of the newest in the tables.
 
-    >>> vllm_of("0.12.0"), vllm_of("0.19.0"), vllm_of("")
-    ('vllm@0.17', 'vllm@0.19', 'vllm@0.19')
+    >>> vllm_of("0.10.2"), vllm_of("0.12.0"), vllm_of("0.19.0"), vllm_of("")
+    ('vllm@0.10', 'vllm@0.17', 'vllm@0.19', 'vllm@0.19')
     """
     minor = re.match(r"0\.(\d+)", version)
-    return "vllm@0.19" if minor is None or int(minor.group(1)) >= TRITON_SINCE else "vllm@0.17"
+    newest = VLLM[-1][1]
+    return newest if minor is None else next((stack for last, stack in VLLM if int(minor.group(1)) <= last), newest)
 
 
 def sglang_of(version: str) -> str:
