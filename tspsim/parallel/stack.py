@@ -257,6 +257,19 @@ class Stack:
         FileKey(Stated, "layout_token"),
         Field(description="time per token of the kernel that counts tokens per destination rank before an exchange"),
     ] = 0.0
+    mapping_units: Annotated[
+        Count,
+        STATED,
+        Field(
+            description="multiprocessors of the kernels that count and map the tokens of an exchange to rows of experts,"
+            " where such kernels run; 0: none"
+        ),
+    ] = 0
+    expert_weights_apart: Annotated[
+        StrictBool,
+        STATED,
+        Field(description="a kernel of its own computes the gradients of a token's weights for its experts"),
+    ] = False
     expert_bias_bytes: Annotated[
         tuple[BytesPerWeight, BytesPerWeight, BytesPerWeight, BytesPerWeight] | None,
         STATED,
