@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import replace
-from math import ceil
 
 from ..operators import Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role, element_bytes
 
 #: Bytes of an element before a cast, and of one in 12 bits (E5M6) with a scale per 128 elements.
 WIDE, E5M6 = element_bytes("bf16"), 1.5 + 4.0 / 128.0
-#: Elements of a scale along k, and rows of a block of the kernel that turns scales; bytes of a scale read and written.
-SCALED, TURNED_ROWS, SCALE_BYTES = 128, 128, 8.0
 
 
 def with_casts(product: Gemm, recomputed: Container[Role] = ()) -> tuple[Operator, ...]:
@@ -22,8 +19,7 @@ def with_casts(product: Gemm, recomputed: Container[Role] = ()) -> tuple[Operato
     for hardware that makes this needless), and so are the weights. Attention's output is kept in 12 bits instead
     (§3.3.3), cast there and back by further kernels. Inputs of products with roles in ``recomputed`` are not kept: they
     are wide when they are written across. Linear layers that are one product here, as the two projections to latents,
-    cast their input each (``inference/model.py``, ``linear``). DeepGEMM reads the scales of A along m: a kernel turns
-    those of a single product (its README, ``get_col_major_tma_aligned_tensor``), a block for 128 rows.
+    cast their input each (``inference/model.py``, ``linear``).
     """
     element, rows = element_bytes(product.dtype), product.batch * product.m
     waits, times = product.role is Role.OUTPUT, product.joins
@@ -40,9 +36,6 @@ def with_casts(product: Gemm, recomputed: Container[Role] = ()) -> tuple[Operato
         kept = WIDE if product.role in recomputed else element
         return *times * (moved("inputs across", own, kept + element, rows),), alone
     casts = () if product.quantised else (moved("cast", own, WIDE + element, rows),)
-    if casts and not isinstance(product, GroupedGemm):
-        scales = moved("turn scales", own / SCALED, SCALE_BYTES, rows)
-        casts = *casts, replace(scales, units=ceil(rows / TURNED_ROWS))
     if product.computes is Computes.OUTPUT:
         return *((moved("cast for backward", own, WIDE + E5M6, rows),) if waits else ()), *times * casts, alone
     weights = product.batch * product.n * product.k

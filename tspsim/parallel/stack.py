@@ -261,8 +261,8 @@ class Stack:
         Count,
         STATED,
         Field(
-            description="multiprocessors of the kernels that count and map the tokens of an exchange to rows of experts,"
-            " where such kernels run; 0: none"
+            description="multiprocessors of the kernels that count an exchange's tokens and map them to rows of experts;"
+            " 0: no such kernels"
         ),
     ] = 0
     expert_weights_apart: Annotated[

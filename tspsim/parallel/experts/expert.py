@@ -116,7 +116,7 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
         done = shared([chosen])
     piece, back = piece_of(job, routed), list[int]()
     for arrival in arrived:
-        operators = *_mapping(job, piece, position), *_multiply(job, piece), *_gather_sums(job, piece, position)
+        operators = *mapping(job, piece, position), *_multiply(job, piece), *_gather_sums(job, piece, position)
         multiplied = builder.compute("experts", *operators, after=[*arrival, *here])
         back += exchange(builder, job, "combine", 1, [multiplied])
     expert_shards.used(builder, job, multiplied)
@@ -218,7 +218,7 @@ def _layout(job: Job, tokens: int) -> tuple[Operator, ...]:
     return (ChoiceKernels(tokens, 1, 0, token_s=token_s, name="layout of dispatch"),)
 
 
-def _mapping(job: Job, routed: RoutedShard, position: int | None) -> tuple[Operator, ...]:
+def mapping(job: Job, routed: RoutedShard, position: int | None) -> tuple[Operator, ...]:
     """The kernels that count the arrived tokens of every expert and map them to its rows; few blocks run them.
 
     They read an index in eight bytes for every choice twice, and write a position in four for each, and three numbers
