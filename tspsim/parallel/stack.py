@@ -261,7 +261,7 @@ class Stack:
         Count,
         STATED,
         Field(
-            description="multiprocessors of the kernels that count an exchange's tokens and map them to rows of experts;"
+            description="multiprocessors of kernels that count an exchange's tokens and map them to rows of experts;"
             " 0: no such kernels"
         ),
     ] = 0
