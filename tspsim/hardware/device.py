@@ -3,9 +3,10 @@
 :class:`Device` has two predictions. The methods of :class:`.isolated.IsolatedKernels` (``gemm``, ``attention`` and
 others) predict *an isolated kernel* as a benchmark times it. ``time(operator)`` predicts an operator *inside a step*
 with the pricer of its class (:mod:`.pricers`): matrix kernels at the clock of a step, memory-bound kernels at the rate
-of a copy (:meth:`Device.streaming`). The clock is ``sustained`` by default, as in training and in serving under load, where devices slow down to keep
-their power limit. ``burst`` is a short step on a cool device. The device file has both rates by kernel family, against
-isolated kernels measured in a burst. Libraries in ``sustained.libraries`` were measured at the sustained clock.
+of a copy (:meth:`Device.streaming`). The clock is ``sustained`` by default, as in training and in serving under load,
+where devices slow down to keep their power limit. ``burst`` is a short step on a cool device. The device file has both
+rates by kernel family, against isolated kernels measured in a burst. Libraries in ``sustained.libraries`` were measured
+at the sustained clock.
 """
 
 from __future__ import annotations

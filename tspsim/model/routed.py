@@ -106,6 +106,10 @@ class RoutedShard:
     def down(self) -> GroupedGemm:
         return self._product(self.model.hidden, self.width, "experts' down projection", Role.EXPERTS_DOWN)
 
+    def weights_gradient(self) -> MemoryBound:
+        """Gradients of the tokens' weights: of every row the sum of products of an activation and its gradient."""
+        return self._between(2.0, "d weights of experts", Computes.INPUT_GRADIENT)
+
     def _product(self, n: int, k: int, name: str, role: Role) -> GroupedGemm:
         return GroupedGemm(self.rows, n, k, self.dtype, self.local, name=name, role=role)
 

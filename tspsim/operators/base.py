@@ -203,6 +203,8 @@ class MemoryBound(Operator):
     computes: Computes = Computes.OUTPUT
     #: Its time is that of the op's own kernel and not of a copy.
     resident: bool = False
+    #: Multiprocessors that its few blocks occupy, which move bytes at their share of the device's rate; 0: all.
+    units: int = 0
 
     kind = "memory_bound"
     reads = BatchQuantity.TOKENS

@@ -257,6 +257,19 @@ class Stack:
         FileKey(Stated, "layout_token"),
         Field(description="time per token of the kernel that counts tokens per destination rank before an exchange"),
     ] = 0.0
+    mapping_units: Annotated[
+        Count,
+        STATED,
+        Field(
+            description="multiprocessors of kernels that count an exchange's tokens and map them to rows of experts;"
+            " 0: no such kernels"
+        ),
+    ] = 0
+    expert_weights_apart: Annotated[
+        StrictBool,
+        STATED,
+        Field(description="a kernel of its own computes the gradients of a token's weights for its experts"),
+    ] = False
     expert_bias_bytes: Annotated[
         tuple[BytesPerWeight, BytesPerWeight, BytesPerWeight, BytesPerWeight] | None,
         STATED,

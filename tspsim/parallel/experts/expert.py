@@ -19,7 +19,7 @@ from math import ceil
 
 from ...model.layer import LayerShard, gradients
 from ...model.routed import RoutedShard
-from ...operators import ChoiceKernels, Computes, Gemm, Operator, element_bytes
+from ...operators import ChoiceKernels, Computes, Gemm, MemoryBound, Operator, Role, element_bytes
 from ...program import ExpertExchange
 from .. import expert_shards
 from ..builder import ProgramBuilder
@@ -116,7 +116,7 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
         done = shared([chosen])
     piece, back = piece_of(job, routed), list[int]()
     for arrival in arrived:
-        operators = *_multiply(job, piece), *_gather_sums(job, piece, position)
+        operators = *mapping(job, piece, position), *_multiply(job, piece), *_gather_sums(job, piece, position)
         multiplied = builder.compute("experts", *operators, after=[*arrival, *here])
         back += exchange(builder, job, "combine", 1, [multiplied])
     expert_shards.used(builder, job, multiplied)
@@ -160,6 +160,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
                 *(down[:1] if behind else down),
                 *recomputed_kernels(job, piece.activation()),
                 piece.activation_backward(),
+                *((piece.weights_gradient(),) if job.work.stack.expert_weights_apart else ()),
                 *(gate_up[:1] if behind else gate_up),
                 *_gather_sums(job, piece, position),
                 after=[*arrival, *here],
@@ -215,6 +216,25 @@ def _layout(job: Job, tokens: int) -> tuple[Operator, ...]:
     if not token_s or not expert_shards.tokens_travel(job) or not _sends_tokens(job):
         return ()
     return (ChoiceKernels(tokens, 1, 0, token_s=token_s, name="layout of dispatch"),)
+
+
+def mapping(job: Job, routed: RoutedShard, position: int | None) -> tuple[Operator, ...]:
+    """The kernels that count the arrived tokens of every expert and map them to its rows; few blocks run them.
+
+    They read an index in eight bytes for every choice twice, and write a position in four for each, and three numbers
+    for every row, once to clear and once to fill them (deepseek-ai/TileKernels@1001fca, ``get_fused_mapping``).
+    """
+    units = job.work.stack.mapping_units
+    if not units or not _combines(job):
+        return ()
+    assert job.model.experts is not None
+    tokens = round(sent_rows(job, position) / job.plan.expert_pieces)
+    choices = tokens * job.model.experts.topk
+    read, written = 8.0 * choices, 8.0 * choices + 24.0 * routed.all_rows
+    return tuple(
+        MemoryBound("softmax", size, tokens, name=name, role=Role.EXPERT_ROWS, units=units)
+        for name, size in (("count rows of experts", read), ("map rows to experts", read + written))
+    )
 
 
 def _sends_tokens(job: Job) -> bool:
