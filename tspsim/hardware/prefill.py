@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..base.memo import remembered
 from .limits import DeviceLimits, Parameter, between, ceil, cost_of_p_norm, floor, maximum, minimum
 
 BLOCK_COLUMNS = 128.0
@@ -60,6 +61,8 @@ PARAMETERS: dict[str, Parameter] = {
 BACKWARD_PARAMETERS: dict[str, Parameter] = PARAMETERS | {
     "launch_us": Parameter(60.0, 0.5, 200.0, "start of the kernels")
 }
+#: Numbers of queries whose blocks are kept.
+MOST_BLOCKS = 1 << 16
 _WIDTHS = (64.0, 128.0, 192.0, 256.0, 512.0)
 _NARROW = _WIDTHS[:2]
 
@@ -143,6 +146,17 @@ def over(
         pairs: Any = 0.0
         queries: Any = 0.0
         context: Any = 0.0
+        if isinstance(q_len, tuple) and not backward:
+            # Segments of a serving step, by plain floats: their blocks depend on their queries alone.
+            for q, kv in zip(q_len, kv_len, strict=True):
+                seen = kv if masked and q > kv else q
+                count, unseen = blocks_of(seen, group, block_rows, kept)
+                walked = count * kv - masked * unseen
+                blocks += grid * count
+                keys += grid * walked if walked > 0.0 else 0.0
+                pairs += seen * kv - masked * (seen * seen / 2.0)
+            longest, queries, context = max(kv_len), sum(q_len), sum(kv_len)
+            q_len = kv_len = ()
         for q, kv in zip(q_len, kv_len, strict=True) if isinstance(q_len, tuple) else ((q_len, kv_len),):
             seen = q - masked * maximum(q - kv, 0.0)
             if backward:
@@ -177,6 +191,13 @@ def over(
         return maximum(time, maximum(flops / limits.peak, compulsory / limits.hbm))
 
     return call
+
+
+@remembered(MOST_BLOCKS)
+def blocks_of(queries: float, together: float, block_rows: float, kept: float) -> tuple[float, float]:
+    """Blocks of a head's ``queries`` in a causal forward, ``together`` heads sharing them, and the keys they skip."""
+    count: float = ceil(queries * together / block_rows)
+    return count, skipped(count, block_rows / together, kept)
 
 
 def skipped(count: Any, rows: Any, kept: Any) -> Any:

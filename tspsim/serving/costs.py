@@ -103,6 +103,10 @@ class ProgramCosts:
         self._seen.add(works)
         return self._together(works)
 
+    def seconds_of(self, work: StepWork) -> float:
+        """Seconds of one step of one attention replica, which is not kept for :meth:`check`."""
+        return self._seconds(work, None) if work.columns[0] else self._decodes.once_s(work)
+
     def _together(self, works: Sequence[StepWork]) -> float:
         if len(works) == 1:
             return self._seconds(works[0], None)

@@ -15,16 +15,15 @@ Whoever writes an instruction states the quantity that its size depends on (:cla
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any
+from operator import add
 
 import numpy as np
 
-from ..base.memo import remembered
+from ..hardware.over_rows import Seconds
 from ..model.attention.base import MOST_DECODED, attended
-from ..operators import BatchQuantity, Role, Rows
+from ..operators import BatchQuantity, Operator, Role, RowSums
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
 from ..parallel.step import passes_of
@@ -33,7 +32,7 @@ from ..steps import PromptChunk
 from .compositions import BATCH, SECOND, StepComposition
 from .grid import TILE, Cells, KnotLine, TokenVectors
 from .programs import StepPrograms
-from .row_consumers import RowConsumer, consumer_of
+from .row_consumers import RowConsumer, bent_consumer_of, consumer_of
 from .tables import EPSILON, Floats
 from .work import StepWork
 
@@ -41,10 +40,6 @@ from .work import StepWork
 TYPICAL = 2048
 #: Programs kept beside the current one.
 LAST = 7
-#: Prompts whose own kernels are kept: lengths recur, sets of contexts do not.
-MOST_PROMPTS = 4096
-#: Numbers of sequences and knots whose lines are kept.
-MOST_BATCHES = 4096
 #: Context of the sequences that decode beside the measured part.
 STANDING = 64
 
@@ -90,13 +85,11 @@ class Mixed:
     def seconds(self, work: StepWork, expert_tokens: int | None = None) -> float | None:
         """Seconds of one step; None where it cannot be assembled from parts. ``expert_tokens``: mean tokens of the
         replicas that share experts; None: the replica's own number."""
-        cached = outputs = 0
-        for tokens, before, ends in work.chunks:
-            if tokens <= MOST_DECODED:
-                return None
-            cached += before
-            outputs += ends
-        outputs += work.query_len * work.sequences
+        queries, before = work.columns
+        if min(queries) <= MOST_DECODED:
+            return None
+        cached = sum(before)
+        outputs = work.outputs
         pieces = bool(self.sizes) and work.tokens <= self.sizes[-1]
         try:
             facts = work.sequences > 0, outputs > 0, cached > 0, pieces
@@ -131,7 +124,7 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
     (job,) = jobs
     if drafts_apart(job):
         return None
-    calls, layout = programs.laid_out(job)
+    (calls, layout), passes = programs.written_out(job)
     quantities = programs.quantities(job)
     if BatchQuantity.ROWS in quantities and drafts_read_other_rows(programs, job):
         return None
@@ -142,7 +135,10 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
         if part is BatchQuantity.TOKENS and getattr(call.what, "role", Role.OTHER).routed:
             part = BatchQuantity.EXPERTS
         if part is BatchQuantity.BENT_PROMPTS:
-            part = BatchQuantity.PROMPTS
+            consumer = bent_consumer_of(call, passes)
+            part = BatchQuantity.PROMPTS if consumer is None else BatchQuantity.ROWS
+            if consumer is not None:
+                consumers.append(consumer)
         elif part in (BatchQuantity.PROMPTS, BatchQuantity.ROWS):
             consumer = consumer_of(call, part, kind.decodes)
             if consumer is not None:
@@ -196,9 +192,6 @@ class Shape:
         self._where = index
         self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in BatchQuantity}
         self._consumers = consumers
-        self._of_prompts = [consumer.of_prompts for consumer in consumers]
-        self._over = [consumer.over() for consumer in consumers]
-        self._known_s = remembered(MOST_PROMPTS)(self._consumer_s)
         self._beside, self._before = programs.query_len if kind.decodes else 0, int(kind.cached)
         #: Tokens of the prompt chunk that accompanies the measured part.
         self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
@@ -207,10 +200,16 @@ class Shape:
         least = self._least = sum(float(self._sums(smallest, part)[0]) for part in BatchQuantity)
         first = self._beside + MOST_DECODED + 1
 
-        def over_tokens(part: BatchQuantity) -> Cells:
-            return Cells(lambda n: self._part(part, self._work(n - self._beside)), least, first=first, ends=sizes)
+        def over_tokens(*parts: BatchQuantity) -> Cells:
+            def value(tokens: int) -> Floats:
+                work = self._work(tokens - self._beside)
+                return sum((self._part(part, work) for part in parts[1:]), self._part(parts[0], work))
 
-        self._tokens, self._experts = over_tokens(BatchQuantity.TOKENS), over_tokens(BatchQuantity.EXPERTS)
+            return Cells(value, least, first=first, ends=sizes)
+
+        self._tokens = over_tokens(BatchQuantity.TOKENS)
+        #: Both, where experts get the replica's own tokens.
+        self._tokens_and_experts = over_tokens(BatchQuantity.TOKENS, BatchQuantity.EXPERTS)
         self._of_all = TokenVectors(self._of_experts, least)
         self._outputs = Cells(lambda n: self._part(BatchQuantity.OUTPUTS, self._sampling(n)), least, coarse=64)
         self._read_tokens = Cells(
@@ -222,8 +221,11 @@ class Shape:
         self._decoding: dict[int, KnotLine] = {}
         #: (Sequences, octave of their mean context) → the ends of their cell, and the line of the first.
         self._cells: dict[tuple[int, int], tuple[int, int, KnotLine]] = {}
-        #: (Sequences, knot of their mean context) → the vector there, and its growth to the next.
-        self._between: dict[tuple[int, int], tuple[Floats, Floats]] = {}
+        #: (First and last number of sequences, context) → whether times between them lie on a line.
+        self._lines: dict[tuple[int, int, int], bool] = {}
+        #: (First number of sequences of a cell, knot of a mean context) → the vector there, its growth to the next
+        #: knot, to the last number, and that of one along the other.
+        self._between: dict[tuple[int, int], Floats] = {}
         # Several prompts in a window cost the same as one prompt of all their tokens, if this holds.
         half = self._piece // 2 if sizes else TYPICAL // 2
         apart = self._part(BatchQuantity.PROMPTS, self._step((PromptChunk(half + 32, 0), PromptChunk(half - 32, 0))))
@@ -239,12 +241,25 @@ class Shape:
                 BatchQuantity.PROMPTS,
             )
         )
-        by_rows = self._by_rows = self._follows[BatchQuantity.ROWS]
-        #: Where prompts alone are asked for what takes whole rows: what each such kernel's seconds are in every place.
-        self._singles: list[Floats] = []
-        if consumers and all(self._of_prompts):
-            self._singles = [np.ascontiguousarray(by_rows[:, index]) for index in range(len(consumers))]
-        self._alone: dict[tuple[int, int], Cells] = {}
+        #: What seconds of kernels that read rows are in every place, each with what gives them.
+        self._by_prompts: list[tuple[Floats, Seconds]] = []
+        self._by_rows: list[tuple[Floats, Callable[[RowSums], float]]] = []
+        alike: list[RowConsumer] = []
+        columns: list[Floats] = []
+        for column, consumer in zip(self._follows[BatchQuantity.ROWS].T, consumers, strict=True):
+            first_alike = next((i for i, other in enumerate(alike) if consumer.is_like(other)), None)
+            if first_alike is None:
+                alike.append(consumer)
+                columns.append(np.ascontiguousarray(column))
+            else:
+                columns[first_alike] = columns[first_alike] + column
+        for column, consumer in zip(columns, alike, strict=True):
+            if consumer.of_prompts:
+                seconds = consumer.seconds(lambda what: programs.over_prompts(what, kind.captured))
+                self._by_prompts.append((column, seconds))
+            else:
+                assert isinstance(consumer.call.what, Operator)
+                self._by_rows.append((column, programs.over_all_rows(consumer.call.what, kind.captured)))
 
     # --- measured steps ------------------------------------------------------------------------------------
 
@@ -314,15 +329,17 @@ class Shape:
         """Seconds of a step of this shape with ``outputs`` sampled tokens and ``cached_tokens`` before its chunks; None
         where its sequences exceed the tables."""
         batch, context_tokens = work.sequences, work.context_tokens
-        read = work.prompt_tokens
+        queries, before = work.columns
+        lengths, read = tuple(map(add, queries, before)), sum(queries)
         tokens = read + work.query_len * batch
         if self._sizes:
             tokens = next(size for size in self._sizes if size >= tokens)
             if self._piece - (batch - 1) * self.programs.query_len <= MOST_DECODED + TILE:
                 return None
-        total = self.layout.issued_s + self._tokens(tokens)
-        if self._shares_experts:
-            total += self._experts(tokens) if expert_tokens is None else self._of_all(expert_tokens)
+        if expert_tokens is None or not self._shares_experts:
+            total = self.layout.issued_s + self._tokens_and_experts(tokens)
+        else:
+            total = self.layout.issued_s + self._tokens(tokens) + self._of_all(expert_tokens)
         if self.kind.outputs:
             total += self._outputs(outputs)
         if self.kind.decodes:
@@ -335,43 +352,14 @@ class Shape:
             total += self._lengths(read + cached_tokens)
         if self._prompted:
             total += self._read(work.chunks)
-        if self._singles and len(work.chunks) == 1:
-            # The time of one prompt depends on its length and its cached tokens, which are tabulated as tokens are.
-            low, high = around(work.chunks[0][1])
-            share = (work.chunks[0][1] - low) / (high - low) if high > low else 0.0
-            for index, column in enumerate(self._singles):
-                taken_s = self._alone_of(index, low)(read)[0]
-                if share:
-                    taken_s += (self._alone_of(index, high)(read)[0] - taken_s) * share
-                total += column * taken_s
-        elif self._singles:
-            prompts = tuple([(chunk[0], chunk[1], 1) for chunk in work.chunks])
-            for index, column in enumerate(self._singles):
-                total += column * self._known_s(index, self._consumers[index].rows_of(prompts))
-        elif self._consumers:
-            rows = rows_of(work, self.breakpoints)
-            taken = []
-            for index, prompts_alone in enumerate(self._of_prompts):
-                own = self._consumers[index].rows_of(rows)
-                taken.append(self._known_s(index, own) if prompts_alone else self._consumer_s(index, own))
-            total += self._by_rows @ np.array(taken)
+        for column, seconds in self._by_prompts:
+            total += column * seconds(queries, lengths)
+        if self._by_rows:
+            sums = RowSums(queries, before, work.query_len, work.contexts)
+            for column, seconds_of in self._by_rows:
+                total += column * seconds_of(sums)
         makespan_s = self.layout.ends_s(total)
-        return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)
-
-    def _alone_of(self, index: int, cached: int) -> Cells:
-        """Seconds of one prompt over its length, with ``cached`` tokens before it, in a kernel of whole rows."""
-        cells = self._alone.get((index, cached))
-        if cells is None:
-
-            def value(tokens: int) -> Floats:
-                return np.array([self._consumer_s(index, self._consumers[index].rows_of(((tokens, cached, 1),)))])
-
-            cells = self._alone[index, cached] = Cells(value, self._least, first=MOST_DECODED + 1)
-        return cells
-
-    def _consumer_s(self, index: int, rows: tuple[Any, ...]) -> float:
-        """Seconds of a kernel with rows of a step."""
-        return self.programs.once_s(self.kind.captured)(self._over[index](rows))
+        return makespan_s + self.programs.host_s(len(queries) + batch, makespan_s)
 
     def _read(self, chunks: tuple[PromptChunk, ...]) -> Floats:
         """The part that depends on prompts without listing them: one chunk is interpolated between contexts, several
@@ -405,18 +393,16 @@ class Shape:
             return line(mean)
         share = (batch - low) / (high - low)
         first, last, start, grown = line.around(mean)
-        # Engines ask for one number of sequences again and again: the line between both is kept.
-        between = self._between.get((batch, first))
-        if between is None:
+        corners = self._between.get((low, first))
+        if corners is None:
             other = self._decoding_of(high).around(mean)
             if other[0] != first or other[1] != last:
                 own = line(mean)
                 return own + (self._decoding_of(high)(mean) - own) * share
-            if len(self._between) >= MOST_BATCHES:
-                self._between.clear()
-            between = start + (other[2] - start) * share, grown + (other[3] - grown) * share
-            self._between[batch, first] = between
-        return between[0] + between[1] * ((mean - first) / (last - first))
+            corners = self._between[low, first] = np.stack((start, grown, other[2] - start, other[3] - grown))
+        along = (mean - first) / (last - first)
+        found: Floats = np.array((1.0, along, share, along * share)) @ corners
+        return found
 
     def _cell_of(self, batch: int, context: int) -> tuple[int, int, KnotLine]:
         """The first and the last number of sequences of a batch's cell, and the line of the first: a tile of products,
@@ -424,7 +410,15 @@ class Shape:
         wide = max(1, TILE // self.programs.query_len)
         low = (batch - 1) // wide * wide + 1
         high = low + wide - 1
-        while high - low > 1:
+        while high - low > 1 and not self._straight(low, high, context):
+            middle = (low + high) // 2
+            low, high = (low, middle) if batch <= middle else (middle + 1, high)
+        return low, high, self._decoding_of(low)
+
+    def _straight(self, low: int, high: int, context: int) -> bool:
+        """Whether numbers of sequences between two take times on the line between these."""
+        key = low, high, context
+        if key not in self._lines:
             start, end = self._decoding_of(low).at(context), self._decoding_of(high).at(context)
             middle = (low + high) // 2
             straight = True
@@ -432,10 +426,8 @@ class Shape:
                 exact = self._decoding_of(number).at(context)
                 line = start + (end - start) * ((number - low) / (high - low))
                 straight = straight and abs(exact - line).max() <= EPSILON / 2 * max(float(exact[0]), self._least)
-            if straight:
-                break
-            low, high = (low, middle) if batch <= middle else (middle + 1, high)
-        return low, high, self._decoding_of(low)
+            self._lines[key] = bool(straight)
+        return self._lines[key]
 
     def _decoding_of(self, batch: int) -> KnotLine:
         if batch not in self._decoding:
@@ -463,20 +455,3 @@ def around(cached: int) -> tuple[int, int]:
     middle = power + power // 2
     return (power, max(middle, power + 1)) if cached < middle else (middle, 2 * power)
 
-
-def rows_of(work: StepWork, breakpoints: tuple[int, ...] = ()) -> Rows:
-    """Rows of a pass. Decoding sequences are the longest one and the others at their mean; exact contexts are used
-    where a breakpoint lies between them."""
-    rows = [(chunk.query_tokens, chunk.context_tokens, 1) for chunk in work.chunks]
-    longest, others = work.longest, work.sequences - 1
-    if any(length < longest for length in breakpoints):
-        shortest = min(work.contexts, default=0)
-        if any(shortest < length < longest for length in breakpoints):
-            rows += [(work.query_len, context, count) for context, count in Counter(work.contexts).items()]
-            others = -1
-    if others >= 0:
-        rows.append((work.query_len, longest, 1))
-    if others > 0:
-        share, more = divmod(work.context_tokens - longest, others)
-        rows += [(work.query_len, share + add, count) for add, count in ((1, more), (0, others - more)) if count]
-    return tuple(rows)
