@@ -1,6 +1,6 @@
 """Seconds of a kernel inside a step as a function of the prompts that it reads, all else looked up once.
 
-:func:`~tspsim.hardware.pricers.price` looks up a kernel's model, its clock and its types for every operator. A stream of
+:func:`~tspsim.hardware.pricers.price` looks up a model, a clock and types for every operator. A stream of
 serving steps differs in prompts alone, so a class of operators may register a *row pricer*, which makes that function::
 
     @row_pricer(MyKernel)
@@ -118,7 +118,7 @@ def _segments(
             return alone_s
         pairs = sum(map(mul, queries, lengths)) - half * sum(map(mul, queries, queries))
         moved = query_bytes * sum(queries) + context_bytes * sum(lengths)
-        return alone_s * (1.0 + shares(dtype, pair_flops * pairs, moved) * slowed)
+        return float(alone_s * (1.0 + shares(dtype, pair_flops * pairs, moved) * slowed))
 
     return seconds
 

@@ -222,7 +222,8 @@ class Shard:
         """
         if not segments:
             return segments, causal
-        queries, lengths, causal = self.windowed_columns(*zip(*segments, strict=True), causal)
+        queries, lengths = zip(*segments, strict=True)
+        queries, lengths, causal = self.windowed_columns(queries, lengths, causal)
         return tuple(zip(queries, lengths, strict=True)), causal
 
     def windowed_columns(

@@ -62,7 +62,7 @@ class RowSums:
     @property
     def seen(self) -> float:
         """Tokens that all queries see, themselves included."""
-        return self.products + (self.squares + self.tokens) / 2.0
+        return float(self.products + (self.squares + self.tokens) / 2.0)
 
     def prompts_below(self, most: int) -> Below:
         """Of prompts: queries that see less than ``most`` tokens, or exactly as many."""

@@ -119,7 +119,7 @@ class Decodes:
         contexts = work.contexts
         shortest = min(contexts)
         chosen_of = mean
-        if any([shortest < length < longest for length in self.breakpoints]):
+        if any(shortest < length < longest for length in self.breakpoints):
             at = np.array(contexts, dtype=np.float64)
             start, end, share = self._ends_of(batch)
             seconds = start.mean(at, shortest, longest)

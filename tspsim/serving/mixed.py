@@ -454,4 +454,3 @@ def around(cached: int) -> tuple[int, int]:
     power = 1 << (cached.bit_length() - 1)
     middle = power + power // 2
     return (power, max(middle, power + 1)) if cached < middle else (middle, 2 * power)
-

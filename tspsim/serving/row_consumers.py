@@ -15,7 +15,6 @@ from ..parallel import Job
 from ..parallel.job import MadeOfRows
 from ..program.layout import StageCall
 
-
 #: Prompts (query tokens, context with these) on which two ways to price a kernel are compared, and the relative
 #: difference of equal ones.
 PROBES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
@@ -43,7 +42,7 @@ class RowConsumer(NamedTuple):
     def is_like(self, other: RowConsumer) -> bool:
         """Whether both take the same time for all rows: layers of several kinds have one kernel of attention."""
         layers = [made if made is None else made.layer for made in (self.made, other.made)]
-        return self.field == other.field and layers[0] == layers[1] and self.over(()) == other.over(())
+        return self.field == other.field and layers[0] == layers[1] and self.over()(()) == other.over()(())
 
     def rows_of(self, rows: Rows) -> tuple[Any, ...]:
         """What its field holds in a pass with these rows."""
@@ -65,7 +64,6 @@ class RowConsumer(NamedTuple):
 
         return seconds
 
-    @property
     def over(self) -> Callable[[tuple[Any, ...]], Operator]:
         """A function of rows: the same kernel with them in its field."""
         assert isinstance(self.call.what, Operator)
@@ -89,9 +87,7 @@ def over_rows(what: Operator, field: RowField) -> Callable[[tuple[Any, ...]], Op
     return kernel_of
 
 
-def seconds_over(
-    operator: Operator, exact: Callable[[Operator], float], quick: Seconds | None
-) -> Seconds:
+def seconds_over(operator: Operator, exact: Callable[[Operator], float], quick: Seconds | None) -> Seconds:
     """Seconds of an operator over prompts as ``exact`` prices it: by ``quick`` where both agree, up to a factor and a
     start (an engine's own pace), on prompts of all sizes; else each operator is made and priced."""
     field = operator.rows_field

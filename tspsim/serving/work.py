@@ -49,9 +49,7 @@ class StepWork:
         self._longest: int | None = None
 
     @classmethod
-    def listed(
-        cls, prompts: Columns, contexts: tuple[int, ...], query_len: int, context_tokens: int
-    ) -> StepWork:
+    def listed(cls, prompts: Columns, contexts: tuple[int, ...], query_len: int, context_tokens: int) -> StepWork:
         """The same from columns: chunks that end their prompts, and contexts with their sum. No chunk is made before
         somebody asks for one."""
         work = cls.__new__(cls)
