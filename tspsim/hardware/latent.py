@@ -31,7 +31,7 @@ import numpy as np
 
 from . import gemm
 from .limits import DeviceLimits, Parameter, ceil, cost_of_p_norm, maximum, minimum
-from .prefill import BLOCK_COLUMNS, blocks_of, skipped
+from .prefill import BLOCK_COLUMNS, blocks_over, over_segments, skipped
 
 PREFILL_PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(9.0, 0.5, 80.0, "start of the kernel (and of those timed with it)"),
@@ -158,15 +158,9 @@ def prefill_seconds(
     queries: Any = 0.0
     context: Any = 0.0
     if isinstance(q_len, tuple):
-        # Segments of a serving step, by plain floats: their blocks depend on their queries alone.
-        for q, kv in zip(q_len, kv_len, strict=True):
-            seen = kv if q > kv else q
-            count, unseen = blocks_of(seen, together, block_rows, p["masked_keys"])
-            walked = count * kv - unseen
-            blocks += grid * count
-            keys += grid * walked if walked > 0.0 else 0.0
-            pairs += seen * kv - seen * seen / 2.0
-        longest, queries, context = max(kv_len), sum(q_len), sum(kv_len)
+        by_queries = blocks_over(together, block_rows, p["masked_keys"])
+        count, walked, pairs, longest, queries, context = over_segments(q_len, kv_len, 1.0, *by_queries)
+        blocks, keys = grid * count, grid * walked
         q_len = kv_len = ()
     for q, kv in zip(q_len, kv_len, strict=True) if isinstance(q_len, tuple) else ((q_len, kv_len),):
         seen = minimum(q, kv)

@@ -178,19 +178,18 @@ def _by_sums(
     kernel: Kernel,
     second: str | None,
     shape: dict[str, float],
-    sizes_over: Callable[[RowSums], dict[str, float] | None],
+    sizes_over: Callable[[RowSums], tuple[float, ...] | None],
 ) -> OverSums:
-    """One call by the sizes that rows give; the others are those of ``shape``."""
+    """One call by the sizes that rows give, the first columns of its family; the others are those of ``shape``."""
     kernel, family = scoring_at_clock(device, kernel), FAMILIES[kernel.family]
     limits, parameters, form = device.limits(kernel.dtype), kernel.parameters, family.form
     widths = element_bytes(kernel.dtype), element_bytes(second or kernel.dtype)
-    names, columns, switches = family.shape, dict(shape), kernel.switches
+    columns, switches = [shape[name] for name in family.shape], kernel.switches
 
     def seconds(sums: RowSums) -> float | None:
         sizes = sizes_over(sums)
         if sizes is None:
             return None
-        columns.update(sizes)
-        return float(form(limits, parameters, *[columns[name] for name in names], *widths, **switches))
+        return float(form(limits, parameters, *sizes, *columns[len(sizes) :], *widths, **switches))
 
     return seconds

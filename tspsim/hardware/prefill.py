@@ -28,6 +28,7 @@ units), the schedule takes as long as the longest block.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import gt, mul
 from typing import Any
 
 from ..base.memo import remembered
@@ -62,7 +63,7 @@ BACKWARD_PARAMETERS: dict[str, Parameter] = PARAMETERS | {
     "launch_us": Parameter(60.0, 0.5, 200.0, "start of the kernels")
 }
 #: Numbers of queries whose blocks are kept.
-MOST_BLOCKS = 1 << 16
+MOST_BLOCKS = 1 << 14
 _WIDTHS = (64.0, 128.0, 192.0, 256.0, 512.0)
 _NARROW = _WIDTHS[:2]
 
@@ -131,11 +132,12 @@ def over(
     rate = rate * (masked * narrow + (1.0 - masked) * p["full_mask"])
     rate = rate * (1.0 - (1.0 - p["grouped"]) * (heads > kv_heads))
     flops_a_step = products * 2.0 * block_rows * BLOCK_COLUMNS * head_dim
-    step_s, block, launch_s = p["step_us"] * 1e-6, p["block_us"] * 1e-6, p["launch_us"] * 1e-6
+    step_s, block_s, launch_s = p["step_us"] * 1e-6, p["block_us"] * 1e-6, p["launch_us"] * 1e-6
     kept, crowding, imbalance, blend = p["masked_keys"], p["crowding"], p["imbalance"], p["wave_blend"]
     power, achieved = p["overlap_power"], limits.hbm * p["hbm_efficiency"]
     rows = block_rows / group
     width = batch * head_dim
+    block = group, block_rows, kept
     more = 2.5 if backward else 1.0
     element = bytes_q + 2.0
 
@@ -147,15 +149,8 @@ def over(
         queries: Any = 0.0
         context: Any = 0.0
         if isinstance(q_len, tuple) and not backward:
-            # Segments of a serving step, by plain floats: their blocks depend on their queries alone.
-            for q, kv in zip(q_len, kv_len, strict=True):
-                seen = kv if masked and q > kv else q
-                count, unseen = blocks_of(seen, group, block_rows, kept)
-                walked = count * kv - masked * unseen
-                blocks += grid * count
-                keys += grid * walked if walked > 0.0 else 0.0
-                pairs += seen * kv - masked * (seen * seen / 2.0)
-            longest, queries, context = max(kv_len), sum(q_len), sum(kv_len)
+            count, walked, pairs, longest, queries, context = over_segments(q_len, kv_len, masked, *blocks_over(*block))
+            blocks, keys = grid * count, grid * walked
             q_len = kv_len = ()
         for q, kv in zip(q_len, kv_len, strict=True) if isinstance(q_len, tuple) else ((q_len, kv_len),):
             seen = q - masked * maximum(q - kv, 0.0)
@@ -172,8 +167,8 @@ def over(
             context = context + kv
         crowded = rate * (1.0 - crowding * minimum(1.0, blocks / units)) / limits.peak_units
         step = flops_a_step / crowded + step_s
-        work = keys / BLOCK_COLUMNS * step + blocks * block
-        last = longest / BLOCK_COLUMNS * step + block
+        work = keys / BLOCK_COLUMNS * step + blocks * block_s
+        last = longest / BLOCK_COLUMNS * step + block_s
         wave = blocks / units
         waves = maximum(1.0, (1.0 - blend) * ceil(wave) + blend * wave)
         tail = imbalance * last * maximum(0.0, 1.0 - units / blocks)
@@ -193,11 +188,36 @@ def over(
     return call
 
 
-@remembered(MOST_BLOCKS)
-def blocks_of(queries: float, together: float, block_rows: float, kept: float) -> tuple[float, float]:
-    """Blocks of a head's ``queries`` in a causal forward, ``together`` heads sharing them, and the keys they skip."""
-    count: float = ceil(queries * together / block_rows)
-    return count, skipped(count, block_rows / together, kept)
+#: Numbers of blocks, and of skipped keys, by queries.
+OfQueries = Callable[[float], float]
+
+
+@remembered(64)
+def blocks_over(together: float, block_rows: float, kept: float) -> tuple[OfQueries, OfQueries]:
+    """Blocks of a head's queries, ``together`` heads sharing them, and the keys that they skip under a causal mask."""
+
+    @remembered(MOST_BLOCKS)
+    def count_of(queries: float) -> float:
+        return float(ceil(float(queries) * together / block_rows))
+
+    @remembered(MOST_BLOCKS)
+    def skipped_of(queries: float) -> float:
+        return float(skipped(count_of(queries), block_rows / together, kept))
+
+    return count_of, skipped_of
+
+
+def over_segments(
+    q_len: tuple[float, ...], kv_len: tuple[float, ...], masked: float, count_of: OfQueries, skipped_of: OfQueries
+) -> tuple[float, float, float, float, float, float]:
+    """Sums over the segments of one forward, without a loop in Python: a head's blocks, the keys that they walk, pairs,
+    the longest context, queries and contexts."""
+    seen = tuple(map(min, q_len, kv_len)) if masked and any(map(gt, q_len, kv_len)) else q_len
+    counts = tuple(map(count_of, seen))
+    # No block skips more keys than its segment has.
+    walked = sum(map(mul, counts, kv_len)) - (masked * sum(map(skipped_of, seen)) if masked else 0.0)
+    pairs = sum(map(mul, seen, kv_len)) - (masked * (sum(map(mul, seen, seen)) / 2.0) if masked else 0.0)
+    return sum(counts), walked, pairs, max(kv_len), sum(q_len), sum(kv_len)
 
 
 def skipped(count: Any, rows: Any, kept: Any) -> Any:

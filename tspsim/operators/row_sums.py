@@ -18,11 +18,13 @@ from ..base.memo import once
 from .batch import Rows
 
 
-class Below(NamedTuple):
-    """Tokens that queries with less than a bound of them see, and the number of these queries."""
+class Attended(NamedTuple):
+    """Tokens that queries attend under a bound: of prompts, and of decoding sequences; and tokens that queries see
+    which see less than the bound."""
 
-    seen: float
-    queries: int
+    read: float
+    decoded: float
+    below: float
 
 
 class RowSums:
@@ -31,8 +33,8 @@ class RowSums:
     >>> sums = RowSums((3,), (2,), 1, (9, 1))
     >>> sums.tokens, sums.total, sums.products, sums.squares, sums.longest
     (5, 12, 16, 11, 10)
-    >>> sums.prompts_below(4), sums.decodes_below(4)
-    (Below(seen=7.0, queries=2), Below(seen=2.0, queries=1))
+    >>> sums.attended(4), sums.reached(4)
+    (Attended(read=11.0, decoded=6.0, below=9.0), (5, 7))
     """
 
     def __init__(
@@ -46,7 +48,10 @@ class RowSums:
         self.total = self.cached + self.decoded
         self.products = sum(map(mul, queries, before)) + own * self.decoded
         self.squares = sum(map(mul, queries, queries)) + own * own * batch
-        self._below: dict[int, tuple[Below, Below]] = {}
+        #: Tokens that all queries see, themselves included.
+        self.seen: float = self.products + (self.squares + self.tokens) / 2.0
+        self._attended: dict[int, Attended] = {}
+        self._reached: dict[int, tuple[int, int]] = {}
 
     @once
     def longest(self) -> int:
@@ -59,48 +64,41 @@ class RowSums:
         """Contexts of decoding sequences, shortest first."""
         return sorted(self.contexts)
 
-    @property
-    def seen(self) -> float:
-        """Tokens that all queries see, themselves included."""
-        return float(self.products + (self.squares + self.tokens) / 2.0)
-
-    def prompts_below(self, most: int) -> Below:
-        """Of prompts: queries that see less than ``most`` tokens, or exactly as many."""
-        return self._both(most)[0]
-
-    def decodes_below(self, most: int) -> Below:
-        """The same of decoding sequences."""
-        return self._both(most)[1]
-
-    def _both(self, most: int) -> tuple[Below, Below]:
-        both = self._below.get(most)
-        if both is None:
+    def attended(self, most: int) -> Attended:
+        """Tokens that queries attend, each at most ``most``."""
+        attended = self._attended.get(most)
+        if attended is None:
             growing = [
                 (q if q < most - c else most - c, c) for q, c in zip(self.queries, self.before, strict=True) if c < most
             ]
             seen = sum([some * (2 * c + some + 1) for some, c in growing]) / 2.0
-            both = self._below[most] = Below(seen, sum([some for some, _ in growing])), self._decodes_below(most)
-        return both
+            read = seen + most * (self.read - sum([some for some, _ in growing]))
+            decoded_seen, queries = self._decodes_below(most)
+            decoded = decoded_seen + most * (self.own * self.batch - queries)
+            attended = self._attended[most] = Attended(read, decoded, seen + decoded_seen)
+        return attended
 
-    def _decodes_below(self, most: int) -> Below:
+    def _decodes_below(self, most: int) -> tuple[float, int]:
+        """What queries of decoding sequences see that see less than ``most`` tokens, and their number."""
         own, ordered = self.own, self.ordered
         whole = bisect_right(ordered, most - own)
         seen = own * (2 * sum(ordered[:whole]) + whole * (own + 1))
         queries = own * whole
-        for context in ordered[whole : bisect_left(ordered, most)]:
+        for context in ordered[whole : bisect_left(ordered, most)] if own > 1 else ():
             some = most - context
             seen += some * (2 * context + some + 1)
             queries += some
-        return Below(seen / 2.0, queries)
+        return seen / 2.0, queries
 
-    def prompts_at_most(self, most: int) -> int:
-        """Cached tokens of prompts, of each at most ``most``."""
-        return sum([c if c < most else most for c in self.before])
-
-    def decodes_at_most(self, most: int) -> int:
-        """The same of decoding sequences."""
-        below = bisect_left(self.ordered, most)
-        return sum(self.ordered[:below]) + most * (self.batch - below)
+    def reached(self, most: int) -> tuple[int, int]:
+        """Tokens of prompts, and of decoding sequences, of which each has at most ``most`` cached ones."""
+        reached = self._reached.get(most)
+        if reached is None:
+            below = bisect_left(self.ordered, most)
+            cached = sum([c if c < most else most for c in self.before])
+            decoded = sum(self.ordered[:below]) + most * (self.batch - below)
+            reached = self._reached[most] = self.read + cached, self.own * self.batch + decoded
+        return reached
 
     @property
     def rows(self) -> Rows:

@@ -106,18 +106,13 @@ class Indexer(ContextRows, Operator):
             total += n * ((q - without) * c + (q * (q + 1) - without * (without + 1)) / 2.0)
         return total / self.stride
 
-    def sizes_over(self, sums: RowSums) -> dict[str, float]:
-        """These sizes over other rows."""
+    def sizes_over(self, sums: RowSums) -> tuple[float, ...]:
+        """Queries, pairs, entries, choice and longest over other rows."""
         stride, longest = self.stride, sums.longest / self.stride
-        bound = self.topk * stride
-        without = sums.prompts_below(bound).seen + sums.decodes_below(bound).seen
-        return {
-            "queries": float(sums.tokens),
-            "pairs": sums.seen / stride,
-            "entries": (sums.total + sums.tokens) / stride,
-            "choice": (sums.seen - without) / stride,
-            "longest": longest if longest > self.topk else 0.0,
-        }
+        choice = sums.seen - sums.attended(self.topk * stride).below
+        lengths = sums.total + sums.tokens
+        longest = longest if longest > self.topk else 0.0
+        return float(sums.tokens), sums.seen / stride, lengths / stride, choice / stride, longest
 
     @property
     def flops(self) -> float:
@@ -207,43 +202,32 @@ class SparseAttention(ContextRows, Operator):
             total += n * min(whole, q * self.attended(q, c))
         return total
 
-    def sizes_over(self, sums: RowSums) -> dict[str, float] | None:
-        """These sizes over other rows; None where some prompt of few queries does not reach all of its context."""
-        stride, window = self.compression * self.shards, self.window
-        most = self.topk * self.compression * (self.shards if self.apart else 1)
-        read_seen = sums.seen
-        decoded_seen = 0.0
+    def sizes_over(self, sums: RowSums) -> tuple[float, ...] | None:
+        """Queries, prompts, pairs and entries over other rows; None where a sequence of few queries may not reach all
+        of its context."""
+        stride, window, shards = self.compression * self.shards, self.window, self.shards
         own, batch = sums.own, sums.batch
         if self.topk:
+            most = self.topk * self.compression * (shards if self.apart else 1)
             if sums.queries and max(sums.before) > min(sums.queries) * (most - 1):
                 return None
             if own > 1 and batch and sums.ordered[-1] > own * (most - 1):
                 return None
-            seen, queries = sums.prompts_below(most)
-            read_seen = seen + most * (sums.read - queries)
-            seen, queries = sums.decodes_below(most)
-            decoded_seen = seen + most * (own * batch - queries)
+            read, decoded, _ = sums.attended(most)
         else:
-            decoded_seen = own * sums.decoded + batch * own * (own + 1) / 2.0
-            read_seen -= decoded_seen
-        read_pairs, decoded_pairs = read_seen / stride, decoded_seen / stride
-        entries = (sums.cached + sums.read) / stride
-        decoded_entries = (sums.decoded + own * batch) / stride
+            decoded = own * sums.decoded + batch * own * (own + 1) / 2.0
+            read = sums.seen - decoded
+        read_pairs, decoded_pairs = read / stride, decoded / stride
+        entries, reached = (sums.cached + sums.read) / stride, (sums.decoded + own * batch) / stride
         if window:
-            seen, queries = sums.prompts_below(window)
-            read_pairs += (seen + window * (sums.read - queries)) / self.shards
-            seen, queries = sums.decodes_below(window)
-            decoded_pairs += (seen + window * (own * batch - queries)) / self.shards
-            entries += (sums.read + sums.prompts_at_most(window - 1)) / self.shards
-            if own > 1:
-                decoded_entries += (own * batch + sums.decodes_at_most(window - 1)) / self.shards
-        return {
-            "queries": float(sums.tokens),
-            "prompts": float(len(sums.queries) + (batch if own > 1 else 0)),
-            "pairs": read_pairs + decoded_pairs,
-            # A single query reads what it attends; several together read their whole context.
-            "entries": entries + (decoded_entries if own > 1 else decoded_pairs),
-        }
+            read, decoded, _ = sums.attended(window)
+            read_pairs, decoded_pairs = read_pairs + read / shards, decoded_pairs + decoded / shards
+            latest, decoded_latest = sums.reached(window - 1)
+            entries, reached = entries + latest / shards, reached + decoded_latest / shards
+        # A single query reads what it attends; several together read their whole context.
+        entries += reached if own > 1 else decoded_pairs
+        prompts = len(sums.queries) + (batch if own > 1 else 0)
+        return float(sums.tokens), float(prompts), read_pairs + decoded_pairs, entries
 
     @property
     def flops(self) -> float:

@@ -81,6 +81,8 @@ class Mixed:
         self._shape_of: dict[tuple[bool, bool, bool, bool], Shape | None] = {}
         engine = programs.question.work.stack.engine
         self.sizes = engine.graphs.tokens(1, engine.slots) if engine.graphs.pieces and engine.graphs.pads else ()
+        #: Tokens of the largest step that runs in captured pieces.
+        self._most = self.sizes[-1] if self.sizes else 0
 
     def seconds(self, work: StepWork, expert_tokens: int | None = None) -> float | None:
         """Seconds of one step; None where it cannot be assembled from parts. ``expert_tokens``: mean tokens of the
@@ -88,16 +90,15 @@ class Mixed:
         queries, before = work.columns
         if min(queries) <= MOST_DECODED:
             return None
-        cached = sum(before)
-        outputs = work.outputs
-        pieces = bool(self.sizes) and work.tokens <= self.sizes[-1]
+        cached, own = sum(before), work.query_len * work.sequences
+        tokens, outputs = sum(queries) + own, work.ends + own
         try:
-            facts = work.sequences > 0, outputs > 0, cached > 0, pieces
+            facts = own > 0, outputs > 0, cached > 0, tokens <= self._most
             shape = self._shape_of.get(facts)
             if shape is None and facts not in self._shape_of:
                 self._shape_of[facts] = None
                 shape = self._shape_of[facts] = self._found(*facts)
-            return None if shape is None else shape.seconds(work, outputs, cached, expert_tokens)
+            return None if shape is None else shape.seconds(work, tokens, outputs, cached, expert_tokens)
         except UnlikeError:
             return None
 
@@ -324,14 +325,13 @@ class Shape:
     # --- a step -----------------------------------------------------------------------------------------------
 
     def seconds(
-        self, work: StepWork, outputs: int, cached_tokens: int, expert_tokens: int | None = None
+        self, work: StepWork, tokens: int, outputs: int, cached_tokens: int, expert_tokens: int | None = None
     ) -> float | None:
-        """Seconds of a step of this shape with ``outputs`` sampled tokens and ``cached_tokens`` before its chunks; None
-        where its sequences exceed the tables."""
+        """Seconds of a step of this shape with ``tokens``, ``outputs`` sampled ones and ``cached_tokens`` before its
+        chunks; None where its sequences exceed the tables."""
         batch, context_tokens = work.sequences, work.context_tokens
         queries, before = work.columns
-        lengths, read = tuple(map(add, queries, before)), sum(queries)
-        tokens = read + work.query_len * batch
+        lengths, read = tuple(map(add, queries, before)), tokens - work.query_len * batch
         if self._sizes:
             tokens = next(size for size in self._sizes if size >= tokens)
             if self._piece - (batch - 1) * self.programs.query_len <= MOST_DECODED + TILE:

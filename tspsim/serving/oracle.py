@@ -89,6 +89,8 @@ class Oracle:
 
     def work(self, rows: Iterable[Sequence[int]]) -> StepWork:
         """The batch as an engine's scheduler gives it."""
+        if not isinstance(rows, (tuple, list)):
+            rows = tuple(rows)
         # Whole columns: nothing in Python runs once a row.
         try:
             queries, contexts, counts = zip(*rows, strict=True)
@@ -98,19 +100,19 @@ class Oracle:
         except (TypeError, ValueError):
             whole = False
         if not whole:
-            rows = list(rows)
             queries, contexts, counts = _checked(rows)
             cached, tokens = sum(contexts), sum(queries)
         shortest = min(contexts)
-        if shortest < 0 or min(queries) <= 0:
-            _checked(list(zip(queries, contexts, counts, strict=True)))
+        own = self.query_len
+        prompts = len(queries) - queries.count(own)
+        if shortest < 0 or (prompts and min(queries) <= 0):
+            _checked(tuple(zip(queries, contexts, counts, strict=True)))
         if counts.count(1) != len(counts):
             queries, contexts = self._each(queries, contexts, counts)
             cached, tokens = sum(contexts), sum(queries)
+            prompts = len(queries) - queries.count(own)
         if cached + tokens > self._most_tokens:
             raise self._too_long(cached + tokens)
-        own = self.query_len
-        prompts = len(queries) - queries.count(own)
         if not prompts:
             if shortest:
                 return StepWork.listed(NO_PROMPTS, contexts, own, cached)
@@ -131,7 +133,7 @@ class Oracle:
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Columns with a row for every sequence."""
         if min(counts) <= 0:
-            _checked(list(zip(queries, contexts, counts, strict=True)))
+            _checked(tuple(zip(queries, contexts, counts, strict=True)))
         if sum(counts) > MOST_SEQUENCES:
             raise InputError(f"has {sum(counts):,} sequences; at most {MOST_SEQUENCES:,} are priced", key="batch")
         each = (tuple(chain.from_iterable(map(repeat, column, counts))) for column in (queries, contexts))
@@ -146,7 +148,7 @@ class Oracle:
         return self._costs.breakdown(self.work(batch.rows if isinstance(batch, Batch) else batch))
 
 
-def _checked(rows: list[Any]) -> tuple[tuple[int, ...], ...]:
+def _checked(rows: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
     """Columns of rows that are whole numbers of any class.
 
     Raises
@@ -161,7 +163,7 @@ def _checked(rows: list[Any]) -> tuple[tuple[int, ...], ...]:
         try:
             query, context, count = map(index, row)
         except (TypeError, ValueError):
-            query = 0
+            query = context = count = 0
         if query <= 0 or context < 0 or count <= 0:
             what = "a row is three whole numbers: query tokens, tokens in the cache before, how many"
             raise InputError(f"{what}; not {describe(row)}", key="batch")
