@@ -116,9 +116,9 @@ class Cells:
 class TokenVectors:
     """A vector over n = 1, 2, …: exact for few tokens, since each further expert matters, and in cells for more."""
 
-    def __init__(self, value: Vector, least: float = 0.0) -> None:
+    def __init__(self, value: Vector, least: float = 0.0, first: int = 1) -> None:
         self._value = remembered(MOST)(value)
-        self._cells = Cells(self._value, least, first=FEW + 1)
+        self._cells = Cells(self._value, least, first=max(FEW + 1, first))
 
     def __call__(self, n: int) -> Floats:
         return self._value(n) if n <= FEW else self._cells(n)

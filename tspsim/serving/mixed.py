@@ -201,16 +201,18 @@ class Shape:
         least = self._least = sum(float(self._sums(smallest, part)[0]) for part in BatchQuantity)
         first = self._beside + MOST_DECODED + 1
 
-        def over_tokens(*parts: BatchQuantity) -> Cells:
-            def value(tokens: int) -> Floats:
-                work = self._work(tokens - self._beside)
-                return sum((self._part(part, work) for part in parts[1:]), self._part(parts[0], work))
+        def value(tokens: int, *parts: BatchQuantity) -> Floats:
+            work = self._work(tokens - self._beside)
+            return sum((self._part(part, work) for part in parts), np.zeros_like(layout.issued_s))
 
-            return Cells(value, least, first=first, ends=sizes)
+        def both(tokens: int) -> Floats:
+            return value(tokens, BatchQuantity.TOKENS, BatchQuantity.EXPERTS)
 
-        self._tokens = over_tokens(BatchQuantity.TOKENS)
-        #: Both, where experts get the replica's own tokens.
-        self._tokens_and_experts = over_tokens(BatchQuantity.TOKENS, BatchQuantity.EXPERTS)
+        self._tokens = Cells(lambda n: value(n, BatchQuantity.TOKENS), least, first=first, ends=sizes)
+        #: The same with experts that get the replica's own tokens.
+        self._tokens_and_experts: Callable[[int], Floats] = Cells(both, least, first=first, ends=sizes)
+        if index[BatchQuantity.EXPERTS] and not sizes:
+            self._tokens_and_experts = TokenVectors(both, least, first)
         self._of_all = TokenVectors(self._of_experts, least)
         self._outputs = Cells(lambda n: self._part(BatchQuantity.OUTPUTS, self._sampling(n)), least, coarse=64)
         self._read_tokens = Cells(
