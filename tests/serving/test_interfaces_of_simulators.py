@@ -44,7 +44,8 @@ def test_sglang(oracle: Oracle) -> None:
     batch = ScheduleBatch([ScheduleRequest(*request) for request in REQUESTS], "MIXED")
     assert predictor.predict_infer_time(batch) == pytest.approx(float(oracle(ROWS)), rel=1e-12)
     assert predictor.predict_infer_time(ScheduleBatch()) == 0.0
-    assert predictor.get_metrics() == {} and predictor.reset_metrics() is None
+    predictor.reset_metrics()
+    assert predictor.get_metrics() == {}
 
 
 # --- NVIDIA/TensorRT-LLM@2216e3d5, tensorrt_llm/_torch/pyexecutor/sim_predictor.py ----------------------------------

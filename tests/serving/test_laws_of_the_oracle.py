@@ -101,7 +101,7 @@ def test_drafts_are_computed() -> None:
         assert float(verifying(rows)) == pytest.approx(exact, rel=TABLES)
     for drafts in (-1, 1.5, "3"):
         with pytest.raises(tspsim.errors.InputError, match="drafts: is a whole number from 0 on"):
-            oracle_of("dense", drafts)  # type: ignore[arg-type]
+            oracle_of("dense", drafts)
 
 
 def test_one_token_and_four_mi_of_context() -> None:

@@ -141,7 +141,7 @@ class ProgramCosts:
         return taken
 
     def _seconds(self, work: StepWork, expert_tokens: int | None) -> float:
-        if not work.chunks:
+        if not work.columns[0]:
             return self._decodes.step_s(work, expert_tokens)
         whole_s = self._whole_s(work, expert_tokens)
         if work.sequences or not self.programs.divides_prompts:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from operator import add
+from operator import add, mul
 
 import numpy as np
 
@@ -40,6 +40,8 @@ from .work import StepWork
 TYPICAL = 2048
 #: Programs kept beside the current one.
 LAST = 7
+#: Relative rounding of sums that are compared.
+ROUNDING = 1e-9
 #: Context of the sequences that decode beside the measured part.
 STANDING = 64
 
@@ -210,7 +212,7 @@ class Shape:
 
         self._tokens = Cells(lambda n: value(n, BatchQuantity.TOKENS), least, first=first, ends=sizes)
         #: The same with experts that get the replica's own tokens.
-        self._tokens_and_experts: Callable[[int], Floats] = Cells(both, least, first=first, ends=sizes)
+        self._tokens_and_experts: Cells | TokenVectors = Cells(both, least, first=first, ends=sizes)
         if index[BatchQuantity.EXPERTS] and not sizes:
             self._tokens_and_experts = TokenVectors(both, least, first)
         self._of_all = TokenVectors(self._of_experts, least)
@@ -229,6 +231,8 @@ class Shape:
         #: (First number of sequences of a cell, knot of a mean context) → the vector there, its growth to the next
         #: knot, to the last number, and that of one along the other.
         self._between: dict[tuple[int, int], Floats] = {}
+        #: The same of the first place.
+        self._corners: dict[tuple[int, int], tuple[float, ...]] = {}
         # Several prompts in a window cost the same as one prompt of all their tokens, if this holds.
         half = self._piece // 2 if sizes else TYPICAL // 2
         apart = self._part(BatchQuantity.PROMPTS, self._step((PromptChunk(half + 32, 0), PromptChunk(half - 32, 0))))
@@ -244,9 +248,11 @@ class Shape:
                 BatchQuantity.PROMPTS,
             )
         )
-        #: What seconds of kernels that read rows are in every place, each with what gives them.
+        #: What seconds of kernels that read prompts, or all rows, are in every place, each with what gives them.
         self._by_prompts: list[tuple[Floats, Seconds]] = []
         self._by_rows: list[tuple[Floats, Callable[[RowSums], float]]] = []
+        #: Tile of tokens → what :meth:`_lead` keeps of it; None where another place may decide.
+        self._leads: dict[int, tuple[int, int, float, float] | None] = {}
         alike: list[RowConsumer] = []
         columns: list[Floats] = []
         for column, consumer in zip(self._follows[BatchQuantity.ROWS].T, consumers, strict=True):
@@ -263,6 +269,9 @@ class Shape:
             else:
                 assert isinstance(consumer.call.what, Operator)
                 self._by_rows.append((column, programs.over_all_rows(consumer.call.what, kind.captured)))
+
+        self._columns = [column for column, _ in (*self._by_prompts, *self._by_rows)]
+        self._runs = [float(column[0]) for column in self._columns]
 
     # --- measured steps ------------------------------------------------------------------------------------
 
@@ -338,6 +347,25 @@ class Shape:
             tokens = next(size for size in self._sizes if size >= tokens)
             if self._piece - (batch - 1) * self.programs.query_len <= MOST_DECODED + TILE:
                 return None
+        by_rows = RowSums(queries, before, work.query_len, work.contexts) if self._by_rows else None
+        taken = [seconds(queries, lengths) for _, seconds in self._by_prompts]
+        if by_rows is not None:
+            taken += [seconds_of(by_rows) for _, seconds_of in self._by_rows]
+        if expert_tokens is None and (lead := self._leads.get((tokens - 1) // TILE)):
+            low, width, start_s, grown_s = lead
+            makespan_s = start_s + grown_s * ((tokens - low) / width)
+            if self.kind.outputs:
+                makespan_s += self._outputs.first(outputs)
+            if self.kind.decodes:
+                makespan_s += self._decode_first(batch, context_tokens / batch)
+            if self._reads:
+                makespan_s += self._read_tokens.first(read)
+            if self._caches:
+                makespan_s += self._cached.first(cached_tokens)
+            if self._spans:
+                makespan_s += self._lengths.first(read + cached_tokens)
+            makespan_s += sum(map(mul, self._runs, taken))
+            return makespan_s + self.programs.host_s(len(queries) + batch, makespan_s)
         if expert_tokens is None or not self._shares_experts:
             total = self.layout.issued_s + self._tokens_and_experts(tokens)
         else:
@@ -354,14 +382,27 @@ class Shape:
             total += self._lengths(read + cached_tokens)
         if self._prompted:
             total += self._read(work.chunks)
-        for column, seconds in self._by_prompts:
-            total += column * seconds(queries, lengths)
-        if self._by_rows:
-            sums = RowSums(queries, before, work.query_len, work.contexts)
-            for column, seconds_of in self._by_rows:
-                total += column * seconds_of(sums)
+        for column, taken_s in zip(self._columns, taken, strict=True):
+            total += column * taken_s
+        if expert_tokens is None:
+            self._lead(tokens)
         makespan_s = self.layout.ends_s(total)
         return makespan_s + self.programs.host_s(len(queries) + batch, makespan_s)
+
+    def _lead(self, tokens: int) -> None:
+        """Keep of a tile of tokens its first place alone, where no other ever decides: the kernels whose time depends
+        on tokens alone take as long up to every place as the host takes until it has issued them."""
+        tile = (tokens - 1) // TILE
+        if tile in self._leads or self._prompted or len(self.layout.starts) > 1:
+            return
+        cell = self._tokens_and_experts.tile(tokens)
+        if cell is None:
+            return
+        low, width, start, grown = cell
+        late = self.layout.issued_s - self.layout.issued_s[0]
+        leads = all((late <= (ends[0] - ends) * (1.0 + ROUNDING)).all() for ends in (start, start + grown))
+        first = low, width, float(self.layout.issued_s[0] + start[0]), float(grown[0])
+        self._leads[tile] = first if leads else None
 
     def _read(self, chunks: tuple[PromptChunk, ...]) -> Floats:
         """The part that depends on prompts without listing them: one chunk is interpolated between contexts, several
@@ -405,6 +446,21 @@ class Shape:
         along = (mean - first) / (last - first)
         found: Floats = np.array((1.0, along, share, along * share)) @ corners
         return found
+
+    def _decode_first(self, batch: int, mean: float) -> float:
+        """The first element of :meth:`_decode`, without an array."""
+        cell = self._cells.get((batch, int(mean).bit_length()))
+        if cell is not None and cell[0] < batch:
+            low, high, line = cell
+            first, last, _, _ = line.around(mean)
+            corners = self._corners.get((low, first))
+            if corners is not None:
+                along, share = (mean - first) / (last - first), (batch - low) / (high - low)
+                return corners[0] + along * corners[1] + share * (corners[2] + along * corners[3])
+            whole = self._between.get((low, first))
+            if whole is not None:
+                self._corners[low, first] = tuple(whole[:, 0].tolist())
+        return float(self._decode(batch, mean)[0])
 
     def _cell_of(self, batch: int, context: int) -> tuple[int, int, KnotLine]:
         """The first and the last number of sequences of a batch's cell, and the line of the first: a tile of products,
