@@ -444,8 +444,8 @@ class Shape:
                 return own + (self._decoding_of(high)(mean) - own) * share
             corners = self._between[low, first] = np.stack((start, grown, other[2] - start, other[3] - grown))
         along = (mean - first) / (last - first)
-        found: Floats = np.array((1.0, along, share, along * share)) @ corners
-        return found
+        inside: Floats = np.array((1.0, along, share, along * share)) @ corners
+        return inside
 
     def _decode_first(self, batch: int, mean: float) -> float:
         """The first element of :meth:`_decode`, without an array."""

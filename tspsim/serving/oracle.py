@@ -136,8 +136,11 @@ class Oracle:
             _checked(tuple(zip(queries, contexts, counts, strict=True)))
         if sum(counts) > MOST_SEQUENCES:
             raise InputError(f"has {sum(counts):,} sequences; at most {MOST_SEQUENCES:,} are priced", key="batch")
-        each = (tuple(chain.from_iterable(map(repeat, column, counts))) for column in (queries, contexts))
-        return next(each), next(each)
+
+        def repeated(column: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(chain.from_iterable(map(repeat, column, counts)))
+
+        return repeated(queries), repeated(contexts)
 
     def _too_long(self, tokens: int) -> InputError:
         what = f"needs {tokens:,} tokens in the cache; one replica of plan '{self.plan.name}' holds"

@@ -32,7 +32,7 @@ class RowConsumer(NamedTuple):
     call: StageCall
     field: RowField
     #: What made it of the rows, where a window or chunks bend them; None: nothing bends them.
-    made: MadeOfRows | None = None
+    maker: MadeOfRows | None = None
 
     @property
     def of_prompts(self) -> bool:
@@ -52,9 +52,9 @@ class RowConsumer(NamedTuple):
         """Seconds of the kernel over prompts alone; ``over``: of any kernel over prompts."""
         what = self.call.what
         assert isinstance(what, Operator)
-        if self.made is None:
+        if self.maker is None:
             return over(what)
-        bent, layer = self.made.layer.attention_kind.bent, self.made.layer
+        bent, layer = self.maker.layer.attention_kind.bent, self.maker.layer
         under: dict[bool, Seconds] = {causal: over(replace(what, causal=causal)) for causal in (False, True)}
 
         def seconds(queries: tuple[int, ...], lengths: tuple[int, ...]) -> float:
@@ -72,17 +72,17 @@ class RowConsumer(NamedTuple):
 
 def over_rows(what: Operator, field: RowField) -> Callable[[tuple[Any, ...]], Operator]:
     """A function of rows: an operator with them in its field. ``dataclasses.replace`` reads all fields every time."""
-    kernel: Any = what
-    own = [entry for entry in fields(kernel) if entry.init]
+    like: Any = what
+    own = [entry for entry in fields(like) if entry.init]
     assert not any(entry.kw_only for entry in own)
     order = [entry.name for entry in own]
-    operator, values, place = type(kernel), [getattr(kernel, name) for name in order], order.index(field.name)
+    operator, values, place = type(like), [getattr(like, name) for name in order], order.index(field.name)
 
     def kernel_of(rows: tuple[Any, ...]) -> Operator:
         filled = values.copy()
         filled[place] = rows
-        made: Operator = operator(*filled)
-        return made
+        kernel: Operator = operator(*filled)
+        return kernel
 
     return kernel_of
 
@@ -138,11 +138,11 @@ def seconds_over_sums(
 def bent_consumer_of(call: StageCall, passes: Sequence[Job]) -> RowConsumer | None:
     """A kernel of prompts that a window or chunks bend; None where its kind of attention does not say how."""
     for part in passes:
-        for made in part.attention_operators.values():
-            if any(operator is call.what for operator in made.operators):
+        for maker in part.attention_operators.values():
+            if any(operator is call.what for operator in maker.operators):
                 field = call.what.rows_field if isinstance(call.what, Operator) else None
-                bends = made.layer.attention_kind.bent(made.layer, (1,), (1,)) is not None
-                return RowConsumer(call, field, made) if field is not None and bends else None
+                bends = maker.layer.attention_kind.bent(maker.layer, (1,), (1,)) is not None
+                return RowConsumer(call, field, maker) if field is not None and bends else None
     return None
 
 
