@@ -364,7 +364,7 @@ class Shape:
                 makespan_s += self._cached.first(cached_tokens)
             if self._spans:
                 makespan_s += self._lengths.first(read + cached_tokens)
-            makespan_s += sum(map(mul, self._runs, taken))
+            makespan_s += float(sum(map(mul, self._runs, taken)))
             return makespan_s + self.programs.host_s(len(queries) + batch, makespan_s)
         if expert_tokens is None or not self._shares_experts:
             total = self.layout.issued_s + self._tokens_and_experts(tokens)

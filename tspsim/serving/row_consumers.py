@@ -41,7 +41,7 @@ class RowConsumer(NamedTuple):
 
     def is_like(self, other: RowConsumer) -> bool:
         """Whether both take the same time for all rows: layers of several kinds have one kernel of attention."""
-        layers = [made if made is None else made.layer for made in (self.made, other.made)]
+        layers = [maker if maker is None else maker.layer for maker in (self.maker, other.maker)]
         return self.field == other.field and layers[0] == layers[1] and self.over()(()) == other.over()(())
 
     def rows_of(self, rows: Rows) -> tuple[Any, ...]:
