@@ -9,7 +9,7 @@
 commands of these names do, and ``catalog()`` lists what can be named. Answers show themselves in a notebook, and all
 have ``to_frame()``, ``to_html(path)`` and ``plot()``; ``simulate(plan(…).best)`` is the best plan with its timeline.
 ``load_cluster`` and :mod:`tspsim.network` hold the fabric, ``load_device`` in :mod:`tspsim.hardware` the kernels,
-:mod:`tspsim.serving` requests over steps.
+:mod:`tspsim.serving` requests over steps, :mod:`tspsim.errors` what calls raise.
 Everything is imported on first use.
 """
 
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import hardware, network, serving
+    from . import errors, hardware, network, serving
     from .answer.kinds import simulate
     from .api import bounds, compare, plan, sweep, validate
-    from .base import catalog, errors
+    from .base import catalog
     from .network import load_cluster
     from .scenario import load
     from .serving.oracle import predict
@@ -64,7 +64,7 @@ _HOMES = {
 
 _ROOMS = {
     "catalog": "base.catalog",
-    "errors": "base.errors",
+    "errors": "errors",
     "hardware": "hardware",
     "network": "network",
     "serving": "serving",

@@ -195,6 +195,25 @@ def made_up(scatter: float) -> tuple[pd.DataFrame, dict[str, float]]:
     return rows.assign(family="fused_moe", dtype="bf16", second_dtype="bf16", library="made up", reason=""), truth
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype", "library"),
+    [("mi355x", "fp8_block", "aiter per_1x128"), ("mi350x", "fp8_block", "aiter per_1x128"), ("gb300", "mxfp8", "fp8")],
+)
+def test_experts_of_one_type_borrow_from_experts_of_one_type(name: str, dtype: str, library: str) -> None:
+    """DeepSeek's blocks of 128 run AITER's per_1x128, which both tables call fp8, and not its kernel for four-bit
+    weights, of which there are more rows."""
+    kernel = load_device(name).kernel("fused_moe", dtype, None, dtype)
+    assert library in kernel.library
+    assert "of fp8/fp8" in kernel.basis
+
+
+def test_of_unmeasured_weights_the_most_similar_lend() -> None:
+    """Weights of eight bits beside bf16 are nearer to bf16 than to the four bits of which there are most rows."""
+    for name in ("b200", "h200", "mi355x"):
+        assert "of bf16/bf16" in load_device(name).kernel("fused_moe", "bf16", None, "fp8").basis
+        assert "/bf16" not in load_device(name).kernel("fused_moe", "bf16", None, "mxfp4").basis
+
+
 def test_a_generation_is_fitted_together_and_whole_curves_are_left_out() -> None:
     rows, truth = made_up(0.03)
     specs = [catalog.load("devices", name, DeviceSpec) for name in ("h100", "h200")]

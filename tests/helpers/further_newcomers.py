@@ -32,6 +32,8 @@ from tspsim.parallel.decode.index_exchange import IndexExchange
 from tspsim.parallel.dispatch import ExpertDispatch, ExpertOverlap
 from tspsim.parallel.draft import Draft
 from tspsim.parallel.feature import Feature
+from tspsim.parallel.interleave import Interleaving
+from tspsim.parallel.interleavings import alternating
 from tspsim.parallel.ledger import Buffer, Lifetime
 from tspsim.parallel.lengths import BatchAssignment
 from tspsim.parallel.pipeline import PipelineOrder
@@ -312,6 +314,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.expert_dispatch": (ExpertDispatch("flood", lambda ranks, experts: float(ranks), word="fl"),),
     "tspsim.expert_overlap": (ExpertOverlap("veil", shared_beside=True, word="ve"),),
     "tspsim.index_exchanges": (IndexExchange("murmur", "halves of scores", candidate_bytes=2.0),),
+    "tspsim.interleavings": (Interleaving("zipped", "piece by piece", alternating.merge),),
     "tspsim.kernel_names": (KernelNames("loom", "kernels of a loom", {"gemm": (r"^weave_",)}),),
     "tspsim.launchers": (Launcher(),),
     "tspsim.plan_features": (NOTEBOOKS,),

@@ -124,6 +124,10 @@ def test_plans_of_a_training_step_name_them(tmp_path: Path) -> None:
         {"dp": 16, "routing": "striped"},
     ]
     work = {"model": model, "pass": "training", "sequence": "1Ki", "global_batch": 16}
+    (tmp_path / "zips.yaml").write_text("name: zips\ninterleaving: {value: zipped, source: this test}\n")
+    turns = [{"ep": 16, "expert_overlap": "micro_batches"}]
+    zipped = {**work, "global_batch": 32, "stack": str(tmp_path / "zips.yaml")}
+    assert answers(asked(zipped, *turns, nodes=2, fabric="fat-tree-400g"))[0].ran
     found = answers(asked(work, *plans, nodes=2, fabric="fat-tree-400g"))
     assert [plan.settings["schedule"] for plan in found[:2]] == ["gpipe", "1f1b"]
     lengths = {"kind": "uniform", "of": "4Ki", "from": 0.2}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -16,7 +18,7 @@ import pytest
 from plotly.graph_objects import Figure
 
 import tspsim
-from tspsim.base import display
+from tspsim.base import display, errors
 from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.hardware import load_device
 from tspsim.validation.run import reference_folder
@@ -128,6 +130,15 @@ def test_the_catalog_is_a_frame() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'devices'"):
         tspsim.catalog("device")  # type: ignore[arg-type]
     assert importlib.import_module("tspsim.base.catalog") is tspsim.catalog
+
+
+def test_every_exception_is_imported_from_one_place() -> None:
+    """``from tspsim.errors import InputError`` in the first line of a program, before anything else is there."""
+    own = {name for name, kind in vars(errors).items() if isinstance(kind, type) and kind.__module__ == errors.__name__}
+    program = f"from tspsim.errors import {', '.join(sorted(own))}; import tspsim; print(tspsim.errors.__all__)"
+    asked = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert set(ast.literal_eval(asked.stdout)) == own
+    assert tspsim.errors.InputError is errors.InputError
 
 
 def test_budgets_are_times_or_numbers_of_seconds() -> None:

@@ -171,8 +171,9 @@ def test_experts_are_divided_as_far_as_a_shard_group_holds_their_copies(
             expected[divided, "reduce_scatter"] += 2 * held
         if divided < of:
             expected[of // divided, "all_reduce"] += 2 * held / divided
-    if router:
-        expected[plan["tp"], "all_reduce"] += 2 * router / (plan["shard_group"] if zero == 3 else 1)
+    if router:  # and two norms a layer, each of a part of the tokens
+        partial = router + model.layers * 2 * model.hidden
+        expected[plan["tp"], "all_reduce"] += 2 * partial / (plan["shard_group"] if zero == 3 else 1)
     assert sizes == expected
 
 

@@ -15,9 +15,9 @@ from tspsim.parallel.pipeline import (
     interleaved,
     most_in_flight,
     one_forward_one_backward,
-    stage_chunks,
     zero_bubble_h1,
 )
+from tspsim.parallel.placement import IN_ROUNDS
 from tspsim.step.result import PlanResult
 from tspsim.steps import BACKWARD, FORWARD, WEIGHTS, Task
 
@@ -82,7 +82,7 @@ def test_interleaving_visits_every_chunk_of_every_micro_batch(stages: int, chunk
 def test_1f1b_keeps_as_many_micro_batches_as_stages_follow() -> None:
     sizes = chunk_layers(32, 4)
     for stage in range(4):
-        chunks = stage_chunks(sizes, 4, stage)
+        chunks = IN_ROUNDS.chunks(sizes, 4, stage)
         assert most_in_flight(one_forward_one_backward(4, stage, 16, 1), [chunks[0].layers]) == (4 - stage,)
 
 

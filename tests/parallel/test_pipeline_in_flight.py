@@ -19,8 +19,8 @@ SHAPES = [
 ]
 
 
-#: Of orders from one end; those from both have two chunks a stage, and walk (test_dualpipe.py).
-FROM_ONE_END = [each for each in ORDERS.values() if not each.both_ways]
+#: Of orders along the stages; the others have two chunks a stage (test_dualpipe.py, test_folded_orders.py).
+FROM_ONE_END = [each for each in ORDERS.values() if each.placement.one_way]
 
 
 @pytest.mark.in_turn(2)

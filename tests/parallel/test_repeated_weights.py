@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from helpers.engine import architecture, job_of, moe
+from helpers.engine import job_of, moe
 
+import tspsim
 from tspsim.model import Architecture, load_model
-from tspsim.parallel import Job, peak_memory, scheme_of, write_program
+from tspsim.parallel import Job, build_mesh, peak_memory, scheme_of, write_program
 from tspsim.program import Collective
 
 #: Bytes a parameter of ADAMW_UNFUSED: weights, gradients, state.
@@ -24,15 +27,19 @@ def all_parts(elements: float, dp: int = 1) -> object:
     return pytest.approx((WEIGHTS * elements, GRADIENTS * elements, STATE * elements / dp), rel=1e-9)
 
 
-def sums_over_tp(job: Job) -> list[float]:
-    """Bytes of the sums of whole weights' gradients over ``tp``."""
+def sums_over(job: Job, axis: str, name: str) -> list[float]:
+    """Bytes of a step's sums over an axis."""
     program = write_program(scheme_of(job.plan), job, {"pp": 0})
-    sums = (each.instruction for each in program.unrolled())
-    return [one.size_bytes for one in sums if isinstance(one, Collective) and one.name == "sum whole weights over tp"]
+    sums = [each.instruction for each in program.unrolled() if isinstance(each.instruction, Collective)]
+    return [one.size_bytes for one in sums if one.axis == axis and one.name == name]
+
+
+def sums_over_tp(job: Job) -> list[float]:
+    return sums_over(job, "tp", "sum whole weights over tp")
 
 
 def deepseek(tp: int, **more: Any) -> tuple[Job, float, float]:
-    """A job of DeepSeek-V3 with the elements on a rank and those of them that are on every rank."""
+    """A job of DeepSeek-V3 with the elements on a rank, and those on every rank whose gradients are partial."""
     job = job_of(load_model("deepseek-v3"), pass_="training", tp=tp, ep=64, dp=64 // tp, **more)
     layers, dense, h, heads, vocab = 61, 3, 7168, 128, 129280
     down = h * (1536 + 512 + 64)
@@ -42,7 +49,7 @@ def deepseek(tp: int, **more: Any) -> tuple[Job, float, float]:
     split = layers * (attention + norms) + dense * 3 * h * 18432 + (layers - dense) * (expert + 256) + 2 * h * vocab + h
     whole = layers * down + (layers - dense) * router
     routed = (layers - dense) * 256 * expert / 64
-    return job, split / tp + whole + routed, whole
+    return job, split / tp + whole + routed, whole + layers * norms + h
 
 
 @pytest.mark.parametrize("tp", [1, 2, 8])
@@ -52,13 +59,62 @@ def test_latents_and_routers_of_deepseek_v3_are_on_every_rank(tp: int) -> None:
 
 
 def test_gradients_of_whole_weights_are_summed_over_ranks_with_a_part_of_the_tokens() -> None:
-    """Once a step; ranks of ZeRO 2 sum their part. Dense models have no such weights."""
+    """Once a step; ranks of ZeRO 2 sum their part."""
     for zero, shares in ((0, 1), (1, 1), (2, 8)):
         job, _, whole = deepseek(8, sequence_regions=True, zero=zero)
         assert sums_over_tp(job) == [pytest.approx(GRADIENTS * whole / shares, rel=1e-9)]
     assert sums_over_tp(deepseek(1)[0]) == []
     assert sums_over_tp(job_of(moe(), pass_="training", tp=2)) == []  # every rank has all tokens
-    assert sums_over_tp(job_of(architecture(512), pass_="training", tp=2, sequence_regions=True)) == []
+
+
+def test_norms_see_a_part_of_the_tokens_or_of_the_heads() -> None:
+    """Megatron-Core's ``_allreduce_layernorm_grads``: all norms under sequence parallelism, those of Q and K always.
+
+    Qwen3-8B has 36 layers with two norms over 4,096 and two over 128, and a last one; all heads together are divided.
+    """
+    layers, h, d = 36, 4096, 128
+    model = load_model("qwen3-8b")
+    regions = job_of(model, pass_="training", tp=4, sequence_regions=True)
+    assert sums_over_tp(regions) == [GRADIENTS * (layers * (2 * h + 2 * d) + h)]
+    assert sums_over_tp(job_of(model, pass_="training", tp=4)) == [GRADIENTS * layers * 2 * d]
+    assert sums_over_tp(job_of(model, pass_="training", tp=1)) == []
+    assert sums_over_tp(job_of(replace(model, qk_norm_wide=True), pass_="training", tp=4)) == []
+    assert sums_over_tp(job_of(load_model("llama-3.1-8b"), pass_="training", tp=4)) == []
+
+
+def test_biases_behind_a_sum_see_a_part_of_the_tokens() -> None:
+    """GPT-3: gain and offset of two norms a layer and of the last, and biases of attention's output and the MLP's."""
+    model = load_model("gpt-3-175b")
+    job = job_of(model, pass_="training", tp=8, sequence_regions=True)
+    assert sums_over_tp(job) == [GRADIENTS * model.hidden * (model.layers * (2 * 2 + 2) + 2)]
+
+
+@pytest.mark.parametrize(("tp", "copies"), [(4, 1), (8, 2), (16, 4)])
+def test_copies_of_a_head_of_keys_and_values_sum_its_gradient(tp: int, copies: int) -> None:
+    """Each copy has the part of its own query heads. Qwen3-235B has 4 heads of 128 and 94 layers of 4,096; copies are
+    neighbours on ``tp``."""
+    model = load_model("qwen3-235b-a22b")
+    bare = job_of(model, pass_="training", tp=tp, ep=tp, sequence_regions=True)
+    job = replace(bare, plan=bare.plan.owned(model, training=True))
+    sums = sums_over(job, "kv copies", "sum repeated heads over kv copies")
+    assert sums == ([pytest.approx(GRADIENTS * 94 * 2 * 4096 * 128)] if copies > 1 else [])
+    assert bare.plan.owned(model, training=False) is bare.plan
+    if copies > 1:
+        mesh = build_mesh(job.plan, tp, tp)
+        assert mesh.groups("kv copies").tolist() == np.arange(tp).reshape(-1, copies).tolist()
+
+
+def test_a_step_sums_what_its_ranks_have_in_part() -> None:
+    """From the scenario to the answer: the sum stands in the timeline and takes its time."""
+    asked = {
+        "name": "copies", "cluster": {"device": "h100", "nodes": 2, "fabric": "rails-400g"},
+        "workload": {"model": "llama-3.1-8b", "pass": "training", "sequence": 4096},
+        "plans": [{"name": "TP16", "tp": 16, "sequence_regions": True}],
+    }  # fmt: skip
+    lines = tspsim.simulate(tspsim.load(asked)).timeline("TP16")
+    sums = lines[lines["name"] == "sum repeated heads over kv copies"]
+    assert sums["bytes"].tolist() == [GRADIENTS * 32 * 2 * 4096 * 128]
+    assert (sums["end_s"] > sums["start_s"]).all()
 
 
 def llama_405b(heads: float, tp: int) -> float:

@@ -150,6 +150,13 @@ def test_a_version_of_a_trainer_changes_what_its_host_takes_alone() -> None:
     assert before.spread != since.spread and replace(before, **own) == since
 
 
+def test_a_cost_for_each_other_rank_is_the_sweeps_and_not_every_nanotron() -> None:
+    """Hugging Face's sweep has it; its SmolLM3 on 384 H100 a few months later cannot have had it."""
+    sweep, later = (load_stack(name).stack() for name in ("nanotron", "nanotron@2025"))
+    assert replace(later, name=sweep.name, collective_s_per_rank=sweep.collective_s_per_rank) == sweep
+    assert later.collective_s_per_rank == 0
+
+
 @pytest.mark.parametrize(("sequences", "adds"), [(1, False), (2, True)])
 def test_gradients_are_added_to_kept_ones_only_where_several_micro_batches_are(sequences: int, adds: bool) -> None:
     """Ten bytes a weight of a micro-batch, experts' with them: FSDP2's sum of a single one goes into the reduction."""

@@ -10,10 +10,11 @@ from tspsim.parallel import load_stack
 from tspsim.parallel.dispatch import DISPATCHES
 from tspsim.parallel.recomputed import PartialRecompute
 from tspsim.validation.as_run import RECIPES, as_run, stack_as_run
-from tspsim.validation.published import recomputation_of, recomputed_of
+from tspsim.validation.published import recomputation_of, recomputed_of, schedule_of
 from tspsim.validation.unstated import completed
 
 PRIMUS = "https://github.com/AMD-AGI/Primus/blob/main/docs_deprecated/tech_blogs/projection/projection.md"
+PIPELINE = "https://github.com/AMD-AGI/Primus/blob/main/docs_deprecated/tech_blogs/primus_pipeline/primus_pipeline.md"
 NEMO = "https://github.com/NVIDIA/NeMo/blob/main/docs/source/performance/performance_summary.md"
 
 
@@ -26,7 +27,7 @@ def test_recipes_name_versions_dispatchers_and_recomputation_that_exist() -> Non
         else:
             pytest.fail(f"no stack has a version {recipe.version}")
         assert not recipe.dispatch or recipe.dispatch in DISPATCHES
-        assert not recipe.recompute or recomputation_of(recipe.recompute) == "full"
+        assert not recipe.recompute or recomputation_of(recipe.recompute) in ("full", "none")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,9 @@ def test_recipes_name_versions_dispatchers_and_recomputation_that_exist() -> Non
     [
         (PRIMUS, "8-node", "Llama 3.1 70B", "bf16", 64, "primus@fsdp2"),
         (PRIMUS, "1-node", "Llama 3.1 70B", "bf16", 8, "primus@fsdp2"),
-        (PRIMUS, "forced balance", "Qwen3-235B-A22B", "bf16", 32, ""),
+        (PIPELINE, "pipeline schedule v-min", "Qwen3-235B-A22B", "bf16", 32, "primus@pipeline"),
+        (PRIMUS, "forced balance", "Qwen3-30B-A3B", "bf16", 8, "primus@precision-aware"),
+        (PRIMUS, "forced balance", "MiniMax-M2.5", "bf16", 64, "primus@precision-aware"),
         ("04_megatron-pyxis", "ROCm Megatron-LM v25.9, torch FSDP2", "Llama 3.1 70B", "fp8", 64, "megatron-core@fsdp2"),
         ("03_primus", "distributed optimizer", "Mixtral 8x7B", "bf16", 64, "primus@unfused"),
         ("train_amd_prim_llama.json", "", "Llama-3.1-8B", "bf16", 8, "primus@separate-sums"),
@@ -92,3 +95,25 @@ def test_early_nemo_attends_in_flash_attention_2() -> None:
     ]
     # cuDNN's kernels on Hopper: 1.7 to 2.3 times as fast in training's shapes (huggingface/transformers, 48163).
     assert 1.4 < times[1] / times[0] < 2.3
+
+
+def test_a_page_of_schedules_is_asked_with_the_script_that_runs_them() -> None:
+    row = {"source_url": PIPELINE, "model": "Qwen3-235B-A22B", "precision": "BF16 (assumed)", "n_gpus": "32", "pp": "4"}
+    whole, words = next(completed({**row, "tp": "1", "cp": "1", "mbs": "", "gbs": "", "gpu": "MI355X", "notes": ""}))
+    assert (whole["mbs"], whole["gbs"]) == ("1", "128") and words
+    assert [schedule_of(f"pipeline schedule {name}; 4 nodes") for name in ("zbv-formatted", "v-min", "1f1b")] == [
+        "zbv", "v-min", "1f1b",
+    ]  # fmt: skip
+
+
+def test_primus_sums_gradients_in_fp32_unless_its_recipe_keeps_them_in_bf16() -> None:
+    """trainer_base.yaml: grad_reduce_in_bf16 false; Megatron-LM then sums gradients of bf16 parameters in fp32."""
+    summed = {name: load_stack(f"primus{name}").stack().reduced_bytes for name in ("", "@precision-aware", "@fsdp2")}
+    assert summed == {"": 4.0, "@precision-aware": 2.0, "@fsdp2": 2.0}
+    assert load_stack("primus@pipeline").stack().overlap_gradients is False
+
+
+def test_recipes_state_the_multiprocessors_of_their_exchanges() -> None:
+    """turbo_deepep_num_cu of the configurations that ran."""
+    units = [load_stack(f"primus{name}").stack().exchange_units for name in ("", "@separate-sums", "@pipeline")]
+    assert units == [80, 64, 32]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import TYPE_CHECKING
 
 import numpy as np
 import simpy
@@ -19,6 +20,10 @@ from .ranks import Machine, process_of
 from .system import Partition, Prepared, SimulatedRank, System
 from .timeline import Label, Labels, Timeline
 
+if TYPE_CHECKING:
+    from ..hardware import Device
+    from ..parallel import Job
+
 Floats = NDArray[np.float64]
 
 
@@ -32,6 +37,12 @@ class Interference:
 
     compute: float = 1.0
     communication: float = 1.0
+
+    @classmethod
+    def of(cls, job: Job, device: Device) -> Interference:
+        """That of a job's stack on a device."""
+        stack, interleaved = job.work.stack, job.interleaves
+        return cls(stack.slowdown(device), stack.communication_slowdown(device, interleaved=interleaved))
 
 
 class SimulationEngine:

@@ -194,7 +194,7 @@ def placed(question: FleetQuestion, key: Key, cluster: Cluster) -> PlacedStep:
         Assignment(mesh, programs, role_of),
         Assignment(on_nodes, programs, role_there),
         stack.cost(Costs(device), device, job.capture),
-        Interference(stack.slowdown(device), stack.communication_slowdown(device)),
+        Interference.of(job, device),
     )
 
 

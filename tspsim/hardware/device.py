@@ -2,15 +2,15 @@
 
 :class:`Device` has two predictions. The methods of :class:`.isolated.IsolatedKernels` (``gemm``, ``attention`` and
 others) predict *an isolated kernel* as a benchmark times it. ``time(operator)`` predicts an operator *inside a step*
-with the pricer of its class (:mod:`.pricers`): matrix kernels at the clock of a step, memory-bound kernels on the copy
-curve. The clock is ``sustained`` by default, as in training and in serving under load, where devices slow down to keep
+with the pricer of its class (:mod:`.pricers`): matrix kernels at the clock of a step, memory-bound kernels at the rate
+of a copy (:meth:`Device.streaming`). The clock is ``sustained`` by default, as in training and in serving under load, where devices slow down to keep
 their power limit. ``burst`` is a short step on a cool device. The device file has both rates by kernel family, against
 isolated kernels measured in a burst. Libraries in ``sustained.libraries`` were measured at the sustained clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tspsim.base.errors import InputError, UnknownNameError
-from tspsim.base.memo import Itself
+from tspsim.base.memo import BoundedCache, Itself, once
 from tspsim.base.provenance import Provenance
 from tspsim.operators import DTYPES, Operator, element_bytes
 
-from ..base.memo import once
 from . import pricers
 from .facts import DeviceFacts, maker_of, version_of
-from .families import FAMILIES, read_shape
+from .families import FAMILIES, SEGMENTED, read_shape
 from .isolated import IsolatedKernels
 from .kernels import Kernel, find_kernel, limits_of
 from .limits import DeviceLimits, Estimate, minimum
@@ -39,8 +38,12 @@ if TYPE_CHECKING:
 NOT_IN_STEP = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
 #: Bytes that an op moves in bf16 (read plus written) for an element of a row; they give the row's length.
 _BYTES_A_COLUMN = {"copy": 4.0, "add": 6.0, "rmsnorm": 4.0, "add_rmsnorm": 8.0, "swiglu": 6.0}
-#: Key, in place of a library, of products without the cast that tables time with them.
-WITHOUT_CAST = "alone"
+#: Key, in place of a library, of kernels without what tables time with them: casts, rope, cache writes.
+ALONE = "alone"
+#: Key, in place of a library, of kernels that stream as many bytes as a copy, without what the driver's copy loses.
+STREAMING = "streaming"
+#: Kernels whose function of segments a device keeps, by kernel, type of cache and widths.
+MOST_FORMS = 256
 #: Prefix of an override that names a type of cache instead of a library.
 READ_AS = "as "
 
@@ -71,9 +74,7 @@ class Device(IsolatedKernels, DeviceFacts):
     engine: str = ""
     overrides: tuple[tuple[str, str], ...] = ()
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
-    _without: dict[tuple[str, str, str | None], Kernel] = field(default_factory=dict, repr=False)
-    _forms: dict[tuple[Hashable, ...], tuple[Callable[..., Any], Kernel]] = field(default_factory=dict, repr=False)
-    _alike: dict[tuple[str, str], bool] = field(default_factory=dict, repr=False)
+    _over_segments: BoundedCache = field(default_factory=lambda: BoundedCache(MOST_FORMS), repr=False)
     _rates: dict[tuple[str, str, bool], float] = field(default_factory=dict, repr=False)
     _measured: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
@@ -166,17 +167,17 @@ class Device(IsolatedKernels, DeviceFacts):
     ) -> Estimate:
         """Time of one call over ``(query tokens, context tokens)`` of every segment; ``widths``: its other columns. A
         serving step's segments differ from those of all others, so all that does not depend on them is kept."""
-        key = id(kernel), second_dtype, widths
-        form = self._forms.get(key)
-        if form is None or form[1] is not kernel:
+        key = kernel, second_dtype, widths
+        call = self._over_segments.get(key)
+        if call is None:
             columns = read_shape({"batch": 1.0, **dict(widths)})
-            form = self._forms[key] = FAMILIES[kernel.family].over(
+            call = self._over_segments[key] = SEGMENTED[kernel.family].over(
                 self.limits(kernel.dtype), kernel.parameters, kernel.switches, columns, kernel.dtype,
                 second_dtype or kernel.dtype,
-            ), kernel  # fmt: skip
+            )  # fmt: skip
         q_len = tuple([float(queries) for queries, _ in segments])
         kv_len = tuple([float(context) for _, context in segments])
-        return kernel.estimate(float(form[0](q_len=q_len, kv_len=kv_len)))
+        return kernel.estimate(float(call(q_len, kv_len)))
 
     def _seconds(self, kernel: Kernel, shape: Mapping[str, Any], second_dtype: str | None) -> Any:
         return FAMILIES[kernel.family].seconds(
@@ -289,7 +290,7 @@ class Device(IsolatedKernels, DeviceFacts):
         If the cast is part of the measured call, its bytes are removed, and the product's launch time is at most that
         of the same library in bf16, which casts nothing. The rest of the measured launch time belongs to the cast.
         """
-        key = (family, dtype, WITHOUT_CAST, None)
+        key = (family, dtype, ALONE, None)
         kernel = self._kernels.get(key)
         if kernel is None:
             kernel = self.kernel(family, dtype)
@@ -300,24 +301,38 @@ class Device(IsolatedKernels, DeviceFacts):
             self._kernels[key] = kernel
         return kernel
 
+    def streaming(self, size_bytes: Any, rows: Any = 0) -> Estimate:
+        """A kernel of a step that moves ``size_bytes`` (read plus written) over ``rows`` rows, numbers or arrays.
+
+        It runs at the rate of a copy. The row ``copy`` of the tables is the driver's (cudaMemcpy), which loses a third
+        of its rate on large buffers; kernels do not (NVIDIA/cccl#1672), so ``large_cost`` is left out.
+        """
+        key = ("memory_bound", "bf16", STREAMING, None)
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            kernel = self.kernel("memory_bound", "bf16", "copy")
+            kernel = self._kernels[key] = replace(kernel, parameters={**kernel.parameters, "large_cost": 0.0})
+        columns = np.asarray(size_bytes) / np.maximum(rows, 1) / _BYTES_A_COLUMN["copy"]
+        columns = columns if np.ndim(columns) else float(columns)
+        return self.isolated(kernel, size_bytes=size_bytes, rows=rows, columns=columns)
+
     def measured_alike(self, family: str, dtype: str) -> bool:
         """Whether a family was measured in a type on the device or on a relative of its generation."""
-        key = (family, dtype)
-        measured = self._alike.get(key)
-        if measured is None:
-            owners = (self.spec, *(other for other in self.relatives if other.family == self.spec.family))
-            kernels = (fit for owner in owners for fit in owner.kernels)
-            measured = self._alike[key] = any(fit.family == family and fit.dtype == dtype for fit in kernels)
-        return measured
+        return (family, dtype) in self._measured_types
+
+    @once
+    def _measured_types(self) -> frozenset[tuple[str, str]]:
+        owners = (self.spec, *(other for other in self.relatives if other.family == self.spec.family))
+        return frozenset((fit.family, fit.dtype) for owner in owners for fit in owner.kernels)
 
     def attention_alone(self, family: str, dtype: str, kv_dtype: str | None) -> Kernel:
         """The kernel model of attention without the rope and the cache write that tables time with it; a step has
         operators for them."""
-        key = (family, dtype, kv_dtype)
-        kernel = self._without.get(key)
+        key = (family, dtype, ALONE, kv_dtype)
+        kernel = self._kernels.get(key)
         if kernel is None:
             kernel = self.kernel(family, dtype, kv_dtype=kv_dtype)
-            kernel = self._without[key] = replace(kernel, parameters={**kernel.parameters, **NOT_IN_STEP})
+            kernel = self._kernels[key] = replace(kernel, parameters={**kernel.parameters, **NOT_IN_STEP})
         return kernel
 
     @once
@@ -386,7 +401,6 @@ class Device(IsolatedKernels, DeviceFacts):
         return (*self.stated(), *used)
 
 
-#: Rows priced at once: their arrays stay in the processor's cache.
 #: Rows priced at once: their arrays stay in the processor's cache.
 _CHUNK = 2048
 

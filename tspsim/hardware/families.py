@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -35,8 +35,6 @@ class Family:
     switches: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     #: Optional shape column → its value in every measured row.
     further: Mapping[str, float] = field(default_factory=dict)
-    #: ``form`` without ``q_len`` and ``kv_len``, as a function of these; None: it is called with all columns.
-    of_segments: Callable[..., Any] | None = None
     #: Whether the sustained rate of attention applies, not that of products.
     is_attention: bool = False
     #: Columns that the rows of one curve share: held-out rows are whole curves. None: single shapes.
@@ -60,21 +58,6 @@ class Family:
         more = {name: shape.get(name, usual) for name, usual in self.further.items()}
         return self.form(limits, parameters, *columns, *widths, **switches, **more)
 
-    def over(
-        self,
-        limits: DeviceLimits,
-        parameters: Mapping[str, float],
-        switches: Mapping[str, Any],
-        shape: Shape,
-        dtype: str,
-        second_dtype: str,
-    ) -> Callable[..., Any]:
-        """:meth:`seconds` as a function of ``q_len`` and ``kv_len``, which ``shape`` lacks."""
-        widths = {"bytes_q": element_bytes(dtype), "bytes_kv": element_bytes(second_dtype)}
-        if self.of_segments is not None:
-            return cast("Callable[..., Any]", self.of_segments(limits, parameters, **shape, **widths, **switches))
-        return partial(self.form, limits, parameters, **shape, **widths, **switches)
-
     def check_switches(self, given: Mapping[str, Any]) -> None:
         """Raise ValueError for an unknown switch, or a value that it does not allow."""
         for name, value in given.items():
@@ -83,6 +66,37 @@ class Family:
             if value not in self.switches[name]:
                 allowed = ", ".join(str(v) for v in self.switches[name])
                 raise ValueError(f"switch {name} = {value} is not one of {allowed}")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentedFamily(Family):
+    """A family whose calls have many segments: its ``form`` has no lengths, and gives seconds as a function of them."""
+
+    def seconds(
+        self,
+        limits: DeviceLimits,
+        parameters: Mapping[str, float],
+        switches: Mapping[str, Any],
+        shape: Shape,
+        dtype: str,
+        second_dtype: str,
+    ) -> Any:
+        return self.over(limits, parameters, switches, shape, dtype, second_dtype)(shape["q_len"], shape["kv_len"])
+
+    def over(
+        self,
+        limits: DeviceLimits,
+        parameters: Mapping[str, float],
+        switches: Mapping[str, Any],
+        shape: Shape,
+        dtype: str,
+        second_dtype: str,
+    ) -> Callable[[Any, Any], Any]:
+        """Seconds as a function of ``q_len`` and ``kv_len``, by the other columns of ``shape``."""
+        columns = [shape[name] for name in self.shape if name not in _LENGTHS]
+        widths = element_bytes(dtype), element_bytes(second_dtype)
+        call: Callable[[Any, Any], Any] = self.form(limits, parameters, *columns, *widths, **switches)
+        return call
 
 
 MEMORY_BOUND_PARAMETERS: dict[str, Parameter] = {
@@ -119,6 +133,7 @@ def memory_bound_seconds(
     return maximum(p["launch_us"] * 1e-6 + transfer, size_bytes / limits.hbm)
 
 
+_LENGTHS = ("q_len", "kv_len")
 _GEMM_SHAPE = ("m", "n", "k", "batch")
 _ATTENTION_SHAPE = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "causal")
 #: The first value, 128 queries a block, is that of FlashAttention-2 and -3 and of ROCm composable_kernel's ck_tile
@@ -142,20 +157,14 @@ FAMILIES: dict[str, Family] = {
     "gemm": Family(gemm.seconds, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
     "grouped_gemm": Family(gemm.seconds, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
     "grouped_gemm_backward": Family(gemm.both_gradients, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
-    "attention_forward": Family(
-        prefill.seconds,
-        _ATTENTION_SHAPE,
-        prefill.PARAMETERS,
-        _ATTENTION_SWITCHES,
-        of_segments=prefill.over,
-        is_attention=True,
+    "attention_forward": SegmentedFamily(
+        prefill.segments_of, _ATTENTION_SHAPE, prefill.PARAMETERS, _ATTENTION_SWITCHES, is_attention=True
     ),
-    "attention_backward": Family(
-        partial(prefill.seconds, backward=True),
+    "attention_backward": SegmentedFamily(
+        partial(prefill.segments_of, backward=True),
         _ATTENTION_SHAPE,
         prefill.BACKWARD_PARAMETERS,
         _BACKWARD_SWITCHES,
-        of_segments=partial(prefill.over, backward=True),
         is_attention=True,
     ),
     "attention_decode": Family(
@@ -165,8 +174,8 @@ FAMILIES: dict[str, Family] = {
         further={"queries": 1.0},
         is_attention=True,
     ),
-    "latent_prefill": Family(
-        latent.prefill_seconds,
+    "latent_prefill": SegmentedFamily(
+        latent.prefill_of_segments,
         ("batch", "q_len", "kv_len", "heads", "key_dim", "value_dim"),
         latent.PREFILL_PARAMETERS,
         _LATENT_SWITCHES,
@@ -207,6 +216,11 @@ FAMILIES: dict[str, Family] = {
         for name in ("convolution", "convolution_step")
     },
 }
+
+#: Families whose kernels convert their second operand.
+CONVERTING = frozenset(name for name, family in FAMILIES.items() if family.converts)
+#: Families whose calls have many segments.
+SEGMENTED = {name: family for name, family in FAMILIES.items() if isinstance(family, SegmentedFamily)}
 
 
 # --- shapes of calls ------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tspsim.base.errors import InputError
 from tspsim.operators import multiplied_as, similar_types
 
 from .facts import is_of, of_library
-from .families import FAMILIES
+from .families import CONVERTING, FAMILIES
 from .limits import DeviceLimits, Estimate
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ SUFFICIENT_GEMM_ROWS = 14
 EXTRAPOLATED_WIDENING = 1.6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
     """A kernel model: parameters, switches, range and source.
 
@@ -129,8 +129,8 @@ def find_kernel(
     for by_default, few_rows in ((True, False), (False, False), (False, True)):
         wanted = library or (spec.defaults.get(family) if by_default else None)
         for owner in (spec, *relatives):
-            for similar in (dtype, *similar_types(dtype)):
-                fit = _pick(owner, family, similar, wanted, kv_dtype, by_default)
+            for similar, equal in _types_tried(family, dtype, kv_dtype or dtype):
+                fit = _pick(owner, family, similar, wanted, similar if equal else kv_dtype or dtype, by_default, equal)
                 if fit is not None and (owner is spec or few_rows or sufficient_rows(family, fit.rows_used)):
                     same = similar == dtype and not _converts_another(fit, kv_dtype)
                     if owner is spec and same:
@@ -143,6 +143,14 @@ def find_kernel(
         f"{spec.name} has no {family} model for {dtype}, nor has a relative of it; "
         f"known types: {', '.join(dtypes) or 'none'}"
     )
+
+
+def _types_tried(family: str, dtype: str, second: str) -> list[tuple[str, bool]]:
+    """Operand types whose fits are tried, nearest first, and whether only one with equal types is wanted. A kernel that
+    converts its second operand is another for each pair of types: of equal ones, those of a similar type come first."""
+    types = (dtype, *similar_types(dtype))
+    equal = types if family in CONVERTING and second == dtype else ()
+    return [*((similar, True) for similar in equal), *((similar, False) for similar in types)]
 
 
 def _announced(
@@ -191,16 +199,20 @@ def sufficient_rows(family: str, rows: int) -> bool:
 
 
 def _pick(
-    owner: DeviceSpec, family: str, dtype: str, library: str | None, kv_dtype: str | None, by_default: bool
-) -> KernelFit | None:
-    """The owner's fit of ``library`` or engine; else of its default library; else the one to most rows.
+    owner: DeviceSpec, family: str, dtype: str, library: str | None, second: str, by_default: bool,
+    only_second: bool = False,
+) -> KernelFit | None:  # fmt: skip
+    """The owner's fit of ``library`` or engine; else of its default library; else the one to most rows; each of the
+    ``second`` type, or unless ``only_second`` of the most similar one, or of any.
 
     None, so that the search goes on, if the owner has no fit at all of its default library. If that library was only
     measured in other types, another library's fit of this type is taken.
     """
     same = [fit for fit in owner.kernels if fit.family == family]
     fits = [fit for fit in same if fit.dtype == dtype and (fit.untuned is None or fit.library == library)]
-    fits = [fit for fit in fits if fit.kv_dtype == kv_dtype] or fits
+    near = (second,) if only_second else (second, *similar_types(second))
+    alike = ([fit for fit in fits if fit.kv_dtype == kind] for kind in near)
+    fits = next(filter(None, alike), [] if only_second else fits)
     own = of_library(fits, library)
     default = owner.defaults.get(family) if by_default else None
     if not own and default is not None:
@@ -243,7 +255,7 @@ def _borrowed(
     if best is not None:
         anchored = fit
         if library is not None and FAMILIES[fit.family].is_attention:  # libraries' products reach nearly the same rate
-            anchored = _pick(owner, fit.family, fit.dtype, None, fit.kv_dtype, by_default=True) or fit
+            anchored = _pick(owner, fit.family, fit.dtype, None, fit.kv_dtype or fit.dtype, by_default=True) or fit
         at_step = _at_step_clock(spec, owner, anchored)
         reached = best.value * (spec.sustained.rate_of(fit.family) if at_step else 1.0)
         if anchored is not fit:

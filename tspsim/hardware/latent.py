@@ -13,8 +13,8 @@ context is cut into s parts; the model takes the cheapest s:
     query   = batch · rows · ((l + r) · bytes_q + l · 2) / (HBM · query_efficiency)
     time    = launch + query + min over s of { (compute^p + memory^p)^(1/p) + [s > 1] · (split + partial outputs) }
 
-**Prefill** (:func:`prefill_seconds`) is FlashAttention's causal grid (:mod:`.prefill`) with keys wider than values. A
-library with ``form`` ``absorbed`` runs all heads over the latents instead, with the widths ABSORBED.
+**Prefill** (:func:`prefill_of_segments`) is FlashAttention's causal grid (:mod:`.prefill`) with keys wider than values.
+A library with ``form`` ``absorbed`` runs all heads over the latents instead, with the widths ABSORBED.
 
 **Absorb products** (:func:`absorb_seconds`) are one product a head: the form of :mod:`.gemm` with heads as the batch.
 
@@ -24,14 +24,14 @@ context, heads and queries; hence so is the cheapest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from . import gemm
 from .limits import DeviceLimits, Parameter, ceil, cost_of_p_norm, maximum, minimum
-from .prefill import BLOCK_COLUMNS, blocks_over, over_segments, skipped
+from .prefill import BLOCK_COLUMNS, walked_blocks
 
 PREFILL_PARAMETERS: dict[str, Parameter] = {
     "launch_us": Parameter(9.0, 0.5, 80.0, "start of the kernel (and of those timed with it)"),
@@ -118,12 +118,10 @@ def decode_seconds(
     return maximum(time, maximum(flops / limits.peak, (size + moved) / bandwidth))
 
 
-def prefill_seconds(
+def prefill_of_segments(
     limits: DeviceLimits,
     parameters: Mapping[str, float],
     batch: Any,
-    q_len: Any,
-    kv_len: Any,
     heads: Any,
     key_dim: Any,
     value_dim: Any,
@@ -132,13 +130,11 @@ def prefill_seconds(
     *,
     form: str = "expanded",
     block_rows: float = 128.0,
-) -> Any:
-    """Seconds of one causal call, without a range: a float, or an array of shape (rows,).
+) -> Callable[[Any, Any], Any]:
+    """Seconds of one causal call, without a range, as a function of ``q_len`` and ``kv_len``, as in :mod:`.prefill`.
 
     Parameters
     ----------
-    q_len, kv_len
-        Query and context tokens: numbers or arrays like other columns, or tuples of floats, one for each segment.
     key_dim, value_dim
         Widths of a head's key and value in the expanded form.
     form
@@ -149,48 +145,32 @@ def prefill_seconds(
     p = parameters
     absorbed = form == "absorbed"
     key, value = ABSORBED if absorbed else (key_dim, value_dim)
-    together = heads if absorbed else 1.0
     grid = batch * (1.0 if absorbed else heads)
-    blocks: Any = 0.0
-    keys: Any = 0.0
-    longest: Any = 0.0
-    pairs: Any = 0.0
-    queries: Any = 0.0
-    context: Any = 0.0
-    if isinstance(q_len, tuple):
-        by_queries = blocks_over(together, block_rows, p["masked_keys"])
-        count, walked, pairs, longest, queries, context = over_segments(q_len, kv_len, 1.0, *by_queries)
-        blocks, keys = grid * count, grid * walked
-        q_len = kv_len = ()
-    for q, kv in zip(q_len, kv_len, strict=True) if isinstance(q_len, tuple) else ((q_len, kv_len),):
-        seen = minimum(q, kv)
-        count = ceil(seen * together / block_rows)
-        walked = count * kv - skipped(count, block_rows / together, p["masked_keys"])
-        blocks = blocks + grid * count
-        keys = keys + grid * maximum(walked, 0.0)
-        longest = maximum(longest, kv)
-        pairs = pairs + (seen * kv - seen * seen / 2.0)
-        queries = queries + q
-        context = context + kv
+    walk = walked_blocks(grid, heads if absorbed else 1.0, block_rows, 1.0, p["masked_keys"])
     units, width = limits.compute_units, key + value
-    flops = 2.0 * pairs * batch * heads * width
-    heat = flops / (limits.peak * 1e-2)
-    rate = limits.peak * p["efficiency"] * (1.0 - p["crowding"] * minimum(1.0, blocks / units))
-    rate = rate * (1.0 - p["throttle"] * heat / (1.0 + heat)) / limits.peak_units
-    step = 2.0 * block_rows * BLOCK_COLUMNS * width / rate + p["step_us"] * 1e-6
     block = p["block_us"] * 1e-6
-    last = longest / BLOCK_COLUMNS * step + block
-    work = keys / BLOCK_COLUMNS * step + blocks * block
-    tail = p["imbalance"] * last * maximum(0.0, 1.0 - units / blocks)
-    compute = maximum(last, work / units + tail)
 
-    moved = batch * queries * heads * (key * bytes_q + value * 2.0)
-    moved = moved + batch * context * (ABSORBED[0] if absorbed else heads * width) * bytes_q
-    memory = moved / (limits.hbm * p["hbm_efficiency"])
-    beside = batch * queries * (heads * key * (2.0 + bytes_q) + ABSORBED[0] * (2.0 + bytes_kv))
-    time = p["launch_us"] * 1e-6 + cost_of_p_norm(compute, memory, p["overlap_power"])
-    time = time + beside / (limits.hbm * p["prologue"]) + batch * (p["sequence_us"] * 1e-6)
-    return maximum(time, maximum(flops / limits.peak, moved / limits.hbm))
+    def call(q_len: Any, kv_len: Any) -> Any:
+        blocks, keys, _, longest, pairs, queries, context = walk(q_len, kv_len)
+        flops = 2.0 * pairs * batch * heads * width
+        heat = flops / (limits.peak * 1e-2)
+        rate = limits.peak * p["efficiency"] * (1.0 - p["crowding"] * minimum(1.0, blocks / units))
+        rate = rate * (1.0 - p["throttle"] * heat / (1.0 + heat)) / limits.peak_units
+        step = 2.0 * block_rows * BLOCK_COLUMNS * width / rate + p["step_us"] * 1e-6
+        last = longest / BLOCK_COLUMNS * step + block
+        work = keys / BLOCK_COLUMNS * step + blocks * block
+        tail = p["imbalance"] * last * maximum(0.0, 1.0 - units / blocks)
+        compute = maximum(last, work / units + tail)
+
+        moved = batch * queries * heads * (key * bytes_q + value * 2.0)
+        moved = moved + batch * context * (ABSORBED[0] if absorbed else heads * width) * bytes_q
+        memory = moved / (limits.hbm * p["hbm_efficiency"])
+        beside = batch * queries * (heads * key * (2.0 + bytes_q) + ABSORBED[0] * (2.0 + bytes_kv))
+        time = p["launch_us"] * 1e-6 + cost_of_p_norm(compute, memory, p["overlap_power"])
+        time = time + beside / (limits.hbm * p["prologue"]) + batch * (p["sequence_us"] * 1e-6)
+        return maximum(time, maximum(flops / limits.peak, moved / limits.hbm))
+
+    return call
 
 
 def absorb_seconds(

@@ -30,7 +30,7 @@ from ..operators import (
 )
 from . import sparse
 from .device import Device
-from .families import FAMILIES, read_shape
+from .families import FAMILIES, SEGMENTED, read_shape
 from .kernels import Kernel
 from .limits import Estimate
 from .prices import scoring_at_clock
@@ -100,7 +100,7 @@ def _segments(
 ) -> Seconds:
     """One call over all segments at the clock of a step; a segment's queries see q·kv − ``half``·q² pairs."""
     second = attention.kv_dtype or kernel.dtype
-    call = FAMILIES[kernel.family].over(
+    call = SEGMENTED[kernel.family].over(
         device.limits(kernel.dtype), kernel.parameters, kernel.switches, read_shape({"batch": 1.0, **columns}),
         kernel.dtype, second,
     )  # fmt: skip
@@ -113,7 +113,7 @@ def _segments(
     shares, dtype = device.matrix_shares, attention.dtype
 
     def seconds(queries: tuple[int, ...], lengths: tuple[int, ...]) -> float:
-        alone_s: float = call(q_len=queries, kv_len=lengths)
+        alone_s: float = call(queries, lengths)
         if not slowed:
             return alone_s
         pairs = sum(map(mul, queries, lengths)) - half * sum(map(mul, queries, queries))

@@ -9,7 +9,8 @@ time. In the backward a block takes as many keys and walks the queries that see 
     step    = products · 2 · r · columns · head_dim / (rate a unit) + step latency
     work    = T blocks' steps + T · block latency;   longest = steps of one block over the whole context
     tail    = imbalance · longest · max(0, 1 − units / T)
-    compute = causal: max(longest, work / units + tail);  else work in waves of blocks
+    masked  = max(longest, work / units + tail)
+    waves   = max(1, T / units), blended between whole waves and their share;  full = waves · a block over all keys
     memory  = (Q + out + K + V) / (HBM · hbm_efficiency)
     time    = launch + (compute^p + memory^p)^(1/p) + prologue
 
@@ -23,6 +24,10 @@ is at least FLOPs / peak and bytes / HBM. Block sums are exact, so time does not
 Blocks of unequal length are a list schedule. It ends between max(longest, work / units) and work / units + longest
 (Graham 1969, SIAM J. Appl. Math. 17, §2), so ``imbalance`` is at most 1. If every block has a unit of its own (T ≤
 units), the schedule takes as long as the longest block.
+
+A mask only takes work away, so that masked ≤ full: where calls without a mask were measured, a masked one takes at most
+as long, else one without takes at least as long as a masked one. (Of 174 pairs of measured rows 13 break this, most of
+them short sequences by AITER and Triton.)
 """
 
 from __future__ import annotations
@@ -62,50 +67,14 @@ PARAMETERS: dict[str, Parameter] = {
 BACKWARD_PARAMETERS: dict[str, Parameter] = PARAMETERS | {
     "launch_us": Parameter(60.0, 0.5, 200.0, "start of the kernels")
 }
-#: Numbers of queries whose blocks are kept.
-MOST_BLOCKS = 1 << 14
+#: Blocks, or keys, by a segment's queries; numbers of queries whose ones are kept.
+OfQueries = Callable[[float], float]
+MOST_QUERIES = 1 << 14
 _WIDTHS = (64.0, 128.0, 192.0, 256.0, 512.0)
 _NARROW = _WIDTHS[:2]
 
 
-def seconds(
-    limits: DeviceLimits,
-    parameters: Mapping[str, float],
-    batch: Any,
-    q_len: Any,
-    kv_len: Any,
-    heads: Any,
-    kv_heads: Any,
-    head_dim: Any,
-    causal: Any,
-    bytes_q: float,
-    bytes_kv: float,
-    *,
-    backward: bool = False,
-    block_rows: float = 128.0,
-    packed: bool = False,
-) -> Any:
-    """Seconds of one call, without a range: a float, or an array of shape (rows,).
-
-    Parameters
-    ----------
-    q_len, kv_len
-        Query and context tokens: numbers or arrays like other columns, or tuples of floats, one for each segment.
-    backward
-        The backward without the forward: five products, and 2.5 times the bytes.
-    block_rows
-        Queries a block; in the backward, keys.
-    packed
-        The query heads of one KV head share blocks, for calls of few queries.
-    """
-    call = over(
-        limits, parameters, batch, heads, kv_heads, head_dim, causal, bytes_q, bytes_kv,
-        backward=backward, block_rows=block_rows, packed=packed,
-    )  # fmt: skip
-    return call(q_len, kv_len)
-
-
-def over(
+def segments_of(
     limits: DeviceLimits,
     parameters: Mapping[str, float],
     batch: Any,
@@ -120,60 +89,67 @@ def over(
     block_rows: float = 128.0,
     packed: bool = False,
 ) -> Callable[[Any, Any], Any]:
-    """:func:`seconds` as a function of ``q_len`` and ``kv_len`` alone."""
+    """Seconds of one call, without a range, as a function of ``q_len`` and ``kv_len``: floats, arrays of shape (rows,)
+    like other columns, or tuples of floats, one for each segment.
+
+    Parameters
+    ----------
+    backward
+        The backward without the forward: five products, and 2.5 times the bytes.
+    block_rows
+        Queries a block; in the backward, keys.
+    packed
+        The query heads of one KV head share blocks, for calls of few queries.
+    """
     p = parameters
     masked = causal * 1.0
     group = heads / kv_heads if packed else 1.0
     grid = batch * (kv_heads if packed else heads)
+    walk = walked_blocks(grid, group, block_rows, masked, p["masked_keys"], backward=backward)
+    masked_walk = walked_blocks(grid, group, block_rows, 1.0, p["masked_keys"], backward=backward)
     products = 5.0 if backward else 2.0
     units = limits.compute_units
     rate = limits.peak * p["efficiency"] * _width_factor(p, head_dim)
-    narrow = between(head_dim, _NARROW, (p["masked_64"], 1.0))
-    rate = rate * (masked * narrow + (1.0 - masked) * p["full_mask"])
     rate = rate * (1.0 - (1.0 - p["grouped"]) * (heads > kv_heads))
+    full_rate = rate * p["full_mask"]
+    rate = rate * between(head_dim, _NARROW, (p["masked_64"], 1.0))
+    all_masked = isinstance(masked, float) and masked == 1.0
+    measured_full = p["full_mask"] != PARAMETERS["full_mask"].default
     flops_a_step = products * 2.0 * block_rows * BLOCK_COLUMNS * head_dim
-    step_s, block_s, launch_s = p["step_us"] * 1e-6, p["block_us"] * 1e-6, p["launch_us"] * 1e-6
-    kept, crowding, imbalance, blend = p["masked_keys"], p["crowding"], p["imbalance"], p["wave_blend"]
+    step_s, block, launch_s = p["step_us"] * 1e-6, p["block_us"] * 1e-6, p["launch_us"] * 1e-6
+    crowding, imbalance, blend = p["crowding"], p["imbalance"], p["wave_blend"]
     power, achieved = p["overlap_power"], limits.hbm * p["hbm_efficiency"]
-    rows = block_rows / group
     width = batch * head_dim
-    block = group, block_rows, kept
     more = 2.5 if backward else 1.0
     element = bytes_q + 2.0
 
-    def call(q_len: Any, kv_len: Any) -> Any:
-        blocks: Any = 0.0
-        keys: Any = 0.0
-        longest: Any = 0.0
-        pairs: Any = 0.0
-        queries: Any = 0.0
-        context: Any = 0.0
-        if isinstance(q_len, tuple) and not backward:
-            count, walked, pairs, longest, queries, context = over_segments(q_len, kv_len, masked, *blocks_over(*block))
-            blocks, keys = grid * count, grid * walked
-            q_len = kv_len = ()
-        for q, kv in zip(q_len, kv_len, strict=True) if isinstance(q_len, tuple) else ((q_len, kv_len),):
-            seen = q - masked * maximum(q - kv, 0.0)
-            if backward:
-                count, along, unseen = ceil(kv / block_rows), seen, kv - seen
-            else:
-                count, along, unseen = ceil(seen * group / block_rows), kv, 0.0
-            walked = count * along - masked * skipped(count, rows, unseen + kept)
-            blocks = blocks + grid * count
-            keys = keys + grid * maximum(walked, 0.0)
-            longest = maximum(longest, along)
-            pairs = pairs + (seen * kv - masked * (seen * seen / 2.0))
-            queries = queries + q
-            context = context + kv
-        crowded = rate * (1.0 - crowding * minimum(1.0, blocks / units)) / limits.peak_units
-        step = flops_a_step / crowded + step_s
-        work = keys / BLOCK_COLUMNS * step + blocks * block_s
-        last = longest / BLOCK_COLUMNS * step + block_s
+    def step_seconds(rate: Any, wave: Any) -> Any:
+        return flops_a_step * limits.peak_units / (rate * (1.0 - crowding * minimum(1.0, wave))) + step_s
+
+    def triangle(blocks: Any, keys: Any, longest: Any) -> Any:
+        wave = blocks / units
+        step = step_seconds(rate, wave)
+        last = longest / BLOCK_COLUMNS * step + block
+        work = keys / BLOCK_COLUMNS * step + blocks * block
+        return maximum(last, work / units + imbalance * last * maximum(0.0, 1.0 - 1.0 / wave))
+
+    def square(blocks: Any, whole: Any) -> Any:
         wave = blocks / units
         waves = maximum(1.0, (1.0 - blend) * ceil(wave) + blend * wave)
-        tail = imbalance * last * maximum(0.0, 1.0 - units / blocks)
-        triangle = maximum(last, work / units + tail)
-        compute = masked * triangle + (1.0 - masked) * (work / blocks * waves)
+        return (whole / BLOCK_COLUMNS * step_seconds(full_rate, wave) / blocks + block) * waves
+
+    def call(q_len: Any, kv_len: Any) -> Any:
+        blocks, keys, whole, longest, pairs, queries, context = walk(q_len, kv_len)
+        if all_masked:
+            compute = triangle(blocks, keys, longest)
+            if measured_full:
+                compute = minimum(compute, square(blocks, whole))
+        else:
+            fewer, seen, _, last, *_ = masked_walk(q_len, kv_len)
+            with_mask, without = triangle(fewer, seen, last), square(blocks, whole)
+            if measured_full:
+                with_mask = minimum(with_mask, without)
+            compute = masked * with_mask + (1.0 - masked) * maximum(with_mask, without)
 
         compulsory = (queries * heads * element + 2.0 * context * kv_heads * bytes_kv) * width
         compulsory = compulsory * more
@@ -188,36 +164,74 @@ def over(
     return call
 
 
-#: Numbers of blocks, and of skipped keys, by queries.
-OfQueries = Callable[[float], float]
+def walked_blocks(
+    grid: Any, group: Any, block_rows: float, masked: Any, kept: float, *, backward: bool = False
+) -> Callable[[Any, Any], tuple[Any, ...]]:
+    """Sums over the segments of a call, as a function of ``q_len`` and ``kv_len``: thread blocks, keys that they walk
+    with the mask and without it, keys of the longest walk, query-key pairs a head, queries and context tokens.
+
+    Parameters
+    ----------
+    grid, group
+        Grids of blocks, one for each head or KV head; query heads that share a block's rows.
+    masked, kept
+        Whether the mask is causal, 0.0 or 1.0; masked keys that a block walks anyway.
+    backward
+        Blocks are of keys and walk queries.
+    """
+    rows = block_rows / group
+    by_queries = not backward and isinstance(masked, float) and isinstance(group, float)
+
+    def walk(q_len: Any, kv_len: Any) -> tuple[Any, ...]:
+        if by_queries and isinstance(q_len, tuple):
+            # Segments of a serving step: without a loop in Python, since blocks depend on queries alone.
+            seen = tuple(map(min, q_len, kv_len)) if masked and any(map(gt, q_len, kv_len)) else q_len
+            count_of, skipped_of = blocks_of_queries(group, block_rows, kept)
+            counts = tuple(map(count_of, seen))
+            unmasked, products = sum(map(mul, counts, kv_len)), sum(map(mul, seen, kv_len))
+            masks = (sum(map(skipped_of, seen)), sum(map(mul, seen, seen)) / 2.0) if masked else (0.0, 0.0)
+            # No block skips more keys than its segment has.
+            walked, attended = unmasked - masked * masks[0], products - masked * masks[1]
+            return grid * sum(counts), grid * walked, grid * unmasked, max(kv_len), attended, sum(q_len), sum(kv_len)
+        blocks: Any = 0.0
+        keys: Any = 0.0
+        whole: Any = 0.0
+        longest: Any = 0.0
+        pairs: Any = 0.0
+        queries: Any = 0.0
+        context: Any = 0.0
+        for q, kv in zip(q_len, kv_len, strict=True) if isinstance(q_len, tuple) else ((q_len, kv_len),):
+            seen = q - masked * maximum(q - kv, 0.0)
+            if backward:
+                count, along, unseen = ceil(kv / block_rows), seen, kv - seen
+            else:
+                count, along, unseen = ceil(seen * group / block_rows), kv, 0.0
+            every = count * along
+            blocks = blocks + grid * count
+            keys = keys + grid * maximum(every - masked * skipped(count, rows, unseen + kept), 0.0)
+            whole = whole + grid * every
+            longest = maximum(longest, along)
+            pairs = pairs + (seen * kv - masked * (seen * seen / 2.0))
+            queries = queries + q
+            context = context + kv
+        return blocks, keys, whole, longest, pairs, queries, context
+
+    return walk
 
 
 @remembered(64)
-def blocks_over(together: float, block_rows: float, kept: float) -> tuple[OfQueries, OfQueries]:
-    """Blocks of a head's queries, ``together`` heads sharing them, and the keys that they skip under a causal mask."""
+def blocks_of_queries(group: float, block_rows: float, kept: float) -> tuple[OfQueries, OfQueries]:
+    """Blocks of a segment's queries in the forward, and the keys that these skip under a causal mask."""
 
-    @remembered(MOST_BLOCKS)
+    @remembered(MOST_QUERIES)
     def count_of(queries: float) -> float:
-        return float(ceil(float(queries) * together / block_rows))
+        return float(ceil(float(queries) * group / block_rows))
 
-    @remembered(MOST_BLOCKS)
+    @remembered(MOST_QUERIES)
     def skipped_of(queries: float) -> float:
-        return float(skipped(count_of(queries), block_rows / together, kept))
+        return float(skipped(count_of(queries), block_rows / group, kept))
 
     return count_of, skipped_of
-
-
-def over_segments(
-    q_len: tuple[float, ...], kv_len: tuple[float, ...], masked: float, count_of: OfQueries, skipped_of: OfQueries
-) -> tuple[float, float, float, float, float, float]:
-    """Sums over the segments of one forward, without a loop in Python: a head's blocks, the keys that they walk, pairs,
-    the longest context, queries and contexts."""
-    seen = tuple(map(min, q_len, kv_len)) if masked and any(map(gt, q_len, kv_len)) else q_len
-    counts = tuple(map(count_of, seen))
-    # No block skips more keys than its segment has.
-    walked = sum(map(mul, counts, kv_len)) - (masked * sum(map(skipped_of, seen)) if masked else 0.0)
-    pairs = sum(map(mul, seen, kv_len)) - (masked * (sum(map(mul, seen, seen)) / 2.0) if masked else 0.0)
-    return sum(counts), walked, pairs, max(kv_len), sum(q_len), sum(kv_len)
 
 
 def skipped(count: Any, rows: Any, kept: Any) -> Any:

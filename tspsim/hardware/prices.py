@@ -83,7 +83,7 @@ def cast_of(device: Device, product: Gemm) -> Estimate:
     wide, across = element_bytes("bf16") + element, element_bytes("bf16") + 2.0 * element
 
     def moved(size: float) -> Estimate:
-        copied = device.memory_bound(rows * product.k * size, "copy", rows)
+        copied = device.streaming(rows * product.k * size, rows)
         return Estimate(*(seconds + device.cast_start_s for seconds in copied))
 
     if product.computes is Computes.WEIGHT_GRADIENT and product.quantised:
@@ -252,8 +252,8 @@ def choice_of_experts(device: Device, choice: ChoiceKernels) -> Estimate:
     """Time of the kernels that choose experts: each takes as long as a copy of its bytes; searches add their time a
     token."""
     units = device.spec.compute_units.value
-    one = device.memory_bound(8.0 * choice.tokens * choice.experts, "copy", choice.tokens)
-    start = device.memory_bound(8.0 * choice.tokens, "copy", choice.tokens)
+    one = device.streaming(8.0 * choice.tokens * choice.experts, choice.tokens)
+    start = device.streaming(8.0 * choice.tokens, choice.tokens)
     searched_s = choice.tokens * (choice.searches * SEARCH_S * SEARCH_UNITS / units + choice.token_s)
     others = choice.kernels - choice.scores
     return Estimate(*(choice.scores * a + others * b + searched_s for a, b in zip(one, start, strict=True)))
@@ -261,9 +261,11 @@ def choice_of_experts(device: Device, choice: ChoiceKernels) -> Estimate:
 
 @pricer(MemoryBound)
 def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
-    """Time of a copy of as many bytes: between other kernels all memory-bound ops run as fast as a copy. A resident
-    kernel takes the time of its own op."""
-    return device.memory_bound(operator.size_bytes, operator.op if operator.resident else "copy", operator.rows)
+    """Time of a kernel that streams as many bytes: between other kernels all memory-bound ops run as fast as a copy. A
+    resident kernel takes the time of its own op."""
+    if operator.resident:
+        return device.memory_bound(operator.size_bytes, operator.op, operator.rows)
+    return device.streaming(operator.size_bytes, operator.rows)
 
 
 def scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:
@@ -287,7 +289,7 @@ def best_of(device: Device, best: TopK) -> Estimate:
     family, shape = sparse.choice_call(best)
     kernel = device.kernel(family, best.dtype)
     alone = replace(kernel, parameters={**kernel.parameters, "launch_us": 0.0})
-    chosen, moved = device.isolated(alone, None, **shape), device.memory_bound(best.hbm_bytes, "copy", best.queries)
+    chosen, moved = device.isolated(alone, None, **shape), device.streaming(best.hbm_bytes, best.queries)
     return max(chosen, moved, key=lambda estimate: estimate.seconds).widened(OTHER_TYPE)
 
 

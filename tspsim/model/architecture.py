@@ -208,6 +208,17 @@ class Architecture(Dimensions):
         """Parameters of a layer's norms: two over h, and those inside attention."""
         return 2 * self._norm_parameters + self.attention_of(block).norm_parameters(self, block)
 
+    def partial_parameters(self, block: Block, *, tokens_divided: bool) -> int:
+        """Parameters of norms and biases of a layer of whose gradients each tensor-parallel rank has only a part, of
+        its heads, or of its tokens if ranks divide these outside attention and MLP (Megatron-Core's
+        ``_allreduce_layernorm_grads``)."""
+        kind = self.attention_of(block)
+        if not tokens_divided:
+            return kind.head_norm_parameters(self, block)
+        # Attention's output and the MLP's have a bias that is added to a part of the tokens.
+        biases = 2 * self.hidden if self.linear_bias else 0
+        return self.norm_parameters(block) - kind.divided_norm_parameters(self, block) + biases
+
     def class_parameters(self, block: Block) -> Mapping[WeightClass, int]:
         """Parameters of one block by weight class; attention counts the norms, shared experts the router."""
         attention = self.attention_parameters(block) + self.norm_parameters(block)
@@ -234,7 +245,12 @@ class Architecture(Dimensions):
     @property
     def parameters_outside_layers(self) -> int:
         """Parameters of embeddings and final norm; 0 for a model without vocabulary or learned positions."""
-        return self.embedding_parameters + (self._norm_parameters if self.vocab else 0)
+        return self.embedding_parameters + self.final_norm_parameters
+
+    @property
+    def final_norm_parameters(self) -> int:
+        """Parameters of the norm before the head; 0 for a model without vocabulary."""
+        return self._norm_parameters if self.vocab else 0
 
     @property
     def outside_parameters(self) -> Mapping[WeightClass, int]:

@@ -21,7 +21,7 @@ from .decode import draft_pool, host_attention  # noqa: F401
 from .state import shard_levels, wires, data, offload  # noqa: F401
 
 # isort: on
-from . import balances, dispatches, dualpipe
+from . import balances, dispatches, dualpipe, folded_orders, interleavings  # noqa: F401
 from .adapters import Adapters
 from .balance import BALANCES, Balance
 from .choice import Choice
@@ -98,6 +98,7 @@ __all__ = [
     "folded",
     "folded_choice",
     "folded_decode",
+    "folded_orders",
     "load_stack",
     "located",
     "mesh_axes",

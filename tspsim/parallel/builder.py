@@ -427,6 +427,9 @@ class ProgramBuilder:
             host_s = stack.exchange_s(self._ranks_along(instruction.axis), captured)
             if host_s and instruction.stream == EXCHANGE:
                 host_s += stack.expert_exchange_s(captured, library=self._library)
+            if instruction.stream == EXCHANGE and self._job.interleaves:
+                # Each exchange is a node, and so is what runs up to it.
+                host_s += 2.0 * stack.node_launches * stack.kernel_s
         if host_s == 0.0 and (isinstance(instruction, Compute) or stack.kernel_s == 0.0):
             index = self._put(instruction)
         else:

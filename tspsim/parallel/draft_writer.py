@@ -15,7 +15,7 @@ from .builder import ProgramBuilder
 from .decode import draft_pool
 from .drafting import distinct_passes, draft_passes, drafter_of, drafting
 from .job import Job
-from .pipeline import Chunk
+from .placement import Chunk
 from .scheme import Scheme, WholeTokens
 from .state.memory import KeptActivations
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from ..steps import BACKWARD, FORWARD, Task
 from .pipeline import ORDERS, Pipeline, PipelineOrder, Refusal, most_in_flight
+from .placement import BOTH_ENDS
 
 
 def dualpipe(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
@@ -80,9 +81,9 @@ def kept(stages: int, stage: int, micro_batches: int, sizes: Sequence[float]) ->
     return most_in_flight(in_turn(stages, stage, micro_batches, len(sizes)), sizes)
 
 
-DUALPIPE_BESIDE = PipelineOrder("dualpipe-beside", dualpipe, check, kept=kept, both_ways=True)
+DUALPIPE_BESIDE = PipelineOrder("dualpipe-beside", dualpipe, check, kept=kept, placement=BOTH_ENDS)
 DUALPIPE = ORDERS.register(
     PipelineOrder(
-        "dualpipe", in_turn, check, of_micro_batches=DUALPIPE_BESIDE, both_ways=True, for_experts=True, word="dual"
+        "dualpipe", in_turn, check, of_micro_batches=DUALPIPE_BESIDE, placement=BOTH_ENDS, for_experts=True, word="dual"
     )
 )

@@ -12,7 +12,7 @@ from .balance import touched
 from .feature import FEATURES, Feature
 from .job import Job
 from .ledger import Buffer, Lifetime
-from .pipeline import Chunk
+from .placement import Chunk
 
 
 def tokens_leave(job: Job) -> bool:

@@ -17,7 +17,8 @@ from ..steps import STEPS
 from .builder import ProgramBuilder
 from .job import Job
 from .ledger import Buffer
-from .pipeline import Chunk, Refusal
+from .pipeline import Refusal
+from .placement import Chunk
 from .plan import Plan, check_own_keys
 from .registries import ContextShare, Option
 from .scheme import Scheme, WholeTokens

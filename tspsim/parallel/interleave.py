@@ -1,18 +1,50 @@
 """Two interleaved tasks of a stage, so that kernels of one run while the other's tokens move to experts.
 
-A task's instructions are cut before every kernel that waits for an exchange with experts. The two tasks' pieces
-alternate, each in its own order, and both end together.
+What several orders share; the orders are :mod:`tspsim.parallel.interleavings`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from ..program import Collective, Compute, Instruction, Program
+from ..base.registry import Registry
+from ..program import Collective, Instruction, Program
 
 #: Stream of exchanges with experts.
 EXCHANGE = "experts"
+
+#: The instructions of two tasks, dependencies as indices of their own lists → one list.
+Merge = Callable[[Sequence[Sequence[Instruction]]], Iterator[Instruction]]
+
+
+@dataclass(frozen=True)
+class Interleaving:
+    """An order in which the instructions of two tasks alternate.
+
+    Attributes
+    ----------
+    defers_weights
+        Weight gradients are kernels of their own, behind those that others wait for.
+    shared_with_attention
+        Shared experts run with attention, before the dispatch and behind its backward, and never beside the exchanges
+        of their own micro-batch.
+    trains
+        Whether it interleaves a forward and a backward.
+    """
+
+    name: str
+    summary: str
+    merge: Merge
+    defers_weights: bool = False
+    shared_with_attention: bool = False
+    trains: bool = True
+
+
+#: Order of the halves of a serving step.
+HALVES = "alternating"
+
+INTERLEAVINGS: Registry[Interleaving] = Registry("interleaving", "tspsim.interleavings", Interleaving)
 
 
 def flat(program: Program) -> list[Instruction]:
@@ -20,17 +52,9 @@ def flat(program: Program) -> list[Instruction]:
     return [replace(instruction, layer=layer, after=tuple(after)) for instruction, layer, after in program.unrolled()]
 
 
-def pieces(instructions: Sequence[Instruction]) -> list[list[int]]:
-    """Indices of the instructions, cut before every kernel that waits for an exchange with experts."""
-    exchanges: set[int] = set()
-    cut: list[list[int]] = [[]]
-    for index, instruction in enumerate(instructions):
-        if isinstance(instruction, Collective) and instruction.stream == EXCHANGE:
-            exchanges.add(index)
-        elif isinstance(instruction, Compute) and exchanges.intersection(instruction.after):
-            cut.append([])
-        cut[-1].append(index)
-    return cut
+def exchanges_tokens(instruction: Instruction) -> bool:
+    """Whether it is an exchange with experts."""
+    return isinstance(instruction, Collective) and instruction.stream == EXCHANGE
 
 
 def shifted(instructions: Sequence[Instruction], offset: int) -> Iterator[Instruction]:
@@ -41,18 +65,18 @@ def shifted(instructions: Sequence[Instruction], offset: int) -> Iterator[Instru
         yield replace(instruction, after=after) if sliced else instruction.at(instruction.layer, after)
 
 
-def interleaved(tasks: Sequence[Sequence[Instruction]], offset: int = 0) -> Iterator[Instruction]:
-    """The instructions of all tasks, piece by piece; ``offset`` instructions precede them in the program."""
-    turns = sorted(
-        ((number + 1) / len(cut), task, piece)
-        for task, cut in enumerate(map(pieces, tasks))
-        for number, piece in enumerate(cut)
-    )
-    placed: dict[tuple[int, int], int] = {}
-    for _, task, piece in turns:
-        for index in piece:
-            placed[task, index] = offset + len(placed)
-    for _, task, piece in turns:
-        for index in piece:
-            instruction = tasks[task][index]
-            yield replace(instruction, after=tuple(placed[task, other] for other in instruction.after))
+#: An instruction of two tasks: the task, and its index there.
+Place = tuple[int, int]
+
+
+def merged(
+    tasks: Sequence[Sequence[Instruction]], order: Sequence[Place], waits: Mapping[Place, Place] | None = None
+) -> Iterator[Instruction]:
+    """The instructions in an order, with dependencies as indices of the result; ``waits`` adds some across tasks."""
+    placed = {place: number for number, place in enumerate(order)}
+    for place in order:
+        task, index = place
+        after = [placed[task, other] for other in tasks[task][index].after]
+        if waits and place in waits:
+            after.append(placed[waits[place]])
+        yield replace(tasks[task][index], after=tuple(after))

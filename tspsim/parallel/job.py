@@ -18,8 +18,10 @@ from ..steps import Batch, Speculation, Step, Task
 from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import Balanced, balanced
 from .draft import DRAFTS
+from .interleave import HALVES, INTERLEAVINGS, Interleaving
 from .lengths import OFFLOAD_FROM, Groups, Pack, SequenceAssignment, assign, group_axis
-from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, in_turns, stage_chunks
+from .pipeline import PipelineOrder, chunk_layers, in_turns
+from .placement import IN_ROUNDS, Chunk, ChunkPlacement
 from .plan import Plan
 from .recomputed import KEPT
 from .registries import SCHEME_FACTS, SchemeFacts
@@ -334,17 +336,30 @@ class Job:
 
     def chunks(self, stage: int) -> tuple[Chunk, ...]:
         """The chunks of a stage, in order."""
-        if self.training and self.plan.pp > 1 and self.plan.order.both_ways:
-            return chunks_both_ways(self.chunk_sizes, stage)
-        return stage_chunks(self.chunk_sizes, self.plan.pp, stage)
+        return self.placement.chunks(self.chunk_sizes, self.plan.pp, stage)
+
+    @property
+    def placement(self) -> ChunkPlacement:
+        """Which chunks a stage holds, and which way micro-batches go; orders of training change it."""
+        return self.plan.order.placement if self.training and self.plan.pp > 1 else IN_ROUNDS
 
     @property
     def order(self) -> PipelineOrder:
         """The order of a stage's tasks: the plan's, or its variant for interleaved micro-batches."""
         order = self.plan.order
-        if self.training and self.plan.hiding.micro_batches and order.of_micro_batches:
+        if self.interleaves and order.of_micro_batches:
             order = order.of_micro_batches
         return in_turns(order, self.plan.accumulation) if self.training else order
+
+    @property
+    def interleaves(self) -> bool:
+        """Whether forwards and backwards of different micro-batches are interleaved."""
+        return self.training and self.plan.hiding.micro_batches
+
+    @property
+    def interleaving(self) -> Interleaving:
+        """The order of two interleaved tasks: the stack's in training; halves of a serving step alternate."""
+        return INTERLEAVINGS.get(self.work.stack.interleaving if self.training else HALVES)
 
     def tasks(self, stage: int) -> list[Task]:
         """The tasks of a stage in a step, in order."""

@@ -1,8 +1,8 @@
 """Pipelines: the layers of a stage, and its order of micro-batches.
 
-A model is cut into pp·vpp *chunks* of consecutive layers; stage s holds chunks s, s + pp, s + 2·pp, … (Narayanan et al.
-2021, §2.2). An order is a registered object that lists a stage's tasks; with one stage these are forward and backward
-of each micro-batch.
+A model is cut into pp·vpp *chunks* of consecutive layers, which a placement gives to the stages
+(:mod:`tspsim.parallel.placement`). An order is a registered object that lists a stage's tasks; with one stage these are
+forward and backward of each micro-batch.
 
 The bubble of 1F1B with equal stages is (p − 1)·(t_F + t_B) per step, of the interleaved schedule 1/v of that (ibid.,
 §2.2.2), of ZB-H1 (p − 1)·(t_F + t_B − 2·t_W) where t_B has both gradients (Qi et al. 2023, table 2).
@@ -19,18 +19,7 @@ from ..base.errors import TspsimError
 from ..base.memo import remembered
 from ..base.registry import Registry
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Consecutive layers; the first chunk of a model has its embedding, the last its head."""
-
-    first_layer: int
-    layers: int
-    has_embedding: bool
-    has_head: bool
-    #: Direction of its micro-batches along the stages: 1 from the first to the last, −1 back.
-    way: int = 1
+from .placement import IN_ROUNDS, ChunkPlacement
 
 
 def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
@@ -56,21 +45,6 @@ def spread_over(layers: int, some: int) -> tuple[bool, ...]:
     """
     some = min(some, layers)
     return tuple((index + 1) * some // layers > index * some // layers for index in range(layers))
-
-
-def stage_chunks(sizes: tuple[int, ...], stages: int, stage: int) -> tuple[Chunk, ...]:
-    """The chunks of one stage, in order."""
-    last = len(sizes) - 1
-    return tuple(
-        Chunk(sum(sizes[:index]), sizes[index], index == 0, index == last) for index in range(stage, len(sizes), stages)
-    )
-
-
-def chunks_both_ways(sizes: tuple[int, ...], stage: int) -> tuple[Chunk, ...]:
-    """The chunks of a stage with micro-batches from both ends."""
-    stages = len(sizes)
-    (up,), (down,) = (stage_chunks(sizes, stages, position) for position in (stage, stages - 1 - stage))
-    return up, replace(down, way=-1)
 
 
 def one_forward_one_backward(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
@@ -186,8 +160,8 @@ class PipelineOrder:
     #: ``(stages, stage, micro_batches, bytes of a micro-batch in each chunk) →`` micro-batches of each chunk in flight
     #: at the stage's peak, in closed form; None: its tasks are walked.
     kept: Callable[[int, int, int, Sequence[float]], tuple[int, ...]] | None = None
-    #: Whether micro-batches enter at both ends: a stage holds its own chunk and that of the opposite stage.
-    both_ways: bool = False
+    #: Which chunks of layers a stage holds, and which way micro-batches go.
+    placement: ChunkPlacement = IN_ROUNDS
     #: Whether messages block: a stage sends after it has computed, receives when it has nothing to compute, and does
     #: nothing else meanwhile. For passes without a backward, whose messages all go one way.
     waits: bool = False
@@ -203,6 +177,11 @@ class PipelineOrder:
     @property
     def searched(self) -> bool:
         return not self.why_not
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether micro-batches enter at both ends."""
+        return self.placement.both_ways
 
     def in_flight(self, stages: int, stage: int, micro_batches: int, sizes: Sequence[float]) -> tuple[int, ...]:
         """Micro-batches of each of a stage's chunks in flight at its peak; ``sizes``: bytes per chunk."""
@@ -319,8 +298,9 @@ def check_tasks(order: PipelineOrder, stages: int, micro_batches: int, chunks: i
             raise TspsimError(f"pipeline order '{order.name}' {problem}")
 
 
-def most_in_flight(tasks: list[Task], sizes: Sequence[float]) -> tuple[int, ...]:
-    """Micro-batches of each of a stage's chunks in flight at its peak; ``sizes``: bytes per chunk.
+def most_in_flight(tasks: list[Task], sizes: Sequence[float], frees: str = BACKWARD) -> tuple[int, ...]:
+    """Micro-batches of each of a stage's chunks in flight at its peak; ``sizes``: bytes per chunk; ``frees``: the kind
+    of task after which a micro-batch keeps nothing.
 
     A forward interleaved with a backward adds none: layer by layer, one's activations arrive as the other's are freed.
     """
@@ -330,7 +310,7 @@ def most_in_flight(tasks: list[Task], sizes: Sequence[float]) -> tuple[int, ...]
         if task.kind == FORWARD:
             kept[task.chunk] += 1
             size += sizes[task.chunk]
-        elif task.kind == BACKWARD:
+        elif task.kind == frees:
             kept[task.chunk] -= 1
             size -= sizes[task.chunk]
         if size > most and not task.beside:

@@ -24,6 +24,8 @@ SLICES = "expert slices"
 EXPERT_NODE = "expert node"
 #: Key and axis of replicas that keep offloaded weights together.
 WEIGHT_PEERS = "weight_peers"
+#: Axis of tensor-parallel ranks that hold the same head of K and V.
+KV_COPIES = "kv copies"
 #: Key of the GPUs that hold experts alone, and the axis of those in a node.
 EXPERT_POOL, POOL_NODE = "expert_pool", "expert pool node"
 #: Key of the replicas that hold a draft model alone.
@@ -53,6 +55,8 @@ class Plan(OpenSwitches, Switches):
         Switches that were chosen so.
     expert_owners
         Ranks that keep each expert in slices: ``ep`` over the model's experts, if larger than 1 (:meth:`owned`).
+    kv_copies
+        Neighbours on ``tp`` that hold the same head of K and V, of whose weights they sum gradients (:meth:`owned`).
     together
         Axis → ranks of a group along it in one node, if equal in all nodes; absent: the whole group.
     node_axes, rail_axes
@@ -79,6 +83,7 @@ class Plan(OpenSwitches, Switches):
     open: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     expert_owners: int = 1
+    kv_copies: int = 1
     together: Mapping[str, int] = field(default_factory=dict)
 
     def refusal(self, key: str, message: str) -> InputError:
@@ -219,6 +224,8 @@ class Plan(OpenSwitches, Switches):
             groups[EXPERT_NODE] = self._parts(self.ep // self.expert_nodes, self.expert_axes) or {}
         if self.slice_group > 1:
             groups[SLICES] = self._parts(self.slice_group, self.expert_axes) or {}
+        if self.kv_copies > 1:
+            groups[KV_COPIES] = {"tp": self.kv_copies}
         return groups
 
     @property
@@ -232,11 +239,16 @@ class Plan(OpenSwitches, Switches):
         """Ranks that gather an expert's slices."""
         return self.expert_owners // self.expert_shards if self.expert_shards else 1
 
-    def owned(self, model: Architecture) -> Plan:
-        """The plan with the number of ranks that keep each of a model's experts in slices."""
+    def owned(self, model: Architecture, *, training: bool) -> Plan:
+        """The plan with the numbers of ranks that keep each of a model's experts in slices, and in training each head
+        of K and V."""
         count = model.experts.count if model.experts is not None else self.ep
         sliced = self.expert_shards is not None and self.ep > count and self.ep % count == 0
-        return replace(self, expert_owners=self.ep // count) if sliced else self
+        copies = self.tp // model.kv_heads if training and model.latent is None and self.tp % model.kv_heads == 0 else 1
+        derived = self.ep // count if sliced else self.expert_owners, max(1, copies)
+        if derived == (self.expert_owners, self.kv_copies):
+            return self
+        return replace(self, expert_owners=derived[0], kv_copies=derived[1])
 
     def in_one_stage(self, dp: int) -> Plan:
         """The plan of a few layers alone: no pipeline, ``dp`` replicas that divide nothing."""

@@ -21,6 +21,7 @@ from ..hardware.pricers import in_steps
 from ..model.routed import CHOICE_BYTES
 from ..operators import ChoiceKernels, Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role, element_bytes
 from .activation_store import ACTIVATION_STORES
+from .interleave import INTERLEAVINGS
 from .paces import paced
 from .separate_kernels import WIDE, bias_kernels, with_casts
 from .serving_engine import NO_ENGINE, Captured, Saving, ServingEngine
@@ -34,6 +35,8 @@ Lower = Annotated[float, Field(ge=0.3, le=1.0)]
 Upper = Annotated[float, Field(ge=1.0, le=20.0)]
 #: A registered store of activations; the error for an unknown name offers the nearest.
 StoreName = Annotated[str, AfterValidator(lambda name: ACTIVATION_STORES.get(name).name)]
+#: The same of an order of interleaved micro-batches.
+OrderName = Annotated[str, AfterValidator(lambda name: INTERLEAVINGS.get(name).name)]
 BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
 Launches = Annotated[float, Field(ge=0.0, le=1000.0, allow_inf_nan=False)]
 Tensors = Annotated[float, Field(ge=0.0, le=20.0, allow_inf_nan=False)]
@@ -66,7 +69,8 @@ class Stack:
       are 6 if the product itself adds to fp32 gradients. ``optimizer_state`` is 4 for two moments in bf16; None:
       Adam's 12 in fp32. ``remakes`` are names of :data:`tspsim.parallel.recompute.ROLES`, ``keeps_whole`` of
       :data:`tspsim.parallel.whole.KEPT_WHOLE`.
-    * Without ``overlap_slowdown`` of a vendor, and for kernels with ``exchange_units``, the device's own factors apply.
+    * Without ``overlap_slowdown`` of a vendor, kernels slow by what ``exchange_units`` leave, else by the device's own
+      factor, and transfers by the device's own.
     * None of ``exchange_units``: those of library and device; of ``exchange_library``: the first; of
       ``attention_flops_per_s``: the device's best; of ``reduced_bytes``: as kept (4 if summed in fp32).
     * Without ``flash_attention`` scores are written out: two batched products and a softmax with mask and dropout.
@@ -108,6 +112,13 @@ class Stack:
         STATED,
         Field(description="kernels launched for an all-to-all with experts: by a library, by a plain all-to-all"),
     ] = (0.0, 0.0)
+    node_launches: Annotated[
+        Launches,
+        STATED,
+        Field(
+            description="under expert_overlap: micro_batches, further launches for each node that a layer is cut into"
+        ),
+    ] = 0.0
     reads_counts: Annotated[
         StrictBool,
         STATED,
@@ -157,6 +168,16 @@ class Stack:
         STATED,
         Field(description="multiprocessors of exchanges with experts, which kernels beside them lack"),
     ] = None
+    interleaving: Annotated[
+        OrderName,
+        STATED,
+        Field(description="order of a forward and a backward layer under expert_overlap: micro_batches"),
+    ] = "dualpipe"
+    exchange_slowdown: Annotated[
+        Factor,
+        STATED,
+        Field(description="under expert_overlap: micro_batches, time of exchanges beside kernels over time alone"),
+    ] = 1.0
     overlap_slowdown: Annotated[
         tuple[tuple[str, tuple[Factor, Factor]], ...],
         FileKey(Stated[dict[str, tuple[Factor, Factor]]]),
@@ -210,6 +231,14 @@ class Stack:
             " around it that sum and scale; forward, backward"
         ),
     ] = None
+    rotation_factors: Annotated[
+        tuple[tuple[str, tuple[Factor, Factor]], ...],
+        FileKey(Stated[dict[str, tuple[Factor, Factor]]]),
+        Field(
+            description="kind of attention → bytes of the kernels that rotate, join and copy heads around attention, or"
+            " scale its output, over those of the rotation alone; forward, backward"
+        ),
+    ] = ()
     casts_apart: Annotated[
         StrictBool,
         STATED,
@@ -269,7 +298,7 @@ class Stack:
     def fuses(self) -> bool:
         """Whether a schedule's operators are the kernels that run."""
         unfused = self.traffic_factor > 1.0 or self.loss_factor is not None or self.accumulation_bytes > 0.0
-        counted = (self.expert_bias_bytes, self.choice_kernels, self.norm_tensors)
+        counted = (self.expert_bias_bytes, self.choice_kernels, self.norm_tensors, self.rotation_factors)
         return self.flash_attention and not unfused and not self.casts_apart and not any(counted)
 
     @property
@@ -358,18 +387,26 @@ class Stack:
 
     def slowdown(self, device: Device) -> float:
         """Factor on a kernel's time while its device moves data."""
+        measured = dict(self.overlap_slowdown).get(device.vendor)
+        if measured is not None:
+            return measured[0]
         if self.exchange_units is None:
-            return dict(self.overlap_slowdown).get(device.vendor, (device.compute_slowdown, 1.0))[0]
+            return device.compute_slowdown
         units = device.spec.compute_units.value
         return max(1.0, float(units / max(1.0, units - self.exchange_units)))
 
-    def communication_slowdown(self, device: Device) -> float:
-        """Factor on a transfer's time while kernels run on its device."""
-        return dict(self.overlap_slowdown).get(device.vendor, (1.0, device.communication_slowdown))[1]
+    def communication_slowdown(self, device: Device, *, interleaved: bool = False) -> float:
+        """Factor on a transfer's time while kernels run on its device, ``interleaved``: of another micro-batch."""
+        usual = dict(self.overlap_slowdown).get(device.vendor, (1.0, device.communication_slowdown))[1]
+        return max(usual, self.exchange_slowdown) if interleaved else usual
 
     def on(self, device: str, kind: str = "") -> Stack:
         """The stack with a device's host times, its engine's waits there, and blocks for a kind of attention."""
         factor, engine = self.engine.slower_host(device), self.engine.on(device, kind)
+        if self.rotation_factors:
+            own = tuple(entry for entry in self.rotation_factors if entry[0] == kind)
+            if own != self.rotation_factors:
+                return replace(self, rotation_factors=own).on(device, kind)
         if factor == 1.0:
             return self if engine is self.engine else replace(self, engine=engine)
         names = ("kernel_s", "collective_s", "collective_s_per_rank", "message_s", "expert_s")
@@ -404,8 +441,16 @@ class Stack:
             return with_casts(operator, recomputed)
         if self.norm_tensors is not None and operator.role is Role.NORM and isinstance(operator, MemoryBound):
             return self._norm(operator, *self.norm_tensors)
+        if self.rotation_factors and operator.role is Role.ROPE and isinstance(operator, MemoryBound):
+            return (self._rotation(operator, *self.rotation_factors[0][1]),)
         own_factor = self.loss_factor if operator.role is Role.LOSS else None
         return (operator.unfused(self.traffic_factor if own_factor is None else own_factor),)
+
+    @staticmethod
+    def _rotation(operator: MemoryBound, forward: float, backward: float) -> MemoryBound:
+        """The kernels that rotate heads, and lay them out for attention."""
+        factor = forward if operator.computes is Computes.OUTPUT else backward
+        return replace(operator, size_bytes=factor * operator.size_bytes)
 
     @staticmethod
     def _norm(

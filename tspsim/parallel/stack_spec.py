@@ -29,7 +29,9 @@ def kind_of(step: Step) -> StepKind:
 #: Keys of a stack that a version may state anew; names of kernels launched are added to the stack's.
 _OF_VERSIONS = (
     "kernel", "collective", "collective_per_rank", "expert", "role_launches", "reads_counts", "pads_experts", "spread",
-    "accumulation_bytes", "reduced_bytes", "gathered_copy_bytes", "reduced_copy_bytes", "libraries",
+    "accumulation_bytes", "reduced_bytes", "gathered_copy_bytes", "reduced_copy_bytes", "libraries", "optimizer_state",
+    "overlap_gradients", "overlap_weights", "exchange_units", "interleaving", "node_launches", "exchange_slowdown",
+    "rotation_factors",
 )  # fmt: skip
 
 if TYPE_CHECKING:

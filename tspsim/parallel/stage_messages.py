@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from .builder import ProgramBuilder
 from .job import Job
-from .pipeline import Chunk
+from .placement import Chunk
 
 ACTIVATIONS, GRADIENTS = "activations", "gradients"
 
 
-def send(builder: ProgramBuilder, job: Job, what: str, offset: int, after: list[int], chunk: Chunk) -> None:
-    """Write a message to the next stage, ``offset`` stages on."""
+def send(builder: ProgramBuilder, job: Job, what: str, after: list[int], chunk: Chunk) -> None:
+    """Write a message to the stage of the next chunk; none to the same stage."""
+    if chunk.left_here if what == ACTIVATIONS else chunk.entered_here:
+        return
     wrap = wraps(job, chunk)
     builder.part = "pipeline"
     name, way = f"{what} to the next stage", chunk.way
-    sent = builder.send("pp", offset, message_bytes(job), name, after=after, wrap=wrap, way=way)
+    sent = builder.send("pp", offset_of(what, chunk), message_bytes(job), name, after=after, wrap=wrap, way=way)
     if job.order.waits:
         builder.compute(f"{what} sent", after=[sent])
+
+
+def offset_of(what: str, chunk: Chunk) -> int:
+    """Stages between the sender and the receiver of a message: activations go a chunk's way, gradients back."""
+    return chunk.way if what == ACTIVATIONS else -chunk.way
 
 
 def wraps(job: Job, chunk: Chunk) -> bool:
@@ -25,10 +32,12 @@ def wraps(job: Job, chunk: Chunk) -> bool:
     return job.plan.vpp > 1 or chunk.way < 0
 
 
-def receive(builder: ProgramBuilder, job: Job, what: str, offset: int, chunk: Chunk) -> None:
-    """Make kernels wait for the previous stage's message; tensor-parallel ranks receive a piece each and gather."""
+def receive(builder: ProgramBuilder, job: Job, what: str, chunk: Chunk) -> None:
+    """Make kernels wait for the previous chunk's message; tensor-parallel ranks receive a piece each and gather."""
+    if chunk.entered_here if what == ACTIVATIONS else chunk.left_here:
+        return
     builder.part = "pipeline"
-    name, wrap = f"{what} received", wraps(job, chunk)
+    name, wrap, offset = f"{what} received", wraps(job, chunk), offset_of(what, chunk)
     free = [builder.compute("nothing else to do")] if job.order.waits else []
     got = builder.receive("pp", offset, message_bytes(job), name, after=free, wrap=wrap, way=chunk.way)
     if job.plan.tp > 1 and not job.plan.sequence_regions:

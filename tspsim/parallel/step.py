@@ -21,10 +21,11 @@ from .draft_writer import WriteLayer, draft, in_pools
 from .drafting import distinct_passes, drafting
 from .expert_rows import own_tokens
 from .feature import features_of, pieces_of
-from .interleave import flat, interleaved, shifted
+from .interleave import flat, shifted
 from .job import Job
 from .lengths import group_axis
-from .pipeline import Chunk, spread_over
+from .pipeline import spread_over
+from .placement import Chunk
 from .plan import DRAFT_REPLICAS, EXPERT_POOL
 from .recomputed import FULL, INSIDE, KEPT
 from .scheme import Scheme, WholeTokens
@@ -167,7 +168,7 @@ class Writer:
                 self.visit(task, self.chunks[task.chunk])
                 alone.append(flat(self.builder.program()))
             self.builder = whole
-            self._interleaved[key] = list(interleaved(alone))
+            self._interleaved[key] = list(self.whole.interleaving.merge(alone))
         for instruction in shifted(self._interleaved[key], whole.length):
             whole.add(instruction)
 
@@ -175,7 +176,7 @@ class Writer:
         builder, job, pieces = self.builder, self.job, self.pieces
         scheme_shards = self.scheme.residency.compute_shards(job)
         if not chunk.has_embedding:
-            receive(builder, self.job, ACTIVATIONS, chunk.way, chunk)
+            receive(builder, self.job, ACTIVATIONS, chunk)
         elif job.model.vocab:
             if self.divides:
                 data.gather_table(builder, job, self.share.embedding(chunk), task, "embedding weights")
@@ -196,7 +197,7 @@ class Writer:
 
         ready = self.layers(chunk, layer, task)
         if not chunk.has_head:
-            send(builder, self.job, ACTIVATIONS, chunk.way, ready, chunk)
+            send(builder, self.job, ACTIVATIONS, ready, chunk)
         elif job.model.vocab and job.head_tokens:
             if self.divides:
                 data.gather_table(builder, job, self.share.head(chunk), task, "head weights")
@@ -225,7 +226,7 @@ class Writer:
         builder.weight_gradients = True
         builder.exchanged_gradients = []
         if not chunk.has_head:
-            receive(builder, self.job, GRADIENTS, -chunk.way, chunk)
+            receive(builder, self.job, GRADIENTS, chunk)
         elif job.model.vocab:
             builder.part = "head backward"
             scheme.head_backward(builder, job, self.layer)
@@ -273,7 +274,7 @@ class Writer:
             scheme.embed_backward(builder, job, self.layer)
             data.reduce_table(builder, job, self.share.embedding(chunk), "embedding", task)
         if not chunk.has_embedding:
-            send(builder, self.job, GRADIENTS, -chunk.way, ready, chunk)
+            send(builder, self.job, GRADIENTS, ready, chunk)
 
     def bring_weights(self, kind: KeptActivations, task: Task) -> None:
         """Before a layer whose weights are offloaded: write their copy."""
@@ -291,7 +292,7 @@ class Writer:
             self.last_use = self.arrivals.hold(self.builder)
 
     def weights(self, chunk: Chunk, task: Task) -> None:
-        """Write ZB-H1's third kind of task: the weight gradients that the backward left out."""
+        """Write the third kind of task of zero-bubble orders: the weight gradients that the backward left out."""
         builder, write = self.builder, self.scheme.layer_weights
         assert write is not None
 

@@ -212,7 +212,8 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         )
         if not workload.lengths:
             workload.sequences_of(plan.dp, plan.name)
-        plans.append(located(with_choices(plan, entry).owned(model), gpus, cluster.gpus_per_node))
+        plan = with_choices(plan, entry).owned(model, training=work.step.trains)
+        plans.append(located(plan, gpus, cluster.gpus_per_node))
     question = Question(
         scenario, cluster, device, model, work, tuple(plans), workload.global_batch, stack.provenance(), others
     )

@@ -284,7 +284,7 @@ def run(
     roles, role_of = mesh.coordinates(axes_of(job))
     device, stack = question.device, job.work.stack
     variation, slowed, gpus = question.scenario.variation, 1.0, question.cluster.gpus
-    interference = Interference(stack.slowdown(device), stack.communication_slowdown(device))
+    interference = Interference.of(job, device)
     whole = every_rank or every_iteration or variation or question.others or question.scenario.faults.slow_gpus
     if not whole and job.unequal and apart.too_long_to_run_whole(job):
         return apart.run_apart(question.cluster, stack.cost(costs, device, job.capture), mesh, job, interference)

@@ -292,7 +292,9 @@ def simulated(job: Job, cluster: Cluster, device: Device, cost: Callable[[Operat
         ends = sorted({0, plan.token_shards - 1})
         programs = [write_program(scheme, job, {plan.token_axis: position}) for position in ends]
         slowest = max(programs, key=lambda program: kernels_s(program, cost))
-        submission = execute(cluster, cost, Assignment.uniform(mesh, slowest), interference=_interference(job, device))
+        submission = execute(
+            cluster, cost, Assignment.uniform(mesh, slowest), interference=Interference.of(job, device)
+        )
     layer_s = steady_layer_s(submission)
     return Sampled(layer_s, submission.makespan_s - layer_s * job.model.layers)
 
@@ -304,12 +306,7 @@ def whole_step_s(job: Job, cluster: Cluster, device: Device, cost: Callable[[Ope
     with no_collection():
         programs = tuple([write_program(scheme, job, role) for role in roles])
         assignment = Assignment(mesh, programs, role_of)
-        return execute(cluster, cost, assignment, interference=_interference(job, device)).makespan_s
-
-
-def _interference(job: Job, device: Device) -> Interference:
-    stack = job.work.stack
-    return Interference(stack.slowdown(device), stack.communication_slowdown(device))
+        return execute(cluster, cost, assignment, interference=Interference.of(job, device)).makespan_s
 
 
 def kernels_s(program: Program, cost: Callable[[Operator], float]) -> float:

@@ -4,7 +4,20 @@
 ``tspsim.trace_readers``, rules for the names of kernels under ``tspsim.kernel_names``.
 """
 
-from . import benches, chakra, kineto, logs, name_rules, nsight, rocprof
+from . import (
+    benches,
+    chakra,
+    dispatch_tables,
+    kineto,
+    load_tests,
+    logs,
+    name_rules,
+    nsight,
+    rocpd,
+    rocprof,
+    xla_names,
+    xla_trace,
+)
 from .capture import read
 from .names import KERNEL_NAMES, KernelNames, kind_of
 from .reader import TRACE_READERS, FilePart, TraceReader
@@ -23,11 +36,16 @@ __all__ = [
     "TracedGroup",
     "benches",
     "chakra",
+    "dispatch_tables",
     "kind_of",
     "kineto",
+    "load_tests",
     "logs",
     "name_rules",
     "nsight",
     "read",
+    "rocpd",
     "rocprof",
+    "xla_names",
+    "xla_trace",
 ]

@@ -24,10 +24,10 @@ from .table import Rows
 
 #: Units of measures that are times, in seconds.
 _UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "us": 1e-6, "ns": 1e-9, "milliseconds": 1e-3}
-_MISSING = ("kernels: a benchmark has times of whole requests",)
+MISSING = ("kernels: a benchmark has times of whole requests",)
 #: A line of a table: name, unit in brackets, number.
 _MEASURE = re.compile(
-    r"^\s*(?P<name>[A-Z][\w .\-]*?[\w.])\s*(?P<rest>\([^:]*\))?\s*:\s+"
+    r"^[\s#]*(?P<name>[A-Z][\w .\-]*?[\w.])\s*(?P<rest>\([^:]*\))?\s*:\s+"
     r"(?P<value>-?[\d,]+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*$"
 )
 #: Headings of the tables of texts.
@@ -44,7 +44,8 @@ _KEYS = {
 }
 
 
-def _row(rows: Rows, name: str, value: float, seconds: float = 0.0, shapes: str = "") -> None:
+def row(rows: Rows, name: str, value: float, seconds: float = 0.0, shapes: str = "") -> None:
+    """Add a measure, with its time in seconds where it is one."""
     if abs(value) < 1e15:
         rows.add(
             rank=0, start_s=0.0, duration_s=max(seconds, 0.0), name=name, kind=MEASURE, value=value, shapes=shapes
@@ -61,9 +62,9 @@ def read_bench(path: Path) -> FilePart:
     rows = Rows()
     for name, value in document.items():
         if _is_number(value):
-            _row(rows, name, float(value), value * 1e-3 if name.endswith("_ms") else value if name == "duration" else 0)
+            row(rows, name, float(value), value * 1e-3 if name.endswith("_ms") else value if name == "duration" else 0)
     facts = {key: str(document[key]) for key in ("backend", "model_id", "endpoint_type") if document.get(key)}
-    return FilePart(rows, missing=_MISSING, facts=facts)
+    return FilePart(rows, missing=MISSING, facts=facts)
 
 
 def read_bench_text(path: Path) -> FilePart:
@@ -82,30 +83,30 @@ def read_bench_text(path: Path) -> FilePart:
         unit = (match["rest"] or "").strip("() ").lower()
         scale = _UNITS.get(unit, 0.0)
         name = _KEYS.get(name, f"{name}_{unit}" if unit == "ms" and not name.endswith("_ms") else name)
-        _row(rows, name, value, value * scale, unit)
-    return FilePart(rows, missing=_MISSING)
+        row(rows, name, value, value * scale, unit)
+    return FilePart(rows, missing=MISSING)
 
 
 def read_aiperf(path: Path) -> FilePart:
     """Read AIPerf's or GenAI-Perf's JSON: one row for each metric and statistic; of JSON lines of requests, the mean
     and percentiles of each metric."""
     rows = Rows()
-    documents = list(_documents(path))
-    requests = [entry["metrics"] for entry in documents if isinstance(entry.get("metrics"), dict)]
+    entries = documents(path)
+    requests = [entry["metrics"] for entry in entries if isinstance(entry.get("metrics"), dict)]
     if requests:
         for name, values, unit in _over_requests(requests):
             scale = _UNITS.get(unit.lower(), 0.0)
             for statistic, value in (("avg", values.mean()), *((f"p{q}", np.percentile(values, q)) for q in (50, 99))):
-                _row(rows, f"{name}.{statistic}", float(value), float(value) * scale, unit)
-        return FilePart(rows, missing=_MISSING, facts={"requests": len(requests)})
-    for name, entry in documents[-1].items():
+                row(rows, f"{name}.{statistic}", float(value), float(value) * scale, unit)
+        return FilePart(rows, missing=MISSING, facts={"requests": len(requests)})
+    for name, entry in entries[-1].items():
         if not isinstance(entry, dict) or "unit" not in entry:
             continue
         scale = _UNITS.get(str(entry["unit"]).lower(), 0.0)
         for statistic, value in entry.items():
             if _is_number(value):
-                _row(rows, f"{name}.{statistic}", float(value), value * scale, str(entry["unit"]))
-    return FilePart(rows, missing=_MISSING)
+                row(rows, f"{name}.{statistic}", float(value), value * scale, str(entry["unit"]))
+    return FilePart(rows, missing=MISSING)
 
 
 def _over_requests(requests: list[dict[str, Any]]) -> Iterator[tuple[str, Any, str]]:
@@ -132,8 +133,8 @@ def read_aiperf_table(path: Path) -> FilePart:
             except ValueError:
                 continue
             name = cells[0] if statistic.lower() == "value" else f"{cells[0]}.{statistic}"
-            _row(rows, name, value, value * scale, unit[1] if unit else "")
-    return FilePart(rows, missing=_MISSING)
+            row(rows, name, value, value * scale, unit[1] if unit else "")
+    return FilePart(rows, missing=MISSING)
 
 
 def read_trtllm(path: Path) -> FilePart:
@@ -141,25 +142,25 @@ def read_trtllm(path: Path) -> FilePart:
     document = _document(path)
     rows = Rows()
     for section in ("performance", "streaming_metrics"):
-        for name, value in _flat(document.get(section, {})):
-            _row(rows, name, value, value * 1e-3 if re.search(r"_ms\b", name) else 0.0)
-    return FilePart(rows, missing=_MISSING)
+        for name, value in flat(document.get(section, {})):
+            row(rows, name, value, value * 1e-3 if re.search(r"_ms\b", name) else 0.0)
+    return FilePart(rows, missing=MISSING)
 
 
-def _flat(entry: object, name: str = "") -> Iterator[tuple[str, float]]:
+def flat(entry: object, name: str = "") -> Iterator[tuple[str, float]]:
     """Numbers of nested sections, with their keys joined."""
     if isinstance(entry, dict):
         for key, value in entry.items():
-            yield from _flat(value, f"{name}.{key}" if name else str(key))
+            yield from flat(value, f"{name}.{key}" if name else str(key))
     elif isinstance(entry, int | float) and not isinstance(entry, bool):
         yield name, float(entry)
 
 
 def _document(path: Path) -> dict[str, Any]:
-    return list(_documents(path))[-1]
+    return documents(path)[-1]
 
 
-def _documents(path: Path) -> list[dict[str, Any]]:
+def documents(path: Path) -> list[dict[str, Any]]:
     """The objects of a file: one, or one a line; raises InputError where there is none."""
     lines = lines_of(path)
     for texts in (["\n".join(lines)], lines):
@@ -180,7 +181,8 @@ def _is_json(start: bytes) -> bool:
     return start.lstrip()[:1] == b"{"
 
 
-def _holds(*ways: tuple[bytes, ...]) -> Callable[[Path, bytes], bool]:
+def holds(*ways: tuple[bytes, ...]) -> Callable[[Path, bytes], bool]:
+    """Whether a file is JSON with all keys of one of the ways."""
     return lambda path, start: _is_json(start) and any(all(key in start for key in keys) for keys in ways)
 
 
@@ -197,7 +199,7 @@ TRACE_READERS.register(
         "bench",
         "`vllm bench serve` and SGLang's bench_serving",
         # With details, the lists of all requests come before the means.
-        _holds((b'"mean_ttft_ms"', b'"completed"'), (b'"completed"', b'"total_input_tokens"', b'"duration"')),
+        holds((b'"mean_ttft_ms"', b'"completed"'), (b'"completed"', b'"total_input_tokens"', b'"duration"')),
         read_bench,
     )
 )
@@ -205,7 +207,7 @@ TRACE_READERS.register(
     TraceReader(
         "aiperf",
         "AIPerf's and GenAI-Perf's summary and requests",
-        _holds((b'"time_to_first_token"', b'"unit"'), (b'"request_latency"', b'"unit"')),
+        holds((b'"time_to_first_token"', b'"unit"'), (b'"request_latency"', b'"unit"')),
         read_aiperf,
     )
 )
@@ -221,7 +223,7 @@ TRACE_READERS.register(
     TraceReader(
         "trtllm-bench",
         "`trtllm-bench --report_json`",
-        _holds((b'"performance"', b'"request_throughput_req_s"')),
+        holds((b'"performance"', b'"request_throughput_req_s"')),
         read_trtllm,
     )
 )

@@ -4,7 +4,7 @@ The lines are those of Megatron-LM ``training.py`` (*elapsed time per iteration 
 torchtitan ``metrics.py`` (*step: … tps: …*), NeMo (*train_step_timing in s*), DeepSpeed's timers (*iter time (s)*,
 *global_step=… CurrSamplesPerSec=…*), MaxText (*completed step: … seconds: …*), verl (*timing_s/step*), progress bars
 and the summary of Hugging Face's Trainer and Lightning, vLLM with ``--enable-logging-iteration-details``, its periodic
-*Avg generation throughput*, and SGLang's *Decode batch*.
+*Avg generation throughput*, and SGLang's *Decode batch*. Of other programs :mod:`.step_lines` finds the steps.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..base.errors import InputError
 from .kinds import STEP
 from .pieces import Ending, chunks, opened
 from .reader import TRACE_READERS, FilePart, TraceReader
+from .step_lines import step_lines
 from .table import Rows
 
 #: The largest log that is read, in bytes.
@@ -117,7 +118,8 @@ def read_log(path: Path) -> FilePart:
     mean: list[float] = []
     rates = 0
     written = "Megatron"
-    for line in lines_of(path):
+    lines = lines_of(path)
+    for line in lines:
         try:
             if match := _MEGATRON.search(line):
                 batch, flops = _BATCH.search(line), _FLOPS.search(line)
@@ -175,6 +177,8 @@ def read_log(path: Path) -> FilePart:
         except (ValueError, OverflowError):
             steps.refused += 1
     _of_titan(steps, titan, missing)
+    if not len(steps.rows):
+        written = _of_any(steps, lines, missing) or written
     if not len(steps.rows) and (bars or mean):
         written = "Hugging Face's Trainer or Lightning"
         _of_bars(steps, bars, mean, missing)
@@ -205,6 +209,16 @@ def _of_titan(steps: _Steps, lines: list[tuple[int, float, float | None]], missi
         steps.step(number, 0.0, phase="training", rate=rate)
 
 
+def _of_any(steps: _Steps, lines: list[str], missing: list[str]) -> str:
+    """Add steps of a program that none of the forms above is of; returns what it is called, empty without steps."""
+    listed, note = step_lines(lines)
+    for place, line in enumerate(listed):
+        number = line.number if line.number >= 0 else place
+        steps.step(number, line.seconds, phase="training", rate=line.rate)
+    missing.extend([note] if note else [])
+    return "a program with times of steps" if listed else ""
+
+
 def _of_bars(steps: _Steps, bars: list[tuple[int, int, float, str]], mean: list[float], missing: list[str]) -> None:
     """Add steps of a trainer's progress bars: of the longest bar, since evaluations have bars too; without one the mean
     step of the summary."""
@@ -222,6 +236,8 @@ def _of_bars(steps: _Steps, bars: list[tuple[int, int, float, str]], mean: list[
 
 
 def _takes_log(path: Path, start: bytes) -> bool:
+    if re.match(rb'\s*\{"current_steps"', start):
+        return True  # LLaMA-Factory
     # A Trainer's dictionaries have single quotes.
     if re.match(rb"\s*\{(?!')", start) or b"\x00" in start[:4096]:
         return False

@@ -11,6 +11,7 @@ from .table import TracedDevice
 
 #: Largest difference between the memory that a driver reports and the data sheet's, as a share.
 _MEMORY = 0.12
+_SIZE = re.compile(r"(\d+) ?GB\b", re.IGNORECASE)
 
 
 def device_of(machine: TracedDevice) -> str:
@@ -19,6 +20,8 @@ def device_of(machine: TracedDevice) -> str:
 
     >>> device_of(TracedDevice("NVIDIA H100 80GB HBM3", 132, 85_000_000_000))
     'h100'
+    >>> device_of(TracedDevice("NVIDIA A100-SXM4-80GB"))
+    'a100-80gb'
     >>> device_of(TracedDevice("", 304, 206_141_652_992))
     'mi300x'
     """
@@ -27,16 +30,15 @@ def device_of(machine: TracedDevice) -> str:
     named = [name for name in names if name.split("-")[0] in words]
     if not machine.name and not (machine.compute_units and machine.memory_bytes):
         return ""  # without a name, both numbers are needed
+    # Vendors' names state the memory where a device has several.
+    stated = _SIZE.search(machine.name)
+    memory = machine.memory_bytes or (1e9 * float(stated[1]) if stated else 0.0)
     fitting: list[tuple[float, str]] = []
     for name in named or ([] if machine.name else names):
         units, sizes = _stated(name)
         if not named and units != machine.compute_units:
             continue
-        away = (
-            min((abs(size / machine.memory_bytes - 1.0) for size in sizes), default=1.0)
-            if machine.memory_bytes
-            else 0.0
-        )
+        away = min((abs(size / memory - 1.0) for size in sizes), default=1.0) if memory else 0.0
         if away <= _MEMORY:
             fitting.append((away, name))
     return min(fitting)[1] if fitting else (named[0] if len(named) == 1 else "")

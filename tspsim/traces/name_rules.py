@@ -96,7 +96,7 @@ KERNEL_NAMES.register(
                 r"partition_kernel",
                 r"device_block_merge",
                 r"block_sort",
-                r"transform_kernel",
+                r"(?<!hadamard_)transform_kernel",
                 r"block_reduce",
                 r"nvfuser_reduction",
             ),
@@ -147,28 +147,31 @@ _WORDS = {
     "all_to_all": (r"[Aa]ll_?(2|to_?|To)_?[Aa]ll",),
     "grouped_gemm": (r"[Gg]roup(ed)?_?([Gg]emm|mm)|[Mm]oe_?([Gg]emm|mm)|[Ee]xperts?_?([Gg]emm|mm)",),
     "gemm": (r"[Gg]e(mm|mv)|GEM[MV]|[Mm]at_?[Mm]ul|(\b|_)(add|b)?mm_|[Ll]inear_kernel|hgemm",),
-    "attention": (r"[Aa]ttn|[Aa]ttention|(\b|_)(mla|mha|mqa|gqa|sdpa)|MLA|MHA",),
+    "linear_attention": (r"[Mm]amba|[Ss]elective_?[Ss]can",),
+    "attention": (r"[Aa]tt(n|ention|end_)|(\b|_)(mla|mha|mqa|gqa|sdpa)|MLA|MHA",),
     "convolution": (r"[Cc]onv(?!ert)(\d|_|olution)",),
     "optimizer": (r"[Oo]ptimizer|(\b|_)(muon|newton_schulz|lion)",),
     "loss": (r"[Ll]oss|[Cc]ross_?[Ee]ntropy",),
     "sample": (
         r"[Ss]ampl|penalt|bincount|[Tt]emperature|logit_?bias|bitmask|[Ss]pecul|eagle|draft|next_token|min_p\b",
     ),
+    "dispatch": (r"dispatch_tokens?(_|\b)",),
+    "combine": (r"combine_tokens?(_|\b)",),
     "norm": (r"[Nn]orm(?!al_)",),
     "rope": (r"(\b|_)ro?pe(_|\b)|RoPE|Rope|[Rr]otary",),
-    "cache": (r"[Cc]ache|(\b|_)kv_|KV[A-Z]",),
+    "cache": (r"[Cc]ache|(\b|_)kv_|KV[A-Z]|(\b|_)(set_k_|compress_)",),
     "activation": (r"[Aa]ctivation|[Ss]i?lu|[Gg]e?lu|[Rr]elu|gated",),
     "router": (r"[Rr]out(er|ing)|top_?k|Top_?K",),
-    "permute": (r"[Pp]ermut|[Mm]oe|MoE|[Ee]xpert|align_scatter",),
+    "permute": (r"[Pp]ermut|([Mm]oe|MoE|[Ee]xpert)(?!\w*[Mm]emset)|align_scatter",),
     "quantize": (r"[Qq]uant|fp8|FP8|fp4|FP4|[Cc]ast(?!er)|amax",),
     "embedding": (r"[Ee]mbed",),
     "reduction": (
         r"[Ss]oftmax|SoftMax|[Rr]educe|[Rr]eduction|(\b|_)(sum|mean|max|min|cumsum|arg\w+|sort|scan)_|Sort|Scan",
     ),
     "copy": (
-        r"[Cc]opy|[Tt]ranspose|(\b|_)(cat|concat|pad|pack|unpack|split|slice|index|gather|scatter|convert|prepare)_",
+        r"[Cc]opy|[Tt]ranspose|(\b|_)(cat|concat|pad|pack|unpack|split|slice|index|gather|scatter|convert|prepare|strides?)_",
     ),
-    "memset": (r"(\b|_)([Ff]ill|zeros?|full|memset)_",),
+    "memset": (r"(\b|_)([Ff]ill|zeros?|full|memset)_|Memset",),
     "elementwise": (
         r"_func_|[Ee]lement_?[Ww]ise|[Hh]adamard|[Ss]igmoid|[Tt]anh|(\b|_)(add|sub|mul|div|exp|pow|where|mask\w*|clamp)_",
     ),
@@ -184,7 +187,8 @@ KERNEL_NAMES.register(
                 r"GemmType\)[1-3]\b",  # DeepGEMM: rows of experts one behind the other, masked, along k
                 r"_cg_(persistent_)?(forward|backward)\w*_kernel",
                 r"m_grouped_fp8",
-                r"fused_moe_kernel",
+                r"[Ff]used_[Mm]oe_[Kk]ernel|moe_\w*w\d+a\d+|w\d+a\d+_moe",
+                r"_grouped_\w*(gemm|linear|mm|w\d+)_",
                 r"_matmul_ogs",
                 r"_p_matmul",
                 r"fmoe_",
@@ -199,7 +203,7 @@ KERNEL_NAMES.register(
                 r"mxfp4_moe",
             ),
             "convolution": (
-                r"cudnn(?!.*bn_)",
+                r"cudnn(?!.*(bn_|nhwcToNchw|nchwToNhwc))",
                 r"scudnn",
                 r"wgrad_alg",
                 r"dgrad_engine",
@@ -227,6 +231,7 @@ KERNEL_NAMES.register(
                 r"marlin",
                 r"machete",
                 r"dot_kernel",
+                r"(\b|_)w\d+a(8|16)_(?!.*quant)\w*kernel",  # widths of weights and inputs
             ),
         },
     )
@@ -242,7 +247,7 @@ KERNEL_NAMES.register(
                 r"AppendPagedKVCache|_zero_kv_blocks",
             ),
             "linear_attention": (
-                r"gated_delta|delta_rule|gdn_(gating|decode|prefill)|\bkda_",
+                r"gated_delta|[Dd]elta_?[Rr]ule|(\b|_)(gdn|kda|gla|rwkv\d|lightning_attn)_(?!\w*norm)|\bGdn[A-Z]",
                 r"chunk_(fwd|bwd|gated|local|scaled|delta)",
                 r"causal_conv1d",
                 r"selective_scan",
@@ -277,7 +282,7 @@ KERNEL_NAMES.register(
                 r"merge_attn_states|MergeState",
                 r"_attn_|\bthd_(out|lse)_correction",
                 r"kn_get_mla_metadata|get_mla_metadata",
-                r"sparse_attention|indexer_[kq](?!uant)|mqa_logits",
+                r"sparse_attention|indexer_([kq](?!uant)|\w*logits)|mqa_logits|index_score|_sparse_decode",
             ),
         },
     )
@@ -300,7 +305,7 @@ KERNEL_NAMES.register(
             # transfer.
             "norm": (
                 r"^(?!.*userbuffers).*(rmsnorm|RMSNorm|Rmsnorm|rms_norm|RmsNorm(?!Lamport)|layernorm)",
-                r"ln_(fwd|bwd)_\w*kernel|norm_quant|_fused_rms_|qk_?norm|_rms_normalize",
+                r"ln_(fwd|bwd)_\w*kernel|norm_quant|_fused_rms_|qk_?norm|_rms_normalize|Q[Kk]_?Norm",
             ),
             "rope": (
                 r"rotary_?(embedding)?_kernel|_rope_kernel|\brope_kernel|RotaryEmbedding|fused_rope|mrope|_triton_rope",
@@ -310,7 +315,8 @@ KERNEL_NAMES.register(
             "router": (
                 r"topk(_gating|GatingSoftmax|_softmax|_sum|_forward|_idx|_transform|_sigmoid)|grouped_topk|moe_fused_gate",
                 r"[a-z]T(op|OP)k(Sigmoid|Softmax|Gating)|moeTopK|fused_topk_with|v\d_topk_kernel|fused_router",
-                r"get_dispatch_layout|_topk_forward|_combined_routing|_sum_bitmatrix|biased_grouped|select_experts|RoutingKernel|routing",
+                r"get_dispatch_layout|_topk_forward|_combined_routing|_sum_bitmatrix|biased_grouped|select_experts",
+                r"(?<!finalizeMoe)RoutingKernel|routing",
             ),
             "permute": (
                 r"moe_align|count_and_sort_expert|moe_(\w+_)?sort|MoeSorting|moe_permute|expand(Input|_to_fused)|ep_(gather|scatter)",
@@ -331,7 +337,7 @@ KERNEL_NAMES.register(
                 r"create_flashinfer_kv_indices|get_last_loc|alloc_(extend|decode)_kernel|write_req_to_token|compute_slot_mapping|pack_seq",
                 r"^_prepare_\w+_kernel|^_post_update_kernel|multi_(un)?padding",
             ),
-            "elementwise": (r"\bmhc_(post|pre_big)",),
+            "elementwise": (r"\bmhc_(post|pre_big)|sinkhorn",),
         },
     )
 )

@@ -7,13 +7,14 @@ before the shipped ones (:mod:`.name_rules`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..base.memo import once, remembered
 from ..base.registry import Registry, changes
 from .kinds import UNKNOWN
+from .symbols import in_snake_case, readable
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def guessed(kernel: str, operator: str = "") -> bool:
 @remembered(65_536)
 def _kind_of(kernel: str, operator: str, version: int) -> tuple[str, bool]:
     rules = tuple(reversed(KERNEL_NAMES.values()))
-    named = [kind for rule in rules if (kind := rule.kind_of(kernel)) is not None]
+    named = _named(rules, readable(kernel)) or _named(rules, kernel)
     # One elementwise kernel serves many operators, and its name seldom states which.
     if (kind := next((kind for kind in named if kind != "elementwise"), None)) is not None:
         return kind, False
@@ -98,8 +99,16 @@ def _kind_of(kernel: str, operator: str, version: int) -> tuple[str, bool]:
     )
     if launched is not None or named:
         return launched or named[0], False
-    words = next((kind for rule in rules if (kind := rule.guess(kernel)) is not None), None)
-    return (words, True) if words is not None else (UNKNOWN, False)
+    name = readable(kernel)
+    for text in (name, in_snake_case(name)):
+        words = next((kind for rule in rules if (kind := rule.guess(text)) is not None), None)
+        if words is not None:
+            return words, True
+    return UNKNOWN, False
+
+
+def _named(rules: Sequence[KernelNames], kernel: str) -> list[str]:
+    return [kind for rule in rules if (kind := rule.kind_of(kernel)) is not None]
 
 
 def waits(kernel: str) -> bool:
@@ -123,4 +132,5 @@ def narrow(kernel: str) -> bool:
 
 @remembered(65_536)
 def _waits(kernel: str, version: int) -> bool:
-    return any(re.search(pattern, kernel) for rule in KERNEL_NAMES.values() for pattern in rule.waits)
+    name = readable(kernel)
+    return any(re.search(pattern, name) for rule in KERNEL_NAMES.values() for pattern in rule.waits)

@@ -22,6 +22,7 @@ from .names import guessed, kind_of
 from .pieces import first_bytes
 from .steps import BACKWARD, numbered, step_marks
 from .table import NO_MACHINE, Mark, Rows, Trace, TracedDevice, TracedGroup, joined
+from .unreadable import described
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def read_files(files: Sequence[Path | str]) -> Trace:
     parts = _parts(paths)
     for path, part in zip(paths, parts, strict=True):
         if not len(part.rows):
-            raise InputError(_nothing(part), file=str(path))
+            raise InputError(_nothing(path, part), file=str(path))
     if len(set(formats)) > 1:
         other = next(path for path, name in zip(paths, formats, strict=True) if name != formats[0])
         raise InputError(
@@ -148,14 +149,18 @@ def reader_of(path: Path) -> TraceReader:
     for reader in reversed(TRACE_READERS.values()):
         if reader.takes(path, start):
             return reader
-    raise InputError(f"is of no format that is known ({', '.join(TRACE_READERS)})", file=str(path))
+    what = described(path, start)
+    raise InputError(what or f"is of no format that is known ({', '.join(TRACE_READERS)})", file=str(path))
 
 
-def _nothing(part: FilePart) -> str:
+def _nothing(path: Path, part: FilePart) -> str:
+    what = described(path, first_bytes(path))
+    if what:
+        return what
     if part.facts and "written_by" in part.facts:
         return (
-            "holds no step line with a time: of Megatron, torchtitan, NeMo, DeepSpeed, MaxText, verl, a Trainer's "
-            "progress bar, vLLM (--enable-logging-iteration-details) or SGLang"
+            "holds no step line with a time: a step's number and its time with a unit, or what Megatron, torchtitan, "
+            "NeMo, DeepSpeed, MaxText, verl, a Trainer's bar, vLLM (--enable-logging-iteration-details) or SGLang write"
         )
     missing = f" (missing: {part.missing[0]})" if part.missing else ""
     return f"has no kernels: nothing ran on a device{missing}; profile with activities that include the device"

@@ -53,13 +53,19 @@ RECIPES = (
     AsRun("projection.md", "llama3170b", ("bf16",), 64, version="fsdp2", recompute="full block, 12 layers"),
     AsRun("projection.md", "llama3170b", ("fp8",), 64, version="fsdp2", recompute="full"),
     AsRun("projection.md", "llama3170b", version="fsdp2"),
-    # configs/MI300X/mixtral_8x7B_v0.1-pretrain.yaml: ``moe_permute_fusion``, ``gradient_accumulation_fusion`` False,
-    # ``moe_use_legacy_grouped_gemm`` True, no Primus-Turbo, so the all-to-all dispatcher.
+    # The run's log prints its arguments: ``moe_permute_fusion``, ``gradient_accumulation_fusion``,
+    # ``moe_enable_deepep``, ``moe_use_legacy_grouped_gemm`` False, ``moe_token_dispatcher_type alltoall``.
     AsRun("03_primus", "mixtral", version="unfused", dispatch="experts"),
     # configs/MI300X/llama3.1_8B-pretrain.yaml, configs/MI355X/deepseek_v2_lite-*.yaml:
     # ``gradient_accumulation_fusion: false``. Those of Qwen3 and MiniMax-M2.5 have it.
     AsRun("train_amd_prim", "llama318b", version="separate-sums"),
     AsRun("AMD-AGI/Primus", "deepseekv2lite", version="separate-sums"),
+    # examples/customer_package/run_qwen3_235b_a22b_pretrain_mi355x.sh (98641be), which runs the schedules of the page:
+    # ``RECOMPUTE_LAYERS`` 0. The page: no overlap of replicas' exchanges.
+    AsRun("primus_pipeline", "qwen3235b", version="pipeline", recompute="none"),
+    # configs/MI355X/qwen3_*.yaml, minimax_m2.5-*.yaml: ``main_grads_dtype``, ``exp_avg_dtype`` bf16.
+    AsRun("AMD-AGI/Primus", "qwen3", version="precision-aware"),
+    AsRun("AMD-AGI/Primus", "minimaxm25", version="precision-aware"),
     # Megatron's ``--use-torch-fsdp2``.
     AsRun(notes=".*torch FSDP2", version="fsdp2"),
     # launcher_scripts/conf/config.yaml: ``NVTE_FUSED_ATTN: 0`` until pull request 422 of August 2024, after 24.07.

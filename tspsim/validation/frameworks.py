@@ -55,6 +55,20 @@ WORDS = {
 }
 #: The most common software, for rows that name none.
 USUAL_PLAIN = "fsdp2"
+#: Stack → how the names of models start, in small letters and digits, whose benchmarks ran one of its versions: NeMo
+#: Automodel's page has FlexAttn for gpt-oss alone (docs/performance-summary.mdx, "Kernel Optimizations").
+VERSIONS = {"automodel": (("gptoss", "flex"),)}
+
+
+def version_run(stack: str, model: str) -> str:
+    """The stack in the version that its benchmarks of a model ran.
+
+    >>> version_run("automodel", "gpt-oss-20b"), version_run("automodel", "kimi-k2"), version_run("fsdp2", "gpt-oss")
+    ('automodel@flex', 'automodel', 'fsdp2')
+    """
+    name = re.sub(r"[^a-z0-9]", "", model.lower())
+    version = next((version for start, version in VERSIONS.get(stack, ()) if name.startswith(start)), "")
+    return f"{stack}@{version}" if version else stack
 
 
 def stack_in_words(*texts: str) -> str:
@@ -169,14 +183,20 @@ def layers_of_chunks(source: str, model: Architecture, chunks: int) -> tuple[int
     Recipes of the 61 layers of DeepSeek-V3 and Kimi-K2 in 4, 8 or 16 chunks fill all but the last, which has the loss
     and the module for a further token (Megatron-Bridge, ``set_deepseek_v3_pipeline_model_parallel_layout``; NeMo's
     performance scripts, ``map_pp_vp_to_layout``). DGX Cloud's of 25.05 has a layer less in the first and two less in
-    the last (NVIDIA/NeMo 7a8f1cc, scripts/performance/llm/pretrain_deepseek_v3.py).
+    the last (NVIDIA/NeMo 7a8f1cc, scripts/performance/llm/pretrain_deepseek_v3.py). NeMo Automodel gives what is left
+    over to the first chunks (components/distributed/pipelining/functional.py, generate_hf_model_fqn_per_model_part).
 
     >>> from tspsim.model import load_model
     >>> [layers_of_chunks("Megatron-Bridge", load_model("deepseek-v3"), chunks) for chunks in (4, 32)]
     [(16, 16, 16, 13), ()]
     >>> layers_of_chunks("dgxc-benchmarking/blob/v25.05.04", load_model("deepseek-v3"), 8)
     (7, 8, 8, 8, 8, 8, 8, 6)
+    >>> layers_of_chunks("NVIDIA-NeMo/Automodel", load_model("deepseek-v3"), 32)[27:]
+    (2, 2, 1, 1, 1)
     """
+    if "Automodel" in source:
+        per_chunk, more = divmod(model.layers, chunks)
+        return (per_chunk + 1,) * more + (per_chunk,) * (chunks - more) if more else ()
     if model.layers == 61 and chunks in (4, 8, 16) and any(word in source for word in WITH_FURTHER_TOKENS):
         per_chunk = 64 // chunks
         if "dgxc-benchmarking/blob/v25.05" in source:

@@ -22,7 +22,7 @@ from ..base.memo import remembered
 from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .devices import LOOKUPS, named_device
-from .frameworks import as_routed, stack_in_words, turns_of
+from .frameworks import as_routed, layers_of_chunks, stack_in_words, turns_of, version_run
 from .runs import TOO_LARGE, Predicted, fabric_of, file_of, first_plan_of, machine
 
 #: Words of a row that name another board than its ``gpu`` column.
@@ -106,18 +106,23 @@ def question(row: Row) -> Question:
         usual = fabric_of(named_device(row["gpu"]))
         own = next((fabrics for word, fabrics in FABRICS.items() if word in whole), {})
         cluster["fabric"] = own.get(named_device(row["gpu"]), usual)
+    model = architecture(str(row["model"]).strip())
     workload = {
-        "model": str(file_of(as_routed(architecture(str(row["model"]).strip()), *words))),
+        "model": str(file_of(as_routed(model, *words))),
         "pass": "training",
         "sequence": count_of(row, "sequence"),
         "sequences_per_replica": count_of(row, "sequences_per_replica"),
         "precision": str(row["precision"]).strip(),
-        "stack": stack_in_words(*words),
+        "stack": version_run(stack_in_words(*words), str(row["model"])),
         **keys(row, "extra"),
     }
     plan = {"name": "run", **keys(row, "plan")}
     if "dualpipev" in whole:
         plan |= CUT_IN_HALF
+    chunks = int(plan.get("pp", 1)) * int(plan.get("vpp", 1))
+    uneven = layers_of_chunks("Automodel", model, chunks) if "automodel" in whole else ()
+    if uneven:
+        plan.setdefault("stage_layers", list(uneven))
     turns = turns_of(whole, str(row.get("note", "")), int(plan.get("pp", 1)))
     if turns > 1:
         plan.setdefault("accumulation", turns)

@@ -116,6 +116,7 @@ def stated_run(row: Row) -> Run:
         cp=count_of(row, "cp"),
         pp=count_of(row, "pp"),
         vpp=vpp,
+        schedule=schedule_of(notes),
         stage_layers=layers_of_chunks(source, shape, count_of(row, "pp") * vpp),
         accumulation=turns_of(source, notes, count_of(row, "pp")),
         zero=zero_of(zero),
@@ -145,6 +146,20 @@ OTHER_PEAK_IN = "dgxc-benchmarking/blob/v25.05.04"
 #: nemotron/README.md at 1f6d9f4 have VP 12). Llama 3's 126 layers are one a chunk, with embedding and head alone in the
 #: first and last of 16 stages (§3.3.2: one layer fewer at both ends).
 CHUNKS = {("dgxc-benchmarking/blob/v25.04.01/nemotron", "340B"): 12, ("2407.21783", "405B"): 8}
+
+
+#: Pipeline schedules as pages call them → ``schedule`` of a plan; all others are 1F1B, interleaved or not.
+SCHEDULES = {"zero-bubble": "zb-h1", "zbv-formatted": "zbv", "zbv": "zbv", "v-half": "v-half", "v-min": "v-min"}
+
+
+def schedule_of(notes: str) -> str:
+    """The schedule that notes name.
+
+    >>> schedule_of("pipeline schedule v-min; 4 nodes"), schedule_of("pipeline schedule 1f1b-interleaved; 4 nodes")
+    ('v-min', '1f1b')
+    """
+    named = re.search(r"pipeline schedule ([\w-]+)", notes)
+    return SCHEDULES.get(named.group(1), "1f1b") if named else "1f1b"
 
 
 def chunks_of(source: str, model: str) -> int:

@@ -56,7 +56,7 @@ RECIPES = (
     # DGX Cloud's scripts of 25.05 pin NVIDIA/NeMo at 7a8f1cc: ``MegatronTokenDropCallback`` (a plain ``alltoall``,
     # experts filled to their capacity), no ``moe_router_fusion``; rotary embedding is fused in Llama 4 alone.
     MoERecipe("dgxc-benchmarking/blob/v25.05", "deepseekv3", version="unfused-padded", dispatch="experts"),
-    MoERecipe("dgxc-benchmarking/blob/v25.05", "llama4", version="unfused-padded", dispatch="experts"),
+    MoERecipe("dgxc-benchmarking/blob/v25.05", "llama4", version="unfused-router-padded", dispatch="experts"),
     MoERecipe("MoE-ModelZoo", devices=RACKS, version="whole-graphs"),
     # Tokens are dropped and filled up to a capacity, so that whole iterations can be captured; B200 has no graphs
     # (qwen3/workload_base_configs.py, 0fa501a).

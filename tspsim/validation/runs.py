@@ -21,6 +21,7 @@ from tspsim.model import Architecture
 from tspsim.network.load import usual_node
 from tspsim.operators import element_bytes
 from tspsim.parallel import peak_bytes
+from tspsim.parallel.pipeline import Pipeline, order_of
 from tspsim.parallel.plan import recomputation_keys
 from tspsim.parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, PartialRecompute
 from tspsim.parallel.state.memory import stage_memory
@@ -61,6 +62,7 @@ class Run:
     cp: int = 1
     pp: int = 1
     vpp: int = 1
+    schedule: str = "1f1b"
     stage_layers: tuple[int, ...] = ()
     accumulation: int = 1
     ep: int = 1
@@ -186,7 +188,8 @@ def _recomputation_in_words(run: Run) -> str:
 
 def _step(run: Run) -> Predicted:
     micro_batches = _micro_batches(run)
-    few, more = run.pp, 2 * run.pp
+    few = _filling(run)
+    more = few + run.pp
     if run.accumulation > 1 or micro_batches <= more or (run.vpp > 1 and micro_batches % run.pp):
         return _simulated(run, micro_batches)
     first = _simulated(run, few)
@@ -199,6 +202,13 @@ def _step(run: Run) -> Predicted:
     seconds = second.seconds + times * (second.seconds - first.seconds)
     scale = seconds / second.seconds
     return replace(second, seconds=seconds, low=second.low * scale, high=second.high * scale)
+
+
+def _filling(run: Run) -> int:
+    """The fewest rounds of micro-batches with which the run's schedule fills its pipeline."""
+    order = order_of(run.schedule, run.vpp)
+    rounds = (Pipeline(run.pp, run.vpp, number * run.pp, splits=True) for number in (1, 2))
+    return next((pipeline.micro_batches for pipeline in rounds if order.check(pipeline) is None), run.pp)
 
 
 def _simulated(run: Run, micro_batches: int) -> Predicted:
@@ -281,6 +291,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
                 **({} if run.shard_group is None else {"shard_group": run.shard_group}),
                 **({"stage_layers": list(run.stage_layers)} if run.stage_layers else {}),
                 **({"accumulation": run.accumulation} if run.accumulation > 1 else {}),
+                **({"schedule": run.schedule} if run.schedule != "1f1b" else {}),
                 **({"placement": {"node": ["tp", "sp", "dp"]}} if shares_nodes else {}),
                 "ep": run.ep, "expert_dispatch": run.expert_dispatch, "expert_overlap": run.expert_overlap,
                 "micro_batch": run.micro_batch,

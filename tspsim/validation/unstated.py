@@ -51,6 +51,11 @@ class FrameworkRecipe:
 
 RECIPES = (
     FrameworkRecipe(
+        "primus_pipeline", "Qwen3-235B", 1, 4,
+        "AMD-AGI/Primus@98641be, examples/customer_package/run_qwen3_235b_a22b_pretrain_mi355x.sh, which has the page's"
+        " schedules: micro-batches of 1, 256 sequences on 8 nodes",
+    ),
+    FrameworkRecipe(
         "AMD-AGI/Primus", "Qwen3-235B", 4, 32,
         "AMD-AGI/Primus@05b350b, examples/megatron/configs/MI355X/qwen3_235B_A22B-BF16-pretrain.yaml: micro-batches of"
         " 4, 8,192 sequences on 32 nodes",

@@ -184,6 +184,14 @@ class AttentionKind(ABC):
         """Parameters of the norms inside attention."""
         return 0
 
+    def head_norm_parameters(self, model: Dimensions, block: Block) -> int:
+        """Those of norms over single heads: all tensor-parallel ranks have them, and each only its heads' gradient."""
+        return 0
+
+    def divided_norm_parameters(self, model: Dimensions, block: Block) -> int:
+        """Those of norms over all heads together, which tensor-parallel ranks divide."""
+        return 0
+
     # --- serving steps --------------------------------------------------------------------------------------
 
     def enter(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:

@@ -56,9 +56,13 @@ class Grouped(AttentionKind):
 
     def norm_parameters(self, model: Dimensions, block: Block) -> int:
         """Norms of Q and K over d, or over all heads."""
-        if model.qk_norm_wide:
-            return model.attention_width + model.kv_width
-        return 2 * model.head_dim if model.qk_norm else 0
+        return self.divided_norm_parameters(model, block) or self.head_norm_parameters(model, block)
+
+    def head_norm_parameters(self, model: Dimensions, block: Block) -> int:
+        return 2 * model.head_dim if model.qk_norm and not model.qk_norm_wide else 0
+
+    def divided_norm_parameters(self, model: Dimensions, block: Block) -> int:
+        return model.attention_width + model.kv_width if model.qk_norm_wide else 0
 
     def project(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         tokens = tokens_of(rows)

@@ -69,7 +69,10 @@ class Latent(AttentionKind):
     def norm_parameters(self, model: Dimensions, block: Block) -> int:
         """Norms of the latents, and of Q and K over d where the model has them."""
         latent = self.facts(model)
-        return (2 * model.head_dim if model.qk_norm else 0) + latent.q_rank + latent.kv_rank
+        return self.head_norm_parameters(model, block) + latent.q_rank + latent.kv_rank
+
+    def head_norm_parameters(self, model: Dimensions, block: Block) -> int:
+        return 2 * model.head_dim if model.qk_norm else 0
 
     def enter(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         latent, tokens = self.facts(layer.model), tokens_of(rows)

@@ -66,6 +66,9 @@ class Linear(AttentionKind):
 
     def norm_parameters(self, model: Dimensions, block: Block) -> int:
         """The norm over a head's output."""
+        return self.head_norm_parameters(model, block)
+
+    def head_norm_parameters(self, model: Dimensions, block: Block) -> int:
         return linear_of(model).v_dim
 
     def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:

@@ -31,7 +31,8 @@ from ..drafting import drafter_of
 from ..feature import FEATURES, Feature
 from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..pipeline import Chunk, Refusal
+from ..pipeline import Refusal
+from ..placement import Chunk
 from ..plan import DRAFT_REPLICAS, Plan
 from ..registries import ContextShare, Option
 from ..scheme import scheme_of

@@ -33,7 +33,8 @@ from ..feature import FEATURES, Feature
 from ..interleave import EXCHANGE
 from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..pipeline import Chunk, Refusal
+from ..pipeline import Refusal
+from ..placement import Chunk
 from ..plan import EXPERT_POOL, POOL_NODE, Plan
 from ..registries import ContextShare, Option
 from ..scheme import WholeTokens

@@ -26,7 +26,8 @@ from ..builder import ProgramBuilder
 from ..feature import FEATURES, Attend, Feature
 from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..pipeline import Chunk, Refusal
+from ..pipeline import Refusal
+from ..placement import Chunk
 from ..registries import ContextShare, Option
 from ..search_rule import SearchRule, decodes
 from .elsewhere import cache_bytes, parted, remote_share

@@ -100,7 +100,8 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
         *_layout(job, tokens),
         after=after,
     )
-    beside = job.plan.hiding.shared_beside
+    with_attention = job.interleaves and job.interleaving.shared_with_attention
+    beside = job.plan.hiding.shared_beside and not with_attention
     planned = plan_moves(builder, job, chosen)
     builder.read_counts([planned])
     here += move_experts(builder, job, "experts from other ranks", [planned])
@@ -147,9 +148,10 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
     piece = piece_of(job, routed)
     down, gate_up = (builder.gradients(product) for product in (piece.down(), piece.gate_up()))
     down = _arrived(job, down[0]), *down[1:]
-    # Interleaved with another micro-batch, the exchange is the critical path, so weight gradients follow it (DeepSeek's
-    # published profile of DualPipe: dispatch(B), then mlp(W)). A framework's own backward computes both at once.
-    behind = (*down[1:], *gate_up[1:]) if job.plan.hiding.micro_batches else ()
+    # Interleaved with another micro-batch, weight gradients may follow the exchange (DeepSeek's published profile of
+    # DualPipe: dispatch(B), then mlp(W)). A framework's own backward computes both at once.
+    deferred = job.interleaves and job.interleaving.defers_weights
+    behind = (*down[1:], *gate_up[1:]) if deferred else ()
     for arrival in arrived:
         multiplied.append(
             builder.compute(

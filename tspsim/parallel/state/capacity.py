@@ -21,7 +21,7 @@ from ...steps import PREFILL_STEP, Load, Streams
 from ...steps.load import round_robin
 from ..engine_memory import Budget, MemoryRule
 from ..job import Job
-from ..pipeline import Chunk
+from ..placement import Chunk
 from ..registries import ContextShare
 from ..scheme import scheme_of
 from ..serving_engine import Prior, ServingEngine

@@ -28,7 +28,8 @@ from ..expert_rows import routed_shard
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..parameter_group import ParameterGroup
-from ..pipeline import Chunk
+from ..placement import Chunk
+from ..plan import KV_COPIES
 from ..rank_groups import expert_axis, expert_copies, expert_ranks, expert_state_shards, replica_axis
 from ..whole import accumulates_whole, keeps_whole, sums_beside
 from . import served, shard_levels, weight_arrivals, weight_offload, weight_peers
@@ -100,21 +101,45 @@ class OwnedParameters:
         return common, adapters.routed(routed_shard(job)) if block.experts else Halves()
 
     def summed_over_tensor_ranks(self, chunks: Sequence[Chunk]) -> float:
-        """Gradients, in elements, of which each rank of ``tp`` has only a part: of adapters' undivided halves, or with
-        sequence regions of weights that all ranks have whole (Megatron-Core's ``sequence_parallel`` parameters)."""
-        plan, adapters = self.job.plan, self.job.work.adapters
-        if plan.tp == 1 or (adapters is None and not plan.sequence_regions):
+        """Gradients, in elements, of which each rank of ``tp`` has only a part: of adapters' undivided halves; of norms
+        over single heads; with sequence regions of all norms, of biases after sums, and of weights that all ranks have
+        whole (Megatron-Core's ``sequence_parallel`` parameters)."""
+        plan, model, adapters = self.job.plan, self.job.model, self.job.work.adapters
+        regions = plan.sequence_regions
+        if plan.tp == 1:
             return 0.0
 
         def whole(block: Block) -> tuple[ParameterGroup, ...]:
             if adapters is None:
-                return (self.replicated(sum(served.whole_on_every_rank(self.job, block).values())),)
+                matrices = sum(served.whole_on_every_rank(self.job, block).values()) if regions else 0
+                return (self.replicated(matrices + model.partial_parameters(block, tokens_divided=regions)),)
             common, routed = self.halves(block)
             return self.replicated(common.whole), self.experts(routed.whole)
 
-        # Megatron-Core sums its buffer of gradients, which is whole until ZeRO 2.
-        divided = plan.zero >= (2 if adapters is None else 1)
-        return sum(held.share(divided) for held in self.in_layers(chunks, whole))
+        parts = self.in_layers(chunks, whole)
+        if adapters is None and regions and any(chunk.has_head for chunk in chunks):
+            parts.append(self.replicated(model.final_norm_parameters))
+        return sum(held.share(self.sums_shares) for held in parts)
+
+    @property
+    def sums_shares(self) -> bool:
+        """Whether replicas have divided gradients before ranks of ``tp`` sum theirs: Megatron-Core's buffer of
+        gradients is whole until ZeRO 2, that of adapters until ZeRO 1."""
+        return self.job.plan.zero >= (2 if self.job.work.adapters is None else 1)
+
+    def summed_over_kv_copies(self, chunks: Sequence[Chunk]) -> float:
+        """Gradients, in elements, of projections to K and V whose heads several ranks of ``tp`` hold: each has the part
+        of its own query heads."""
+        plan, copies = self.job.plan, self.job.plan.kv_copies
+        if copies == 1 or self.job.work.adapters is not None:
+            return 0.0
+
+        def repeated(block: Block) -> tuple[ParameterGroup, ...]:
+            # A head that g ranks hold is g - 1 of g parts beyond an even share of it.
+            beyond = served.repeated_heads(self.job, plan.tp, block)
+            return (self.replicated(beyond * copies / (copies - 1)),)
+
+        return sum(held.share(self.sums_shares) for held in self.in_layers(chunks, repeated))
 
     def trained_layers(self, chunks: Sequence[Chunk]) -> tuple[ParameterGroup, ...]:
         """Trained parameters of a stage's layers on one rank, by group of holders."""
@@ -452,13 +477,18 @@ def finish_step(
                 "reduce_scatter", tables.sum_axis, size, "sum table gradients across", after=[ready], stream="gradients"
             )
         )
-    partial = share.summed_over_tensor_ranks(chunks) * optimizer.gradients
-    if partial:
-        what = "whole weights" if job.work.adapters is None else "adapters"
-        ready = builder.compute(f"gradients of {what} ready", after=exchanged)
-        waits.append(
-            builder.collective("all_reduce", "tp", partial, f"sum {what} over tp", after=[ready], stream="gradients")
-        )
+    what = "whole weights" if job.work.adapters is None else "adapters"
+    for elements, part, axis in (
+        (share.summed_over_tensor_ranks(chunks), what, "tp"),
+        (share.summed_over_kv_copies(chunks), "repeated heads", KV_COPIES),
+    ):
+        if elements:
+            ready = builder.compute(f"gradients of {part} ready", after=exchanged)
+            size = elements * optimizer.gradients
+            summed = builder.collective(
+                "all_reduce", axis, size, f"sum {part} over {axis}", after=[ready], stream="gradients"
+            )
+            waits.append(summed)
     if widest.copies > 1:
         waits.append(builder.collective("all_reduce", widest.axis, 4, "gradient norm", stream="gradients"))
     elements = sum(held.share(divided=plan.zero > 0) for held in owned)

@@ -18,7 +18,8 @@ from ..expert_rows import routed_shard, sent_rows
 from ..feature import features_of
 from ..job import Job
 from ..ledger import WORKSPACE, Buffer, Lifetime
-from ..pipeline import Chunk, spread_over
+from ..pipeline import spread_over
+from ..placement import Chunk
 from ..recompute import NORMS, PRODUCTS, recomputed_groups
 from ..recomputed import ATTENTION, CHEAP, FULL, INSIDE, KEPT
 from ..residency import Residency

@@ -25,7 +25,7 @@ from ...steps.load import round_robin
 from ..drafting import drafter_of
 from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..pipeline import Chunk
+from ..placement import Chunk
 from ..plan import DRAFT_REPLICAS, EXPERT_POOL
 from ..rank_groups import expert_ranks
 from ..registries import ContextShare

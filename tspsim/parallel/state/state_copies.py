@@ -13,7 +13,7 @@ from ...steps import FORWARD, Task
 from ..builder import ProgramBuilder
 from ..job import Job
 from ..parameter_group import ParameterGroup
-from ..pipeline import Chunk
+from ..placement import Chunk
 from ..scheme import scheme_of
 from .checkpoint import CHECKPOINTS, Checkpoint
 from .data import OwnedParameters

@@ -26,7 +26,8 @@ from ...model import Block
 from ..feature import FEATURES, Feature
 from ..job import Job
 from ..ledger import Buffer, Lifetime
-from ..pipeline import Chunk, spread_over
+from ..pipeline import spread_over
+from ..placement import Chunk
 from . import weight_peers
 
 #: Layers that a rank has room for: one in use, and one arriving.
@@ -67,7 +68,7 @@ def refused(job: Job) -> tuple[str, str] | None:
         return key, f"is not built where weights travel between ranks; use {plan.token_axis} 1 with tp, sp or dp"
     if plan.expert_shards == 0:
         return key, "is not built where experts are gathered (expert_shards: 0); leave one out"
-    if plan.order.both_ways or plan.hiding.halves or plan.hiding.micro_batches:
+    if not plan.order.placement.one_way or plan.hiding.halves or plan.hiding.micro_batches:
         return key, "is not built where tasks take turns on a stage; use schedule: 1f1b and expert_overlap: none"
     if job.training and plan.zero == 3:
         return key, "is not built with zero: 3, whose ranks gather each other's weights; use zero: 0"

@@ -17,7 +17,8 @@ from ...base.quick import replace
 from ...operators import Operator, Role
 from ...parallel import Job, Plan, method_of, scheme_of
 from ...parallel.choices import legal, schedules_of, with_defaults
-from ...parallel.pipeline import Chunk, PipelineOrder
+from ...parallel.pipeline import PipelineOrder
+from ...parallel.placement import Chunk
 from ...parallel.recomputed import KEPT
 from .kernels import KernelSeconds, KernelTimes, mixed, on_one_stage, signature
 

@@ -14,7 +14,7 @@ from ...network import Cluster
 from ...operators import Gemm, Operator
 from ...parallel import SWITCHES, Job, choices_of, scheme_axes, scheme_of, switches_of
 from ...parallel.choices import legal, schedules_of
-from ...parallel.pipeline import Chunk
+from ...parallel.placement import Chunk
 from ...parallel.recomputed import KEPT
 from ...parallel.step import Writer
 from ...program import Compute, Program

@@ -11,8 +11,8 @@ import numpy as np
 from ...base.quick import replace
 from ...network import Cluster, collective, host_copy, point_to_point
 from ...parallel import Job, scheme_of
-from ...parallel.interleave import flat, interleaved
-from ...parallel.pipeline import Chunk
+from ...parallel.interleave import flat
+from ...parallel.placement import Chunk
 from ...parallel.stage_messages import GRADIENTS, message_bytes
 from ...parallel.step import write_program
 from ...program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
@@ -54,7 +54,7 @@ class TaskParts:
 
         forward = middle(FORWARD)
         # With micro-batches from both ends, half of the stages start and end with the downward direction.
-        own = int(job.plan.order.both_ways and 2 * stage >= job.plan.pp)
+        own = int(job.placement.both_ways and 2 * stage >= job.plan.pp)
         first = self.part(job, groups, stage, chunks, Task(FORWARD, 0, own)) if whole else forward[own]
         kinds = job.step.kinds(job.order)
         if BACKWARD not in kinds:
@@ -122,7 +122,7 @@ class TaskParts:
             visits = [Task(kind, MIDDLE, 0) for kind in (FORWARD, BACKWARD)]
             alone = [flat(self.kernels.write(job, stage, *visited)) for visited in zip(chunks, visits, strict=True)]
             nothing, steps = np.zeros(groups.near), list[TimedInstruction]()
-            for instruction in interleaved(alone):
+            for instruction in job.interleaving.merge(alone):
                 timed = self._step(instruction, groups, nothing, 1)
                 kind = BACKWARD if timed.role and instruction.name.startswith(GRADIENTS) else FORWARD
                 steps.append(timed._replace(role=role_of(timed.role, kind)) if timed.role else timed)

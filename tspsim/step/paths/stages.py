@@ -23,7 +23,7 @@ import numpy as np
 from ...base.quick import replace
 from ...engine.steady import SIMULATED_ITERATIONS
 from ...parallel import Job, scheme_of
-from ...parallel.pipeline import Chunk
+from ...parallel.placement import Chunk
 from ...parallel.step import write_program
 from ...program.instructions import Mesh
 from ...steps import Task
@@ -143,7 +143,7 @@ class StageBounds:
             return max(self._hidden_s(job, every), self._beside_s(job, every, exchanges_s))
         plan, layers = job.plan, job.model.layers
         even_s = self._evenly_s(job, every, exchanges_s)
-        if plan.order.both_ways:
+        if not job.placement.one_way:
             return even_s
         # The kinds of layer on a stage are unknown: the fastest counts. Deferred weight gradients fill the end.
         layer_s = min(sum(part.busy.end_s for part in parts) for _, parts in every)
@@ -260,7 +260,7 @@ class StageBounds:
         met = [sum(task.beside for task in job.tasks(stage)) for stage in range(pp)]
         inside_s = (count * vpp - max(met)) * apart_s + max(met) * together_s
         even_s = (inside_s / vpp + count * kernels.outside_s(job)) / pp
-        if pp == 1 or job.plan.order.both_ways:
+        if pp == 1 or not job.placement.one_way:
             return even_s
         # The last stage: the first micro-batch reaches it through the others, and returns, with nothing beside it.
         chunk, head_s = job.model.layers // (pp * vpp), count * kernels.head_s(job)
@@ -290,7 +290,7 @@ class StageBounds:
         stages = [self.parts.stage(job, groups[stage], stage, whole) for stage in range(job.plan.pp)]
         layers = [sum(chunk.layers for chunk in job.chunks(stage)) for stage in range(job.plan.pp)]
         # With micro-batches from both ends, each meets one of a stage's chunks.
-        count = job.micro_batches // (2 if job.plan.order.both_ways else 1)
+        count = job.micro_batches // (2 if job.placement.both_ways else 1)
         message_s = self.parts.message_s(job, groups)
         if hides(job):
             works = [_work_beside(stage, count) for stage in stages]
@@ -310,7 +310,7 @@ class StageBounds:
 
 def hides(job: Job) -> bool:
     """Whether forwards and backwards of different micro-batches are interleaved."""
-    return job.training and job.plan.hiding.micro_batches
+    return job.interleaves
 
 
 def _work_of(parts: Sequence[TaskPart], times: float) -> StageWork:

@@ -152,7 +152,7 @@ def longest_path(job: Job, stages: Sequence[Stage], message_s: float) -> tuple[f
         return _walked(short, stages, message_s, longest, more_s[longest])
     slowest = max(range(len(stages)), key=lambda stage: stages[stage].turn_s)
     # With micro-batches from both ends, each meets one of a stage's chunks.
-    left = (job.micro_batches - few) / (2 if job.plan.order.both_ways else 1)
+    left = (job.micro_batches - few) / (2 if job.placement.both_ways else 1)
     step_s, first_s = _walked(short, stages, message_s, slowest, left * stages[slowest].turn_s)
     if slowest and not job.training and job.plan.vpp == 1:
         # Nothing returns to the first stage, which passes through the others at its own pace.
@@ -167,7 +167,7 @@ def around_last(job: Job, stages: Sequence[Stage], message_s: float) -> tuple[fl
     None if it does not wait at the start; 0 at the end if something else ends the step.
     """
     depth = job.plan.pp
-    if depth == 1 or job.plan.order.both_ways:
+    if depth == 1 or not job.placement.one_way:
         return None
     lead_s = tail_s = 0.0
     for stage in stages[:-1]:
@@ -184,32 +184,28 @@ def _walked(
     job: Job, stages: Sequence[Stage], message_s: float, slowest: int = 0, between_s: float = 0.0
 ) -> tuple[float, float]:
     """The longest path through every task, in a runnable order; ``between_s`` passes in the middle of ``slowest``."""
-    depth, width, both_ways = job.plan.pp, job.plan.vpp, job.plan.order.both_ways
+    depth, width, placement = job.plan.pp, job.plan.vpp, job.placement
     orders = [job.tasks(stage) for stage in range(depth)]
     free_s, step_s = [0.0] * depth, 0.0
     ready: dict[tuple[str, int, int], float] = {}
     position = [0] * depth
     waiting = deque(range(depth))
 
-    def place_of(kind: str, chunk: int, stage: int) -> tuple[int, range, int]:
-        """Index of a chunk among those of the model in its direction, the range of these, and the direction along the
-        stages. The second direction has indices of its own, after the first's."""
-        if both_ways and chunk:
-            return 2 * depth - 1 - stage, range(depth, 2 * depth), -1
-        return chunk * depth + stage, range(depth * width), 1
-
     def arrival_s(task: Task, stage: int) -> float:
         """Arrival of a task's input from a neighbour; infinite while unknown."""
-        place, ends, _ = place_of(task.kind, task.chunk, stage)
+        place = placement.place_of(task.chunk, stage, depth)
         source = place - 1 if task.kind == FORWARD else place + 1 if task.kind == BACKWARD else -1
-        if source not in ends:
+        if source not in placement.met(place, depth, width):
             return NEVER
-        return ready.get((task.kind, task.micro_batch, source), math.inf) + message_s
+        sent_s = message_s if placement.stage_of(source, depth) != stage else 0.0
+        return ready.get((task.kind, task.micro_batch, source), math.inf) + sent_s
 
     def done(task: Task, stage: int, at_s: float) -> None:
-        place, _, way = place_of(task.kind, task.chunk, stage)
+        place = placement.place_of(task.chunk, stage, depth)
         ready[task.kind, task.micro_batch, place] = at_s
-        waiting.append((stage + (way if task.kind == FORWARD else -way)) % depth)
+        target = place + (1 if task.kind == FORWARD else -1)
+        if target in placement.met(place, depth, width):
+            waiting.append(placement.stage_of(target, depth))
 
     while waiting:
         stage = waiting.popleft()

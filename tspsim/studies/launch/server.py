@@ -186,7 +186,7 @@ def _server(scenario: Scenario, part: Deployment, count: int, name: str, pushes:
 
 #: Fields of a plan that launchers express, or that have no meaning for a server.
 SAID = {"name", "degrees", "expert_dispatch", "expert_overlap", "expert_balance", "recomputation", "recomputed",
-        "micro_batch", "routing", "open", "chosen", "together", "expert_owners", "options"}  # fmt: skip
+        "micro_batch", "routing", "open", "chosen", "together", "expert_owners", "kv_copies", "options"}  # fmt: skip
 
 
 def further(plan: Plan) -> list[str]:

@@ -23,7 +23,7 @@ Source = TypeVar("Source", Job, Candidate)
 _COMPARED = [
     key_field.name
     for key_field in fields(Plan)
-    if key_field.name not in ("name", "degrees", "together", "expert_owners")
+    if key_field.name not in ("name", "degrees", "together", "expert_owners", "kv_copies")
 ]
 _USUAL = {name: getattr(Plan("", {}), name) for name in _COMPARED}
 

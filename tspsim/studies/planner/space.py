@@ -146,14 +146,14 @@ class Space:
     def _candidates(self, job: Job, keys: Sequence[SearchRule]) -> Iterator[Job]:
         """A job with every value of the keys that declare candidates; derived values are computed anew for each."""
         if not keys:
-            yield job
+            yield self._whole(job)
             return
         for candidate in ways_of(self._whole(job), keys):
             yield self._whole(candidate)
 
     def _whole(self, job: Job) -> Job:
-        plan = job.plan.owned(self.model)
-        return job if plan.expert_owners == job.plan.expert_owners else replace(job, plan=plan)
+        plan = job.plan.owned(self.model, training=job.training)
+        return job if plan is job.plan else replace(job, plan=plan)
 
     @once
     def kernel_keys(self) -> list[SearchRule]:

@@ -1,0 +1,60 @@
+"""Kernels that rotate, join and copy heads around attention, by its kind and a stack's version."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import tspsim
+from tspsim.operators import Computes, MemoryBound, Role
+from tspsim.parallel import load_stack
+
+ROTATION = MemoryBound("rope", 1000.0, 10, role=Role.ROPE)
+GRADIENT = replace(ROTATION, computes=Computes.INPUT_GRADIENT)
+
+
+@pytest.mark.parametrize(
+    ("stack", "kind", "forward", "backward"),
+    [
+        ("automodel", "mla", 1.8, 1.9),
+        ("automodel", "gqa", 1.0, 1.0),
+        ("automodel@flex", "gqa", 5.6, 10.4),
+        ("megatron-core", "mla", 1.0, 1.0),
+    ],
+)
+def test_kernels_around_attention_are_of_a_kind_of_attention_and_a_version(
+    stack: str, kind: str, forward: float, backward: float
+) -> None:
+    here = load_stack(stack).stack().on("h100", kind)
+    ran = [kernel.hbm_bytes / 1000.0 for kernel in here.run([ROTATION, GRADIENT])]
+    assert ran == pytest.approx([forward, backward])
+
+
+def test_counts_of_automodels_source() -> None:
+    """Elements that kernels move for a token and head, over those of a rotation of queries and keys in place.
+
+    DeepSeek's heads are of 128 + 64 and 128 (160 in the mean), gpt-oss's 64 and 8 of 64, with scaled outputs in bytes.
+    """
+    mla, flex = (load_stack(name).stack() for name in ("automodel", "automodel@flex"))
+    forward, backward = 2 * 64 + 2 * 192 + 2 * 192 + 2 * 128, 2 * 192 + 4 * 64 + 64 + 2 * 256
+    assert dict(mla.rotation_factors)["mla"] == pytest.approx((forward / (4 * 160), backward / (4 * 160)), abs=0.05)
+    turned = 2 * (64 + 8) * 64
+    outputs = [size * 64 * 64 / 2 for size in (2 + 4 + 4 + 2 + 2 + 2, 2 + 4 + 4 + 4 + 4 + 2 + 2 + 4 + 4 + 4 + 2 + 2)]
+    assert dict(flex.rotation_factors)["gqa"] == pytest.approx([2 + size / turned for size in outputs], abs=0.06)
+
+
+def test_a_step_takes_longer_by_what_they_move() -> None:
+    def step_s(stack: str) -> float:
+        question = {
+            "name": "attention",
+            "cluster": {"device": "h100", "nodes": 1},
+            "workload": {
+                "model": "gpt-oss-20b", "pass": "training", "sequence": 4096, "sequences_per_replica": 2,
+                "stack": stack,
+            },
+            "plans": [{"name": "P", "ep": 8, "zero": 3, "micro_batch": 2}],
+        }  # fmt: skip
+        return tspsim.simulate(question).plan("P").step_time_s
+
+    assert 1.03 < step_s("automodel@flex") / step_s("automodel") < 1.12
