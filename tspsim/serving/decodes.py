@@ -326,7 +326,9 @@ class Decodes:
         if key not in self._curves:
 
             def value(context: int) -> float:
-                more = int(LONGER * context)
+                # Up to the next breakpoint: what starts there is no wait for longer contexts.
+                beyond = min((length for length in self.breakpoints[1::2] if length > context), default=2 * context)
+                more = min(int(LONGER * context), beyond - 1 - context)
                 others = evened((batch * context - context - more), batch - 1)
                 if not more or not others or others[-1] < 1:
                     return 0.0
