@@ -2,20 +2,18 @@
 
 A made-up profile of decoding steps is written as PyTorch's profiler writes it (five host events a kernel, most of them
 Python frames), read in a process of its own (processor time and peak memory), and one of its steps is laid over the
-simulated one. The oracle's answers to new batches are timed beside it.
+simulated one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 SCENARIO = {
@@ -85,7 +83,7 @@ def reading(path: Path) -> dict[str, float]:
 
 
 def laying(path: Path) -> dict[str, float]:
-    """Processor seconds to lay one step over the simulated one, and the oracle's µs a batch."""
+    """Processor seconds to lay one step over the simulated one."""
     import tspsim
     from tspsim import traces
     from tspsim.step.question import look_up
@@ -99,36 +97,7 @@ def laying(path: Path) -> dict[str, float]:
     start = time.process_time()
     matched(laid.lane.operations, laid.trace)
     aligned = time.process_time() - start
-    oracle, draw = tspsim.predict(SCENARIO), random.Random(0)
-    batches = [[(1, draw.randint(100, 4000), 1) for _ in range(draw.randint(1, 200))] for _ in range(2000)]
-    pieces = [[*batch, (draw.randint(17, 2048), 0, 1)] for batch in batches]
-    behind = [[(draw.randint(17, 2048), draw.randint(1, 6000), 1), *batch] for batch in batches]
-    two = [[(draw.randint(17, 1024), draw.randint(0, 6000), 1), *batch] for batch in pieces]
-    eight = [[*((draw.randint(17, 1024), draw.randint(0, 6000), 1) for _ in range(8)), *batch] for batch in batches]
-    return {
-        "lay_s": whole,
-        "align_s": aligned,
-        "matched": laid.matched_share,
-        "oracle_us": asking(oracle, batches),
-        "oracle_with_a_prompt_us": asking(oracle, pieces),
-        "oracle_behind_a_cache_us": asking(oracle, behind),
-        "oracle_with_two_prompts_us": asking(oracle, two),
-        "oracle_with_eight_prompts_us": asking(oracle, eight),
-    }
-
-
-def asking(oracle: Callable[[list[tuple[int, int, int]]], float], batches: list[list[tuple[int, int, int]]]) -> float:
-    """Processor µs a batch that was never asked before, of the quickest hundred of ten; half of them warm it first."""
-    half = len(batches) // 2
-    for batch in batches[:half]:
-        oracle(batch)
-    spans = []
-    for first in range(half, len(batches) - 99, 100):
-        start = time.process_time()
-        for batch in batches[first : first + 100]:
-            oracle(batch)
-        spans.append((time.process_time() - start) * 1e4)
-    return min(spans)
+    return {"lay_s": whole, "align_s": aligned, "matched": laid.matched_share}
 
 
 def main() -> None:

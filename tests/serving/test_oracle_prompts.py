@@ -61,14 +61,3 @@ def test_several_pieces_are_what_the_program_says(oracle: Oracle, pieces: int) -
         batch += [(1, draw.randint(100, 4000), 1) for _ in range(draw.randint(1, 200))]
         exact = sum(oracle._costs.exact(oracle.work(batch)).parts_s.values())
         assert float(oracle(batch)) == pytest.approx(exact, rel=0.003)
-
-
-def test_only_a_batch_that_comes_again_is_kept(oracle: Oracle) -> None:
-    """Rows of batches that never return would stay in memory, where Python's garbage collector walks them."""
-    batch = [(61, 7, 1), (1, 500, 1), (1, 3001, 1)]
-    before = len(oracle._kept)
-    first = oracle(batch)
-    assert len(oracle._kept) == before
-    second = oracle([list(row) for row in batch])
-    assert (len(oracle._kept), float(second)) == (before + 1, float(first))
-    assert oracle(batch) is second

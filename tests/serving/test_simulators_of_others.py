@@ -49,9 +49,12 @@ def test_one_batch_takes_as_long_in_every_engine_s_words(oracle: Oracle, name: s
     assert vllm.step_s(oracle, scheduled) == seconds
 
 
+EMPTY = Thing(num_context_requests=0, num_generation_requests=0, requests=[])
+
+
 def test_nothing_takes_no_time(oracle: Oracle) -> None:
     assert sglang.TimePredictor(oracle).predict_infer_time(Thing(reqs=[])) == 0.0
-    assert tensorrt_llm.TimePredictor(oracle).predict(Thing(requests=[])) == 0.0
+    assert tensorrt_llm.TimePredictor(oracle).predict(EMPTY) == 0.0
 
 
 def features(requests: list[tuple[int, int]]) -> list[float]:

@@ -33,8 +33,10 @@ them short sequences by AITER and Triton.)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import gt, mul
 from typing import Any
 
+from ..base.memo import remembered
 from .limits import DeviceLimits, Parameter, between, ceil, cost_of_p_norm, floor, maximum, minimum
 
 BLOCK_COLUMNS = 128.0
@@ -65,6 +67,9 @@ PARAMETERS: dict[str, Parameter] = {
 BACKWARD_PARAMETERS: dict[str, Parameter] = PARAMETERS | {
     "launch_us": Parameter(60.0, 0.5, 200.0, "start of the kernels")
 }
+#: Blocks, or keys, by a segment's queries; numbers of queries whose ones are kept.
+OfQueries = Callable[[float], float]
+MOST_QUERIES = 1 << 14
 _WIDTHS = (64.0, 128.0, 192.0, 256.0, 512.0)
 _NARROW = _WIDTHS[:2]
 
@@ -177,8 +182,19 @@ def walked_blocks(
         Blocks are of keys and walk queries.
     """
     rows = block_rows / group
+    by_queries = not backward and isinstance(masked, float) and isinstance(group, float)
 
     def walk(q_len: Any, kv_len: Any) -> tuple[Any, ...]:
+        if by_queries and isinstance(q_len, tuple):
+            # Segments of a serving step: without a loop in Python, since blocks depend on queries alone.
+            seen = tuple(map(min, q_len, kv_len)) if masked and any(map(gt, q_len, kv_len)) else q_len
+            count_of, skipped_of = blocks_of_queries(group, block_rows, kept)
+            counts = tuple(map(count_of, seen))
+            unmasked, products = sum(map(mul, counts, kv_len)), sum(map(mul, seen, kv_len))
+            masks = (sum(map(skipped_of, seen)), sum(map(mul, seen, seen)) / 2.0) if masked else (0.0, 0.0)
+            # No block skips more keys than its segment has.
+            walked, attended = unmasked - masked * masks[0], products - masked * masks[1]
+            return grid * sum(counts), grid * walked, grid * unmasked, max(kv_len), attended, sum(q_len), sum(kv_len)
         blocks: Any = 0.0
         keys: Any = 0.0
         whole: Any = 0.0
@@ -203,6 +219,21 @@ def walked_blocks(
         return blocks, keys, whole, longest, pairs, queries, context
 
     return walk
+
+
+@remembered(64)
+def blocks_of_queries(group: float, block_rows: float, kept: float) -> tuple[OfQueries, OfQueries]:
+    """Blocks of a segment's queries in the forward, and the keys that these skip under a causal mask."""
+
+    @remembered(MOST_QUERIES)
+    def count_of(queries: float) -> float:
+        return float(ceil(float(queries) * group / block_rows))
+
+    @remembered(MOST_QUERIES)
+    def skipped_of(queries: float) -> float:
+        return float(skipped(count_of(queries), block_rows / group, kept))
+
+    return count_of, skipped_of
 
 
 def skipped(count: Any, rows: Any, kept: Any) -> Any:

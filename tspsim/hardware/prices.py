@@ -269,7 +269,7 @@ def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
     return device.streaming(fewer * operator.size_bytes, operator.rows)
 
 
-def _scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:
+def scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:
     """A sparse-attention kernel at the clock of a step, which slows matrix products but not gathers or selection."""
     rate = pricers.rate(device.spec.sustained, kernel.family, device.clocks, measured_sustained=kernel.sustained)
     rate *= device.spec.clock_at_limit
@@ -280,7 +280,7 @@ def _scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:
 def indexer(device: Device, scores: Indexer) -> Estimate:
     """Time of index scores and selection at the clock of a step."""
     family, shape = sparse.indexer_call(scores)
-    kernel = _scoring_at_clock(device, device.kernel(family, scores.dtype))
+    kernel = scoring_at_clock(device, device.kernel(family, scores.dtype))
     return device.isolated(kernel, None, **shape)
 
 
@@ -299,7 +299,7 @@ def sparse_attention(device: Device, attention: SparseAttention) -> Estimate:
     """Time of sparse attention at the clock of a step."""
     family, shape = sparse.attention_call(attention)
     kernel = device.kernel(family, attention.dtype, kv_dtype=attention.kv_dtype)
-    return device.isolated(_scoring_at_clock(device, kernel), attention.kv_dtype, **shape)
+    return device.isolated(scoring_at_clock(device, kernel), attention.kv_dtype, **shape)
 
 
 @pricer(DeltaScan)

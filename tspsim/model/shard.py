@@ -220,16 +220,29 @@ class Shard:
         context, which has as many pairs. Otherwise every query counts the whole window: the pairs too many stand for
         the band's two edges, whose tiles kernels compute whole.
         """
-        window = self.composition.window
-        if not window or all(context <= window for _, context in segments):
+        if not segments:
             return segments, causal
-        growing = [min(max(window - context + queries, 0), queries) for queries, context in segments]
-        bands = [queries - some for (queries, _), some in zip(segments, growing, strict=True)]
+        queries, lengths = zip(*segments, strict=True)
+        queries, lengths, causal = self.windowed_columns(queries, lengths, causal)
+        return tuple(zip(queries, lengths, strict=True)), causal
+
+    def windowed_columns(
+        self, queries: tuple[int, ...], contexts: tuple[int, ...], causal: bool
+    ) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+        """:meth:`windowed` of segments by columns."""
+        window = self.composition.window
+        if not window or max(contexts) <= window:
+            return queries, contexts, causal
+        beyond = [context - window if context > window else 0 for context in contexts]
+        bands = [more if more < query else query for query, more in zip(queries, beyond, strict=True)]
         if causal and max(bands) <= window:
-            ends = [context - band for (_, context), band in zip(segments, bands, strict=True)]
-            pieces = (*zip(growing, ends, strict=True), *((band, window + band // 2) for band in bands))
-            return tuple(piece for piece in pieces if piece[0]), True
-        return tuple((queries, min(context, window)) for queries, context in segments), False
+            pieces = [
+                *((q - band, context - band) for q, context, band in zip(queries, contexts, bands, strict=True)),
+                *((band, window + band // 2) for band in bands),
+            ]
+            shown, seen = zip(*[piece for piece in pieces if piece[0]], strict=True)
+            return shown, seen, True
+        return queries, tuple([context if context < window else window for context in contexts]), False
 
     def merge(self, tokens: int) -> MemoryBound:
         """Merge a block's partial attention into the running one by log-sum-exp: reads two tensors, writes one."""

@@ -15,6 +15,7 @@ from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
 from .part import Part
 from .products import Attention, DecodeAttention, FusedMoE, Gemm, GroupedGemm
+from .row_sums import RowSums
 from .sparse import Indexer, SparseAttention, TopK
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Part",
     "Role",
     "RowField",
+    "RowSums",
     "Rows",
     "Sharding",
     "ShortConvolution",

@@ -13,6 +13,7 @@ from ..base.quick import quick
 from .base import Operator, Role, first_three
 from .batch import ALL_ROWS, RowField, Rows
 from .dtypes import element_bytes
+from .row_sums import RowSums
 
 
 def seen(queries: int, context: int) -> float:
@@ -105,6 +106,14 @@ class Indexer(ContextRows, Operator):
             total += n * ((q - without) * c + (q * (q + 1) - without * (without + 1)) / 2.0)
         return total / self.stride
 
+    def sizes_over(self, sums: RowSums) -> tuple[float, ...]:
+        """Queries, pairs, entries, choice and longest over other rows."""
+        stride, longest = self.stride, sums.longest / self.stride
+        choice = sums.seen - sums.attended(self.topk * stride).below
+        lengths = sums.total + sums.tokens
+        longest = longest if longest > self.topk else 0.0
+        return float(sums.tokens), sums.seen / stride, lengths / stride, choice / stride, longest
+
     @property
     def flops(self) -> float:
         """2·heads·head_dim a pair."""
@@ -192,6 +201,33 @@ class SparseAttention(ContextRows, Operator):
                 whole += min(self.window + q - 1, c + q) / self.shards
             total += n * min(whole, q * self.attended(q, c))
         return total
+
+    def sizes_over(self, sums: RowSums) -> tuple[float, ...] | None:
+        """Queries, prompts, pairs and entries over other rows; None where a sequence of few queries may not reach all
+        of its context."""
+        stride, window, shards = self.compression * self.shards, self.window, self.shards
+        own, batch = sums.own, sums.batch
+        if self.topk:
+            most = self.topk * self.compression * (shards if self.apart else 1)
+            if sums.queries and max(sums.before) > min(sums.queries) * (most - 1):
+                return None
+            if own > 1 and batch and sums.ordered[-1] > own * (most - 1):
+                return None
+            read, decoded, _ = sums.attended(most)
+        else:
+            decoded = own * sums.decoded + batch * own * (own + 1) / 2.0
+            read = sums.seen - decoded
+        read_pairs, decoded_pairs = read / stride, decoded / stride
+        entries, reached = (sums.cached + sums.read) / stride, (sums.decoded + own * batch) / stride
+        if window:
+            read, decoded, _ = sums.attended(window)
+            read_pairs, decoded_pairs = read_pairs + read / shards, decoded_pairs + decoded / shards
+            latest, decoded_latest = sums.reached(window - 1)
+            entries, reached = entries + latest / shards, reached + decoded_latest / shards
+        # A single query reads what it attends; several together read their whole context.
+        entries += reached if own > 1 else decoded_pairs
+        prompts = len(sums.queries) + (batch if own > 1 else 0)
+        return float(sums.tokens), float(prompts), read_pairs + decoded_pairs, entries
 
     @property
     def flops(self) -> float:

@@ -104,6 +104,10 @@ class ProgramCosts:
         self._seen.add(works)
         return self._together(works)
 
+    def seconds_of(self, work: StepWork) -> float:
+        """Seconds of one step of one attention replica, which is not kept for :meth:`check`."""
+        return self._seconds(work, None) if work.columns[0] else self._decodes.once_s(work)
+
     def _together(self, works: Sequence[StepWork]) -> float:
         if len(works) == 1:
             return self._seconds(works[0], None)
@@ -138,7 +142,7 @@ class ProgramCosts:
         return taken
 
     def _seconds(self, work: StepWork, expert_tokens: int | None) -> float:
-        if not work.chunks:
+        if not work.columns[0]:
             return self._decodes.step_s(work, expert_tokens)
         whole_s = self._whole_s(work, expert_tokens)
         if work.sequences or not self.programs.divides_prompts:

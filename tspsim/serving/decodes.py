@@ -65,6 +65,9 @@ class Decodes:
         self.breakpoints = breakpoints(programs, self.query_len)
         #: Batch → the curves at the ends of its cell (one where they are equal), and its position between them.
         self._ends: dict[int, tuple[KnotCurve, KnotCurve | None, float]] = {}
+        #: Of a batch's cell: seconds of the first token beyond a breakpoint, and of each token of the longest context.
+        self._jumps: dict[tuple[int, int], float] = {}
+        self._longer_ones: dict[int, KnotCurve] = {}
         #: Capture → seconds of experts over their tokens.
         self._experts: dict[Captured, TokenVectors] = {}
         #: Batch → expert seconds, its own tokens, and hidden seconds.
@@ -103,6 +106,63 @@ class Decodes:
         if batch == 1 or MOST * work.longest < tokens:
             return seconds
         return max(seconds, self._once(1, float(work.longest)))
+
+    def once_s(self, work: StepWork) -> float:
+        """Seconds of the next step, up to rounding those of :meth:`step_s`, by plain numbers."""
+        batch, tokens = work.sequences, work.context_tokens
+        mean = tokens / batch
+        if self._stages > 1:
+            return self._once_in_parts(batch, mean)
+        longest = work.longest
+        if self._halves or not self.breakpoints or longest < self.breakpoints[0]:
+            return self.step_s(work)
+        contexts = work.contexts
+        shortest = min(contexts)
+        chosen_of = mean
+        if any(shortest < length < longest for length in self.breakpoints):
+            at = np.array(contexts, dtype=np.float64)
+            start, end, share = self._ends_of(batch)
+            seconds = start.mean(at, shortest, longest)
+            if end is not None:
+                seconds += (end.mean(at, shortest, longest) - seconds) * share
+            ordered = sorted(contexts)
+            for length in self.breakpoints[1::2]:
+                if shortest < length <= longest:
+                    seconds += bisect_left(ordered, length) / batch * self._jump_of(batch, length)
+            reached = max(length for length in self.breakpoints if length <= longest)
+            below = bisect_left(ordered, reached)
+            chosen_of = (tokens + below * reached - sum(ordered[:below])) / batch
+        else:
+            seconds = self._once(batch, mean)
+        if batch > 1 and longest * batch > tokens and self._waits:
+            seconds += self._longer_of(batch).at(chosen_of) * max(0.0, longest - chosen_of)
+        if batch == 1 or MOST * longest < tokens:
+            return seconds
+        return max(seconds, self._once(1, float(longest)))
+
+    def _once_in_parts(self, batch: int, at: float) -> float:
+        """:meth:`_in_parts` at one length."""
+        if batch < self._stages:
+            return self._curve(batch, -1).at(at)
+        part = -(-batch // self._stages)
+        start, end, share = self._ends_of(part)
+        seconds = start.at(at)
+        return seconds if end is None else (1.0 - share) * seconds + share * end.at(at)
+
+    def _jump_of(self, batch: int, length: int) -> float:
+        """:meth:`_jump` of a batch's cell."""
+        key = batch, length
+        if key not in self._jumps:
+            _, high, padded = self.cell(batch)
+            self._jumps[key] = self._jump(high, high if padded else 0, length)
+        return self._jumps[key]
+
+    def _longer_of(self, batch: int) -> KnotCurve:
+        """:meth:`_longer` of a batch's cell."""
+        if batch not in self._longer_ones:
+            _, high, padded = self.cell(batch)
+            self._longer_ones[batch] = self._longer(high, high if padded else 0)
+        return self._longer_ones[batch]
 
     def steps_s(self, work: StepWork, steps: int, expert_tokens: int | None = None) -> Floats:
         """Seconds of each of the next steps, with contexts growing by one per step: shape (steps,). ``expert_tokens``:
@@ -143,7 +203,7 @@ class Decodes:
                 reached = max((length for length in self.breakpoints if length < last), default=0)
                 chosen_of[apart] = weighed(weights, np.maximum(at, reached))
         if self._waits and batch > 1 and work.longest * batch > tokens:
-            seconds = seconds + self._longer(high, to)(mean) * np.maximum(0.0, longest - chosen_of)
+            seconds = seconds + self._longer(high, to)(chosen_of) * np.maximum(0.0, longest - chosen_of)
         return self._not_below_the_longest(seconds, work, later)
 
     def _not_below_the_longest(self, seconds: Floats, work: StepWork, later: Floats) -> Floats:
@@ -174,9 +234,10 @@ class Decodes:
         if ends is None:
             low, high, padded = self.cell(batch)
             to = high if padded else 0
-            end = self._curve(high, to) if high > low else None
+            stages = self._stages
+            end = self._curve(high * stages, to) if high > low else None
             share = (batch - low) / (high - low) if high > low else 0.0
-            ends = self._ends[batch] = self._curve(low, to), end, share
+            ends = self._ends[batch] = self._curve(low * stages, to), end, share
         return ends
 
     def _between(self, low: int, high: int, batch: int, at: Floats, weights: Floats, padded: int = 0) -> Floats:
@@ -265,7 +326,9 @@ class Decodes:
         if key not in self._curves:
 
             def value(context: int) -> float:
-                more = int(LONGER * context)
+                # Up to the next breakpoint: what starts there is no wait for longer contexts.
+                beyond = min((length for length in self.breakpoints[1::2] if length > context), default=2 * context)
+                more = min(int(LONGER * context), beyond - 1 - context)
                 others = evened((batch * context - context - more), batch - 1)
                 if not more or not others or others[-1] < 1:
                     return 0.0

@@ -56,8 +56,10 @@ class Cells:
         self._at, self._least, self._first, self._coarse = remembered(MOST)(value), least, first, coarse
         self._alone, self._epsilon = bool(ends), epsilon
         self._splits: dict[tuple[int, int], bool] = {}
-        #: Tile → ends of its cell, the vector at the first, and its growth up to the last.
+        #: Tile → first number of its cell, its width, the vector there, and its growth up to the last.
         self._tiles: dict[int, tuple[int, int, Floats, Floats]] = {}
+        #: The same of the first element.
+        self._firsts: dict[int, tuple[int, int, float, float]] = {}
 
     def __call__(self, n: int) -> Floats:
         tile = self._tiles.get((n - 1) // TILE)
@@ -65,6 +67,23 @@ class Cells:
             low, width, start, grown = tile
             return start + grown * ((n - low) / width)
         return self._at(n) if self._alone else self._between(n)
+
+    def tile(self, n: int) -> tuple[int, int, Floats, Floats] | None:
+        """Of a number that was asked for: the first of its cell, the cell's width, the vector there and its growth;
+        None where its tile has several cells."""
+        return self._tiles.get((n - 1) // TILE)
+
+    def first(self, n: int) -> float:
+        """The first element of the vector, without an array."""
+        tile = self._firsts.get((n - 1) // TILE)
+        if tile is not None:
+            low, width, start, grown = tile
+            return start + grown * ((n - low) / width)
+        value = float(self(n)[0])
+        whole = self.tile(n)
+        if whole is not None:
+            self._firsts[(n - 1) // TILE] = *whole[:2], float(whole[2][0]), float(whole[3][0])
+        return value
 
     def _between(self, n: int) -> Floats:
         low, high = self._cell(n)
@@ -116,12 +135,16 @@ class Cells:
 class TokenVectors:
     """A vector over n = 1, 2, …: exact for few tokens, since each further expert matters, and in cells for more."""
 
-    def __init__(self, value: Vector, least: float = 0.0) -> None:
+    def __init__(self, value: Vector, least: float = 0.0, first: int = 1) -> None:
         self._value = remembered(MOST)(value)
-        self._cells = Cells(self._value, least, first=FEW + 1)
+        self._cells = Cells(self._value, least, first=max(FEW + 1, first))
 
     def __call__(self, n: int) -> Floats:
         return self._value(n) if n <= FEW else self._cells(n)
+
+    def tile(self, n: int) -> tuple[int, int, Floats, Floats] | None:
+        """:meth:`Cells.tile`."""
+        return None if n <= FEW else self._cells.tile(n)
 
 
 class Quarters:

@@ -15,16 +15,15 @@ Whoever writes an instruction states the quantity that its size depends on (:cla
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any
+from operator import add, mul
 
 import numpy as np
 
-from ..base.memo import remembered
+from ..hardware.over_rows import Seconds
 from ..model.attention.base import MOST_DECODED, attended
-from ..operators import BatchQuantity, Role, Rows
+from ..operators import BatchQuantity, Operator, Role, RowSums
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
 from ..parallel.step import passes_of
@@ -33,7 +32,7 @@ from ..steps import PromptChunk
 from .compositions import BATCH, SECOND, StepComposition
 from .grid import TILE, Cells, KnotLine, TokenVectors
 from .programs import StepPrograms
-from .row_consumers import RowConsumer, consumer_of
+from .row_consumers import RowConsumer, bent_consumer_of, consumer_of
 from .tables import EPSILON, Floats
 from .work import StepWork
 
@@ -41,10 +40,8 @@ from .work import StepWork
 TYPICAL = 2048
 #: Programs kept beside the current one.
 LAST = 7
-#: Prompts whose own kernels are kept: lengths recur, sets of contexts do not.
-MOST_PROMPTS = 4096
-#: Numbers of sequences and knots whose lines are kept.
-MOST_BATCHES = 4096
+#: Relative rounding of sums that are compared.
+ROUNDING = 1e-9
 #: Context of the sequences that decode beside the measured part.
 STANDING = 64
 
@@ -86,25 +83,24 @@ class Mixed:
         self._shape_of: dict[tuple[bool, bool, bool, bool], Shape | None] = {}
         engine = programs.question.work.stack.engine
         self.sizes = engine.graphs.tokens(1, engine.slots) if engine.graphs.pieces and engine.graphs.pads else ()
+        #: Tokens of the largest step that runs in captured pieces.
+        self._most = self.sizes[-1] if self.sizes else 0
 
     def seconds(self, work: StepWork, expert_tokens: int | None = None) -> float | None:
         """Seconds of one step; None where it cannot be assembled from parts. ``expert_tokens``: mean tokens of the
         replicas that share experts; None: the replica's own number."""
-        cached = outputs = 0
-        for tokens, before, ends in work.chunks:
-            if tokens <= MOST_DECODED:
-                return None
-            cached += before
-            outputs += ends
-        outputs += work.query_len * work.sequences
-        pieces = bool(self.sizes) and work.tokens <= self.sizes[-1]
+        queries, before = work.columns
+        if min(queries) <= MOST_DECODED:
+            return None
+        cached, own = sum(before), work.query_len * work.sequences
+        tokens, outputs = sum(queries) + own, work.ends + own
         try:
-            facts = work.sequences > 0, outputs > 0, cached > 0, pieces
+            facts = own > 0, outputs > 0, cached > 0, tokens <= self._most
             shape = self._shape_of.get(facts)
             if shape is None and facts not in self._shape_of:
                 self._shape_of[facts] = None
                 shape = self._shape_of[facts] = self._found(*facts)
-            return None if shape is None else shape.seconds(work, outputs, cached, expert_tokens)
+            return None if shape is None else shape.seconds(work, tokens, outputs, cached, expert_tokens)
         except UnlikeError:
             return None
 
@@ -131,7 +127,7 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
     (job,) = jobs
     if drafts_apart(job):
         return None
-    calls, layout = programs.laid_out(job)
+    (calls, layout), passes = programs.written_out(job)
     quantities = programs.quantities(job)
     if BatchQuantity.ROWS in quantities and drafts_read_other_rows(programs, job):
         return None
@@ -142,7 +138,10 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
         if part is BatchQuantity.TOKENS and getattr(call.what, "role", Role.OTHER).routed:
             part = BatchQuantity.EXPERTS
         if part is BatchQuantity.BENT_PROMPTS:
-            part = BatchQuantity.PROMPTS
+            consumer = bent_consumer_of(call, passes)
+            part = BatchQuantity.PROMPTS if consumer is None else BatchQuantity.ROWS
+            if consumer is not None:
+                consumers.append(consumer)
         elif part in (BatchQuantity.PROMPTS, BatchQuantity.ROWS):
             consumer = consumer_of(call, part, kind.decodes)
             if consumer is not None:
@@ -196,9 +195,6 @@ class Shape:
         self._where = index
         self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in BatchQuantity}
         self._consumers = consumers
-        self._of_prompts = [consumer.of_prompts for consumer in consumers]
-        self._over = [consumer.over() for consumer in consumers]
-        self._known_s = remembered(MOST_PROMPTS)(self._consumer_s)
         self._beside, self._before = programs.query_len if kind.decodes else 0, int(kind.cached)
         #: Tokens of the prompt chunk that accompanies the measured part.
         self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
@@ -207,10 +203,18 @@ class Shape:
         least = self._least = sum(float(self._sums(smallest, part)[0]) for part in BatchQuantity)
         first = self._beside + MOST_DECODED + 1
 
-        def over_tokens(part: BatchQuantity) -> Cells:
-            return Cells(lambda n: self._part(part, self._work(n - self._beside)), least, first=first, ends=sizes)
+        def value(tokens: int, *parts: BatchQuantity) -> Floats:
+            work = self._work(tokens - self._beside)
+            return sum((self._part(part, work) for part in parts), np.zeros_like(layout.issued_s))
 
-        self._tokens, self._experts = over_tokens(BatchQuantity.TOKENS), over_tokens(BatchQuantity.EXPERTS)
+        def both(tokens: int) -> Floats:
+            return value(tokens, BatchQuantity.TOKENS, BatchQuantity.EXPERTS)
+
+        self._tokens = Cells(lambda n: value(n, BatchQuantity.TOKENS), least, first=first, ends=sizes)
+        #: The same with experts that get the replica's own tokens.
+        self._tokens_and_experts: Cells | TokenVectors = Cells(both, least, first=first, ends=sizes)
+        if index[BatchQuantity.EXPERTS] and not sizes:
+            self._tokens_and_experts = TokenVectors(both, least, first)
         self._of_all = TokenVectors(self._of_experts, least)
         self._outputs = Cells(lambda n: self._part(BatchQuantity.OUTPUTS, self._sampling(n)), least, coarse=64)
         self._read_tokens = Cells(
@@ -222,8 +226,13 @@ class Shape:
         self._decoding: dict[int, KnotLine] = {}
         #: (Sequences, octave of their mean context) → the ends of their cell, and the line of the first.
         self._cells: dict[tuple[int, int], tuple[int, int, KnotLine]] = {}
-        #: (Sequences, knot of their mean context) → the vector there, and its growth to the next.
-        self._between: dict[tuple[int, int], tuple[Floats, Floats]] = {}
+        #: (First and last number of sequences, context) → whether times between them lie on a line.
+        self._lines: dict[tuple[int, int, int], bool] = {}
+        #: (First number of sequences of a cell, knot of a mean context) → the vector there, its growth to the next
+        #: knot, to the last number, and that of one along the other.
+        self._between: dict[tuple[int, int], Floats] = {}
+        #: The same of the first place.
+        self._corners: dict[tuple[int, int], tuple[float, ...]] = {}
         # Several prompts in a window cost the same as one prompt of all their tokens, if this holds.
         half = self._piece // 2 if sizes else TYPICAL // 2
         apart = self._part(BatchQuantity.PROMPTS, self._step((PromptChunk(half + 32, 0), PromptChunk(half - 32, 0))))
@@ -239,12 +248,30 @@ class Shape:
                 BatchQuantity.PROMPTS,
             )
         )
-        by_rows = self._by_rows = self._follows[BatchQuantity.ROWS]
-        #: Where prompts alone are asked for what takes whole rows: what each such kernel's seconds are in every place.
-        self._singles: list[Floats] = []
-        if consumers and all(self._of_prompts):
-            self._singles = [np.ascontiguousarray(by_rows[:, index]) for index in range(len(consumers))]
-        self._alone: dict[tuple[int, int], Cells] = {}
+        #: What seconds of kernels that read prompts, or all rows, are in every place, each with what gives them.
+        self._by_prompts: list[tuple[Floats, Seconds]] = []
+        self._by_rows: list[tuple[Floats, Callable[[RowSums], float]]] = []
+        #: Tile of tokens → what :meth:`_lead` keeps of it; None where another place may decide.
+        self._leads: dict[int, tuple[int, int, float, float] | None] = {}
+        alike: list[RowConsumer] = []
+        columns: list[Floats] = []
+        for column, consumer in zip(self._follows[BatchQuantity.ROWS].T, consumers, strict=True):
+            first_alike = next((i for i, other in enumerate(alike) if consumer.is_like(other)), None)
+            if first_alike is None:
+                alike.append(consumer)
+                columns.append(np.ascontiguousarray(column))
+            else:
+                columns[first_alike] = columns[first_alike] + column
+        for column, consumer in zip(columns, alike, strict=True):
+            if consumer.of_prompts:
+                seconds = consumer.seconds(lambda what: programs.over_prompts(what, kind.captured))
+                self._by_prompts.append((column, seconds))
+            else:
+                assert isinstance(consumer.call.what, Operator)
+                self._by_rows.append((column, programs.over_all_rows(consumer.call.what, kind.captured)))
+
+        self._columns = [column for column, _ in (*self._by_prompts, *self._by_rows)]
+        self._runs = [float(column[0]) for column in self._columns]
 
     # --- measured steps ------------------------------------------------------------------------------------
 
@@ -309,20 +336,40 @@ class Shape:
     # --- a step -----------------------------------------------------------------------------------------------
 
     def seconds(
-        self, work: StepWork, outputs: int, cached_tokens: int, expert_tokens: int | None = None
+        self, work: StepWork, tokens: int, outputs: int, cached_tokens: int, expert_tokens: int | None = None
     ) -> float | None:
-        """Seconds of a step of this shape with ``outputs`` sampled tokens and ``cached_tokens`` before its chunks; None
-        where its sequences exceed the tables."""
+        """Seconds of a step of this shape with ``tokens``, ``outputs`` sampled ones and ``cached_tokens`` before its
+        chunks; None where its sequences exceed the tables."""
         batch, context_tokens = work.sequences, work.context_tokens
-        read = work.prompt_tokens
-        tokens = read + work.query_len * batch
+        queries, before = work.columns
+        lengths, read = tuple(map(add, queries, before)), tokens - work.query_len * batch
         if self._sizes:
             tokens = next(size for size in self._sizes if size >= tokens)
             if self._piece - (batch - 1) * self.programs.query_len <= MOST_DECODED + TILE:
                 return None
-        total = self.layout.issued_s + self._tokens(tokens)
-        if self._shares_experts:
-            total += self._experts(tokens) if expert_tokens is None else self._of_all(expert_tokens)
+        by_rows = RowSums(queries, before, work.query_len, work.contexts) if self._by_rows else None
+        taken = [seconds(queries, lengths) for _, seconds in self._by_prompts]
+        if by_rows is not None:
+            taken += [seconds_of(by_rows) for _, seconds_of in self._by_rows]
+        if expert_tokens is None and (lead := self._leads.get((tokens - 1) // TILE)):
+            low, width, start_s, grown_s = lead
+            makespan_s = start_s + grown_s * ((tokens - low) / width)
+            if self.kind.outputs:
+                makespan_s += self._outputs.first(outputs)
+            if self.kind.decodes:
+                makespan_s += self._decode_first(batch, context_tokens / batch)
+            if self._reads:
+                makespan_s += self._read_tokens.first(read)
+            if self._caches:
+                makespan_s += self._cached.first(cached_tokens)
+            if self._spans:
+                makespan_s += self._lengths.first(read + cached_tokens)
+            makespan_s += float(sum(map(mul, self._runs, taken)))
+            return makespan_s + self.programs.host_s(len(queries) + batch, makespan_s)
+        if expert_tokens is None or not self._shares_experts:
+            total = self.layout.issued_s + self._tokens_and_experts(tokens)
+        else:
+            total = self.layout.issued_s + self._tokens(tokens) + self._of_all(expert_tokens)
         if self.kind.outputs:
             total += self._outputs(outputs)
         if self.kind.decodes:
@@ -335,43 +382,27 @@ class Shape:
             total += self._lengths(read + cached_tokens)
         if self._prompted:
             total += self._read(work.chunks)
-        if self._singles and len(work.chunks) == 1:
-            # The time of one prompt depends on its length and its cached tokens, which are tabulated as tokens are.
-            low, high = around(work.chunks[0][1])
-            share = (work.chunks[0][1] - low) / (high - low) if high > low else 0.0
-            for index, column in enumerate(self._singles):
-                taken_s = self._alone_of(index, low)(read)[0]
-                if share:
-                    taken_s += (self._alone_of(index, high)(read)[0] - taken_s) * share
-                total += column * taken_s
-        elif self._singles:
-            prompts = tuple([(chunk[0], chunk[1], 1) for chunk in work.chunks])
-            for index, column in enumerate(self._singles):
-                total += column * self._known_s(index, self._consumers[index].rows_of(prompts))
-        elif self._consumers:
-            rows = rows_of(work, self.breakpoints)
-            taken = []
-            for index, prompts_alone in enumerate(self._of_prompts):
-                own = self._consumers[index].rows_of(rows)
-                taken.append(self._known_s(index, own) if prompts_alone else self._consumer_s(index, own))
-            total += self._by_rows @ np.array(taken)
+        for column, taken_s in zip(self._columns, taken, strict=True):
+            total += column * taken_s
+        if expert_tokens is None:
+            self._lead(tokens)
         makespan_s = self.layout.ends_s(total)
-        return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)
+        return makespan_s + self.programs.host_s(len(queries) + batch, makespan_s)
 
-    def _alone_of(self, index: int, cached: int) -> Cells:
-        """Seconds of one prompt over its length, with ``cached`` tokens before it, in a kernel of whole rows."""
-        cells = self._alone.get((index, cached))
-        if cells is None:
-
-            def value(tokens: int) -> Floats:
-                return np.array([self._consumer_s(index, self._consumers[index].rows_of(((tokens, cached, 1),)))])
-
-            cells = self._alone[index, cached] = Cells(value, self._least, first=MOST_DECODED + 1)
-        return cells
-
-    def _consumer_s(self, index: int, rows: tuple[Any, ...]) -> float:
-        """Seconds of a kernel with rows of a step."""
-        return self.programs.once_s(self.kind.captured)(self._over[index](rows))
+    def _lead(self, tokens: int) -> None:
+        """Keep of a tile of tokens its first place alone, where no other ever decides: the kernels whose time depends
+        on tokens alone take as long up to every place as the host takes until it has issued them."""
+        tile = (tokens - 1) // TILE
+        if tile in self._leads or self._prompted or len(self.layout.starts) > 1:
+            return
+        cell = self._tokens_and_experts.tile(tokens)
+        if cell is None:
+            return
+        low, width, start, grown = cell
+        late = self.layout.issued_s - self.layout.issued_s[0]
+        leads = all((late <= (ends[0] - ends) * (1.0 + ROUNDING)).all() for ends in (start, start + grown))
+        first = low, width, float(self.layout.issued_s[0] + start[0]), float(grown[0])
+        self._leads[tile] = first if leads else None
 
     def _read(self, chunks: tuple[PromptChunk, ...]) -> Floats:
         """The part that depends on prompts without listing them: one chunk is interpolated between contexts, several
@@ -405,18 +436,31 @@ class Shape:
             return line(mean)
         share = (batch - low) / (high - low)
         first, last, start, grown = line.around(mean)
-        # Engines ask for one number of sequences again and again: the line between both is kept.
-        between = self._between.get((batch, first))
-        if between is None:
+        corners = self._between.get((low, first))
+        if corners is None:
             other = self._decoding_of(high).around(mean)
             if other[0] != first or other[1] != last:
                 own = line(mean)
                 return own + (self._decoding_of(high)(mean) - own) * share
-            if len(self._between) >= MOST_BATCHES:
-                self._between.clear()
-            between = start + (other[2] - start) * share, grown + (other[3] - grown) * share
-            self._between[batch, first] = between
-        return between[0] + between[1] * ((mean - first) / (last - first))
+            corners = self._between[low, first] = np.stack((start, grown, other[2] - start, other[3] - grown))
+        along = (mean - first) / (last - first)
+        inside: Floats = np.array((1.0, along, share, along * share)) @ corners
+        return inside
+
+    def _decode_first(self, batch: int, mean: float) -> float:
+        """The first element of :meth:`_decode`, without an array."""
+        cell = self._cells.get((batch, int(mean).bit_length()))
+        if cell is not None and cell[0] < batch:
+            low, high, line = cell
+            first, last, _, _ = line.around(mean)
+            corners = self._corners.get((low, first))
+            if corners is not None:
+                along, share = (mean - first) / (last - first), (batch - low) / (high - low)
+                return corners[0] + along * corners[1] + share * (corners[2] + along * corners[3])
+            whole = self._between.get((low, first))
+            if whole is not None:
+                self._corners[low, first] = tuple(whole[:, 0].tolist())
+        return float(self._decode(batch, mean)[0])
 
     def _cell_of(self, batch: int, context: int) -> tuple[int, int, KnotLine]:
         """The first and the last number of sequences of a batch's cell, and the line of the first: a tile of products,
@@ -424,7 +468,15 @@ class Shape:
         wide = max(1, TILE // self.programs.query_len)
         low = (batch - 1) // wide * wide + 1
         high = low + wide - 1
-        while high - low > 1:
+        while high - low > 1 and not self._straight(low, high, context):
+            middle = (low + high) // 2
+            low, high = (low, middle) if batch <= middle else (middle + 1, high)
+        return low, high, self._decoding_of(low)
+
+    def _straight(self, low: int, high: int, context: int) -> bool:
+        """Whether numbers of sequences between two take times on the line between these."""
+        key = low, high, context
+        if key not in self._lines:
             start, end = self._decoding_of(low).at(context), self._decoding_of(high).at(context)
             middle = (low + high) // 2
             straight = True
@@ -432,10 +484,8 @@ class Shape:
                 exact = self._decoding_of(number).at(context)
                 line = start + (end - start) * ((number - low) / (high - low))
                 straight = straight and abs(exact - line).max() <= EPSILON / 2 * max(float(exact[0]), self._least)
-            if straight:
-                break
-            low, high = (low, middle) if batch <= middle else (middle + 1, high)
-        return low, high, self._decoding_of(low)
+            self._lines[key] = bool(straight)
+        return self._lines[key]
 
     def _decoding_of(self, batch: int) -> KnotLine:
         if batch not in self._decoding:
@@ -462,21 +512,3 @@ def around(cached: int) -> tuple[int, int]:
     power = 1 << (cached.bit_length() - 1)
     middle = power + power // 2
     return (power, max(middle, power + 1)) if cached < middle else (middle, 2 * power)
-
-
-def rows_of(work: StepWork, breakpoints: tuple[int, ...] = ()) -> Rows:
-    """Rows of a pass. Decoding sequences are the longest one and the others at their mean; exact contexts are used
-    where a breakpoint lies between them."""
-    rows = [(chunk.query_tokens, chunk.context_tokens, 1) for chunk in work.chunks]
-    longest, others = work.longest, work.sequences - 1
-    if any(length < longest for length in breakpoints):
-        shortest = min(work.contexts, default=0)
-        if any(shortest < length < longest for length in breakpoints):
-            rows += [(work.query_len, context, count) for context, count in Counter(work.contexts).items()]
-            others = -1
-    if others >= 0:
-        rows.append((work.query_len, longest, 1))
-    if others > 0:
-        share, more = divmod(work.context_tokens - longest, others)
-        rows += [(work.query_len, share + add, count) for add, count in ((1, more), (0, others - more)) if count]
-    return tuple(rows)

@@ -6,22 +6,24 @@ answer is the number of seconds, with its range as attributes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, compress, repeat
+from operator import index, not_
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..base.errors import InputError, UnknownNameError, describe
 from ..parallel import Plan
 from ..scenario import Scenario, load
 from ..step.question import look_up
-from ..steps import Batch, PromptChunk
-from .costs import ProgramCosts, costs_of
-from .work import StepWork
+from ..steps import Batch, Speculation
+from .costs import ProgramCosts, costs_of, undrafted
+from .work import Columns, StepWork
 
-#: Batches whose answer is kept, and of which it is known that they were asked.
-MOST_KEPT, MOST_ASKED = 1 << 14, 1 << 17
-#: Prompts of a batch that are taken out of its columns one by one; of more every row is looked at.
-FEW_PROMPTS = 16
+#: Sequences of a batch.
+MOST_SEQUENCES = 1 << 20
+#: Columns of no prompts.
+NO_PROMPTS: Columns = ((), ())
 
 Row = tuple[int, int, int]
 
@@ -32,12 +34,6 @@ class Seconds(float):
     __slots__ = ("_costs", "_work")
     _costs: ProgramCosts
     _work: StepWork
-
-    @classmethod
-    def of(cls, seconds: float, costs: ProgramCosts, work: StepWork) -> Seconds:
-        answer = cls(seconds)
-        answer._costs, answer._work = costs, work
-        return answer
 
     @property
     def low(self) -> float:
@@ -62,16 +58,14 @@ class Oracle:
     (True, True)
     """
 
-    def __init__(self, costs: ProgramCosts, plan: Plan, drafts: int = 0) -> None:
+    def __init__(self, costs: ProgramCosts, plan: Plan) -> None:
         self.plan = plan
         #: Positions of a decoding sequence: one, and its drafts.
-        self.query_len = 1 + drafts
+        self.query_len: int = costs.programs.query_len
         self._costs = costs
-        #: By the hash of their rows, which is looked up and kept under without being made again.
-        self._kept: dict[int, tuple[tuple[Sequence[int], ...], Seconds]] = {}
-        #: Hashes of batches asked once. Only a batch that comes again is kept: most of a stream never do, and Python's
-        #: garbage collector would walk all of their rows.
-        self._asked: set[int] = set()
+        most = costs.capacity_tokens
+        #: Tokens that the cache of one replica holds.
+        self._most_tokens = float("inf") if most is None else float(most)
 
     def __call__(self, batch: Batch | Iterable[Sequence[int]]) -> Seconds:
         """Seconds from the begin of the step to the begin of the next.
@@ -79,123 +73,110 @@ class Oracle:
         Parameters
         ----------
         batch
-            Rows of (query tokens, tokens in the cache before, count), or a :class:`tspsim.steps.Batch`. Rows of
-            the query length of a decoding sequence (one, and its drafts) and a cached token decode;
+            Rows of (query tokens, tokens in the cache before, count), or a :class:`tspsim.steps.Batch`, in any order.
+            Rows of the query length of a decoding sequence (one, and its drafts) and a cached token decode;
             others are chunks of prompts.
 
         Raises
         ------
         InputError
-            A row is no three whole numbers, or the batch is empty.
+            A row is no three whole numbers, the batch is empty, or one replica's cache does not hold it.
         """
-        rows: tuple[Sequence[int], ...] = tuple(batch.rows if isinstance(batch, Batch) else batch)
-        try:
-            key = hash(rows)
-        except TypeError:  # lists
-            rows = tuple(map(tuple, rows))
-            key = hash(rows)
-        kept = self._kept.get(key)
-        if kept is not None and kept[0] == rows:
-            return kept[1]
-        work = self.work(rows)
-        answer = Seconds.of(self._costs.seconds([work]), self._costs, work)
-        if key in self._asked:
-            if len(self._kept) >= MOST_KEPT:
-                self._kept.clear()
-            self._kept[key] = rows, answer
-        elif len(self._asked) < MOST_ASKED:
-            self._asked.add(key)
-        else:
-            self._asked = {key}
+        work = self.work(batch.rows if isinstance(batch, Batch) else batch)
+        answer = Seconds(self._costs.seconds_of(work))
+        answer._costs, answer._work = self._costs, work
         return answer
 
     def work(self, rows: Iterable[Sequence[int]]) -> StepWork:
         """The batch as an engine's scheduler gives it."""
-        rows = tuple(rows)
-        if not rows:
-            raise InputError("an empty batch takes no step", key="batch")
+        if not isinstance(rows, (tuple, list)):
+            rows = tuple(rows)
+        # Whole columns: nothing in Python runs once a row.
+        try:
+            queries, contexts, counts = zip(*rows, strict=True)
+            # A sum is a whole number where all of its terms are.
+            cached, tokens = sum(contexts), sum(queries)
+            whole = type(cached) is type(tokens) is type(sum(counts)) is int
+        except (TypeError, ValueError):
+            whole = False
+        if not whole:
+            queries, contexts, counts = _checked(rows)
+            cached, tokens = sum(contexts), sum(queries)
+        shortest = min(contexts)
         own = self.query_len
-        columns = _columns(rows, own)
-        if columns is None:
-            wrong = next(row for row in rows if _columns((row,), own) is None)
-            what = "a row is three whole numbers: query tokens, tokens in the cache before, how many"
-            raise InputError(f"{what}; not {describe(wrong)}", key="batch")
-        queries, contexts, total, shortest, prompts, in_front, singly = columns
-        if singly and prompts <= FEW_PROMPTS:
-            chunks: tuple[PromptChunk, ...] = ()
-            if not prompts:
-                rest = contexts
-            elif in_front:
-                chunks = tuple(map(PromptChunk, queries[:prompts], contexts))
-                rest = contexts[prompts:]
-            else:
-                places = [place for other in set(queries) - {own} for place in _places(queries, other)]
-                places.sort()
-                left = list(contexts)
-                for place in reversed(places):
-                    del left[place]
-                chunks = tuple([PromptChunk(queries[place], contexts[place]) for place in places])
-                rest = tuple(left)
-            if shortest or 0 not in rest:
-                cached = total - sum([chunk[1] for chunk in chunks]) if chunks else total
-                return StepWork.listed(chunks, rest, own, cached)
-        if not singly:
-            rows = tuple([row for row in rows for _ in range(row[2])])
-        decoding = [context for query, context, _ in rows if query == own and context]
-        others = [PromptChunk(query, context) for query, context, _ in rows if query != own or not context]
-        return StepWork(others, decoding, own)
+        prompts = len(queries) - queries.count(own)
+        if shortest < 0 or (prompts and min(queries) <= 0):
+            _checked(tuple(zip(queries, contexts, counts, strict=True)))
+        if counts.count(1) != len(counts):
+            queries, contexts = self._each(queries, contexts, counts)
+            cached, tokens = sum(contexts), sum(queries)
+            prompts = len(queries) - queries.count(own)
+        if cached + tokens > self._most_tokens:
+            raise self._too_long(cached + tokens)
+        if not prompts:
+            if shortest:
+                return StepWork.listed(NO_PROMPTS, contexts, own, cached)
+        else:
+            first = queries[:prompts]
+            if own not in first:  # as most engines list them: prompts first
+                decoding = contexts[prompts:]
+                if shortest or 0 not in decoding:
+                    before = contexts[:prompts]
+                    return StepWork.listed((first, before), decoding, own, cached - sum(before))
+        reads = [query != own or not context for query, context in zip(queries, contexts, strict=True)]
+        read = tuple(compress(queries, reads)), tuple(compress(contexts, reads))
+        decoding = tuple(compress(contexts, map(not_, reads)))
+        return StepWork.listed(read, decoding, own, cached - sum(read[1]))
+
+    def _each(
+        self, queries: tuple[int, ...], contexts: tuple[int, ...], counts: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Columns with a row for every sequence."""
+        if min(counts) <= 0:
+            _checked(tuple(zip(queries, contexts, counts, strict=True)))
+        if sum(counts) > MOST_SEQUENCES:
+            raise InputError(f"has {sum(counts):,} sequences; at most {MOST_SEQUENCES:,} are priced", key="batch")
+
+        def repeated(column: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(chain.from_iterable(map(repeat, column, counts)))
+
+        return repeated(queries), repeated(contexts)
+
+    def _too_long(self, tokens: int) -> InputError:
+        what = f"needs {tokens:,} tokens in the cache; one replica of plan '{self.plan.name}' holds"
+        return InputError(f"{what} {int(self._most_tokens):,}", key="batch")
 
     def breakdown(self, batch: Batch | Iterable[Sequence[int]]) -> dict[str, float]:
         """Seconds of a step by part: attention, experts, products, collectives, host."""
         return self._costs.breakdown(self.work(batch.rows if isinstance(batch, Batch) else batch))
 
 
-def _places(values: tuple[int, ...], wanted: int) -> Iterator[int]:
-    """Where a value stands."""
-    place = -1
-    for _ in range(values.count(wanted)):
-        place = values.index(wanted, place + 1)
-        yield place
+def _checked(rows: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+    """Columns of rows that are whole numbers of any class.
+
+    Raises
+    ------
+    InputError
+        There are no rows, or one of them is no three whole numbers, the first and the last above zero.
+    """
+    if not rows:
+        raise InputError("an empty batch takes no step", key="batch")
+    read = []
+    for row in rows:
+        try:
+            query, context, count = map(index, row)
+        except (TypeError, ValueError):
+            query = context = count = 0
+        if query <= 0 or context < 0 or count <= 0:
+            what = "a row is three whole numbers: query tokens, tokens in the cache before, how many"
+            raise InputError(f"{what}; not {describe(row)}", key="batch")
+        read.append((query, context, count))
+    return tuple(zip(*read, strict=True))
 
 
-class _Columns(NamedTuple):
-    """Rows as columns, and facts of them."""
-
-    queries: tuple[int, ...]
-    contexts: tuple[int, ...]
-    #: Sum and least of the contexts.
-    total: int
-    shortest: int
-    #: Rows with another query length than a decoding sequence's.
-    prompts: int
-    #: Whether these are the first rows.
-    in_front: bool
-    #: Whether every row is one sequence.
-    singly: bool
-
-
-def _columns(rows: tuple[Sequence[int], ...], own: int) -> _Columns | None:
-    """Rows by whole columns (no loop in Python), where decoding sequences have ``own`` query tokens; None where a row
-    is not three whole numbers, the first and the last above zero."""
-    try:
-        queries, contexts, counts = zip(*rows, strict=True)
-        # A sum is a whole number where all of its terms are.
-        total = sum(contexts)
-        whole = type(sum(queries)) is type(total) is type(sum(counts)) is int
-    except (TypeError, ValueError):
-        return None
-    prompts = len(queries) - queries.count(own)
-    first = queries[:prompts]
-    # As most engines list them: prompts first.
-    in_front = own not in first
-    singly = counts.count(1) == len(counts)
-    if not whole or (prompts and min(first if in_front else queries) <= 0) or not (singly or min(counts) > 0):
-        return None
-    shortest = min(contexts)
-    return _Columns(queries, contexts, total, shortest, prompts, in_front, singly) if shortest >= 0 else None
-
-
-def predict(scenario: Scenario | str | Path | Mapping[str, Any], plan: str | None = None, *, drafts: int = 0) -> Oracle:
+def predict(
+    scenario: Scenario | str | Path | Mapping[str, Any], plan: str | None = None, *, drafts: int | None = None
+) -> Oracle:
     """A callable from batches to seconds of a step, for other schedulers and simulators.
 
     Parameters
@@ -206,7 +187,8 @@ def predict(scenario: Scenario | str | Path | Mapping[str, Any], plan: str | Non
     plan
         Name of the plan; default: the first.
     drafts
-        Tokens that every decoding sequence verifies beside its own.
+        Tokens that every decoding sequence verifies beside its own; nobody's time to draft them is in a step. None:
+        those of the scenario's ``speculation``, with its drafter.
 
     Raises
     ------
@@ -224,4 +206,9 @@ def predict(scenario: Scenario | str | Path | Mapping[str, Any], plan: str | Non
         if not named:
             raise UnknownNameError("plan", plan, [candidate.name for candidate in question.plans])
         chosen = named[0]
-    return Oracle(costs_of(question, chosen), chosen, drafts)
+    speculation = question.work.load.speculation
+    if drafts is not None:
+        if not isinstance(drafts, int) or drafts < 0:
+            raise InputError(f"is a whole number from 0 on, not {describe(drafts)}", key="drafts")
+        speculation = undrafted(Speculation(drafts, 1.0)) if drafts else None
+    return Oracle(costs_of(question, chosen, speculation=speculation), chosen)

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from ..base.memo import Itself, knowing, once, remembered
 from ..base.quick import replace
 from ..hardware import Costs
+from ..hardware.over_rows import Seconds, over_rows, over_sums
 from ..hardware.pricers import price
-from ..operators import BatchQuantity, Operator, Role
+from ..operators import BatchQuantity, Operator, Role, RowSums
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of
 from ..parallel.checks import check
 from ..parallel.serving_engine import Captured
@@ -27,6 +28,7 @@ from ..step.question import Question
 from ..step.simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, PromptChunk, Speculation, Step
 from .exchanges import Exchanges
+from .row_consumers import seconds_over, seconds_over_sums
 from .row_variants import LaidOut, RowVariants, Times
 from .work import StepWork
 
@@ -291,6 +293,14 @@ class StepPrograms:
             question = self.question
             self._once_s[captured] = question.work.stack.cost(self._price, question.device, captured)
         return self._once_s[captured]
+
+    def over_prompts(self, operator: Operator, captured: Captured) -> Seconds:
+        """Seconds of a kernel that reads the rows of prompts, as a function of these."""
+        return seconds_over(operator, self.once_s(captured), over_rows(self.question.device, operator))
+
+    def over_all_rows(self, operator: Operator, captured: Captured) -> Callable[[RowSums], float]:
+        """Seconds of a kernel that reads all rows, as a function of their sums."""
+        return seconds_over_sums(operator, self.once_s(captured), over_sums(self.question.device, operator))
 
     def _known(self, captured: Captured) -> Callable[[Operator], float]:
         """Seconds of operators under a capture, memoized."""

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from operator import sub
 from typing import Any, NamedTuple
 
+from ..base.quick import replace
+from ..hardware.over_rows import OverSums, Seconds
 from ..model.attention.base import attended, prefilled
-from ..operators import BatchQuantity, Operator, RowField, Rows
+from ..operators import BatchQuantity, Operator, RowField, Rows, RowSums
+from ..parallel import Job
+from ..parallel.job import MadeOfRows
 from ..program.layout import StageCall
+
+#: Prompts (query tokens, context with these) on which two ways to price a kernel are compared, and the relative
+#: difference of equal ones.
+PROBES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((17,), (17,)), ((64,), (5000,)), ((500,), (500,)), ((300, 700, 90), (800, 700, 4000)), ((2048,) * 4, (6000,) * 4),
+    ((8192,) * 2, (65536,) * 2),
+)  # fmt: skip
+ALIKE = 1e-9
+#: Contexts of sequences that decode beside them.
+CONTEXTS = (1, 100, 127, 2048, 9000)
 
 
 class RowConsumer(NamedTuple):
@@ -16,32 +31,119 @@ class RowConsumer(NamedTuple):
 
     call: StageCall
     field: RowField
+    #: What made it of the rows, where a window or chunks bend them; None: nothing bends them.
+    maker: MadeOfRows | None = None
 
     @property
     def of_prompts(self) -> bool:
         """Whether it reads the rows of prompts alone."""
         return self.field.reads is BatchQuantity.PROMPTS
 
+    def is_like(self, other: RowConsumer) -> bool:
+        """Whether both take the same time for all rows: layers of several kinds have one kernel of attention."""
+        layers = [maker if maker is None else maker.layer for maker in (self.maker, other.maker)]
+        return self.field == other.field and layers[0] == layers[1] and self.over()(()) == other.over()(())
+
     def rows_of(self, rows: Rows) -> tuple[Any, ...]:
         """What its field holds in a pass with these rows."""
         return self.field.of(prefilled(rows) if self.of_prompts else attended(rows))
 
+    def seconds(self, over: Callable[[Operator], Seconds]) -> Seconds:
+        """Seconds of the kernel over prompts alone; ``over``: of any kernel over prompts."""
+        what = self.call.what
+        assert isinstance(what, Operator)
+        if self.maker is None:
+            return over(what)
+        bent, layer = self.maker.layer.attention_kind.bent, self.maker.layer
+        under: dict[bool, Seconds] = {causal: over(replace(what, causal=causal)) for causal in (False, True)}
+
+        def seconds(queries: tuple[int, ...], lengths: tuple[int, ...]) -> float:
+            segments = bent(layer, queries, lengths)
+            assert segments is not None
+            return under[segments[2]](segments[0], segments[1])
+
+        return seconds
+
     def over(self) -> Callable[[tuple[Any, ...]], Operator]:
-        """A function of rows: the same kernel with them in its field. ``dataclasses.replace`` reads all fields every
-        time."""
-        what: Any = self.call.what
-        own = [entry for entry in fields(what) if entry.init]
-        assert not any(entry.kw_only for entry in own)
-        order = [entry.name for entry in own]
-        operator, values, place = type(what), [getattr(what, name) for name in order], order.index(self.field.name)
+        """A function of rows: the same kernel with them in its field."""
+        assert isinstance(self.call.what, Operator)
+        return over_rows(self.call.what, self.field)
 
-        def kernel_of(rows: tuple[Any, ...]) -> Operator:
-            filled = values.copy()
-            filled[place] = rows
-            kernel: Operator = operator(*filled)
-            return kernel
 
-        return kernel_of
+def over_rows(what: Operator, field: RowField) -> Callable[[tuple[Any, ...]], Operator]:
+    """A function of rows: an operator with them in its field. ``dataclasses.replace`` reads all fields every time."""
+    like: Any = what
+    own = [entry for entry in fields(like) if entry.init]
+    assert not any(entry.kw_only for entry in own)
+    order = [entry.name for entry in own]
+    operator, values, place = type(like), [getattr(like, name) for name in order], order.index(field.name)
+
+    def kernel_of(rows: tuple[Any, ...]) -> Operator:
+        filled = values.copy()
+        filled[place] = rows
+        kernel: Operator = operator(*filled)
+        return kernel
+
+    return kernel_of
+
+
+def seconds_over(operator: Operator, exact: Callable[[Operator], float], quick: Seconds | None) -> Seconds:
+    """Seconds of an operator over prompts as ``exact`` prices it: by ``quick`` where both agree, up to a factor and a
+    start (an engine's own pace), on prompts of all sizes; else each operator is made and priced."""
+    field = operator.rows_field
+    assert field is not None
+    kernel_of = over_rows(operator, field)
+
+    def each(queries: tuple[int, ...], lengths: tuple[int, ...]) -> float:
+        rows = [(query, length - query, 1) for query, length in zip(queries, lengths, strict=True)]
+        return exact(kernel_of(field.of(tuple(rows))))
+
+    if quick is None:
+        return each
+    probes = [(quick(*columns), each(*columns)) for columns in PROBES]
+    (least, least_s), (most, most_s) = min(probes), max(probes)
+    factor = (most_s - least_s) / (most - least)
+    start_s = least_s - factor * least
+    if any(abs(start_s + factor * value - seconds) > ALIKE * seconds for value, seconds in probes):
+        return each
+    if abs(factor - 1.0) < ALIKE and abs(start_s) < ALIKE * least_s:
+        return quick
+    return lambda queries, lengths: start_s + factor * quick(queries, lengths)
+
+
+def seconds_over_sums(
+    operator: Operator, exact: Callable[[Operator], float], quick: OverSums | None
+) -> Callable[[RowSums], float]:
+    """:func:`seconds_over` of an operator that reads all rows."""
+    field = operator.rows_field
+    assert field is not None
+    kernel_of = over_rows(operator, field)
+
+    def each(sums: RowSums) -> float:
+        return exact(kernel_of(field.of(sums.rows)))
+
+    if quick is None:
+        return each
+    every = [RowSums(queries, tuple(map(sub, lengths, queries)), 1, CONTEXTS) for queries, lengths in PROBES]
+    if any(abs((quick(sums) or 0.0) - each(sums)) > ALIKE * each(sums) for sums in every):
+        return each
+
+    def seconds(sums: RowSums) -> float:
+        found_s = quick(sums)
+        return each(sums) if found_s is None else found_s
+
+    return seconds
+
+
+def bent_consumer_of(call: StageCall, passes: Sequence[Job]) -> RowConsumer | None:
+    """A kernel of prompts that a window or chunks bend; None where its kind of attention does not say how."""
+    for part in passes:
+        for maker in part.attention_operators.values():
+            if any(operator is call.what for operator in maker.operators):
+                field = call.what.rows_field if isinstance(call.what, Operator) else None
+                bends = maker.layer.attention_kind.bent(maker.layer, (1,), (1,)) is not None
+                return RowConsumer(call, field, maker) if field is not None and bends else None
+    return None
 
 
 def consumer_of(call: StageCall, quantity: BatchQuantity, decodes: bool) -> RowConsumer | None:

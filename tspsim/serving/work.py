@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from ..steps.load import Batch, PromptChunk
 
 Floats = NDArray[np.float64]
+#: Query tokens of every chunk of a prompt, and tokens in the cache before it.
+Columns = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class StepWork:
@@ -22,8 +24,6 @@ class StepWork:
 
     Attributes
     ----------
-    chunks
-        Chunks in the order of scheduling.
     contexts
         Tokens in the cache of every decoding sequence, before the step.
     query_len
@@ -34,24 +34,27 @@ class StepWork:
         Sum of their contexts.
     """
 
-    __slots__ = ("_contexts", "_listed", "_longest", "chunks", "context_tokens", "query_len", "sequences")
+    __slots__ = (
+        "_chunks", "_columns", "_contexts", "_listed", "_longest", "context_tokens", "query_len", "sequences",
+    )  # fmt: skip
 
     def __init__(self, chunks: Iterable[PromptChunk] = (), contexts: Iterable[int] = (), query_len: int = 1) -> None:
         self._contexts: tuple[int, ...] | None = tuple(contexts)
         self._listed: Callable[[], tuple[int, ...]] | None = None
-        self.chunks = tuple(chunks)
+        self._chunks: tuple[PromptChunk, ...] | None = tuple(chunks)
+        self._columns: Columns | None = None
         self.query_len = query_len
         self.sequences = len(self._contexts)
         self.context_tokens = sum(self._contexts)
         self._longest: int | None = None
 
     @classmethod
-    def listed(
-        cls, chunks: tuple[PromptChunk, ...], contexts: tuple[int, ...], query_len: int, context_tokens: int
-    ) -> StepWork:
-        """The same, where the sum of the contexts is at hand."""
+    def listed(cls, prompts: Columns, contexts: tuple[int, ...], query_len: int, context_tokens: int) -> StepWork:
+        """The same from columns: chunks that end their prompts, and contexts with their sum. No chunk is made before
+        somebody asks for one."""
         work = cls.__new__(cls)
-        work._contexts, work._listed, work.chunks, work.query_len = contexts, None, chunks, query_len
+        work._contexts, work._listed, work.query_len = contexts, None, query_len
+        work._chunks, work._columns = (None, prompts) if prompts[0] else ((), None)
         work.sequences, work.context_tokens, work._longest = len(contexts), context_tokens, None
         return work
 
@@ -68,9 +71,27 @@ class StepWork:
         """The same from sums; ``contexts`` lists them."""
         work = cls.__new__(cls)
         work._contexts, work._listed = None, contexts
-        work.chunks, work.query_len = chunks, query_len
+        work._chunks, work._columns, work.query_len = chunks, None, query_len
         work.sequences, work.context_tokens, work._longest = sequences, context_tokens, longest
         return work
+
+    @property
+    def chunks(self) -> tuple[PromptChunk, ...]:
+        """Chunks of prompts, in the order of scheduling."""
+        chunks = self._chunks
+        if chunks is None:
+            assert self._columns is not None
+            chunks = self._chunks = tuple(map(PromptChunk, *self._columns))
+        return chunks
+
+    @property
+    def columns(self) -> Columns:
+        """Query tokens of all chunks, and tokens in the cache before them."""
+        columns = self._columns
+        if columns is None:
+            chunks = self.chunks
+            columns = self._columns = tuple([chunk[0] for chunk in chunks]), tuple([chunk[1] for chunk in chunks])
+        return columns
 
     @property
     def contexts(self) -> tuple[int, ...]:
@@ -106,8 +127,7 @@ class StepWork:
     @property
     def prompt_tokens(self) -> int:
         """Tokens of prompts in the step."""
-        chunks = self.chunks
-        return chunks[0][0] if len(chunks) == 1 else sum([chunk[0] for chunk in chunks])
+        return sum(self.columns[0])
 
     @property
     def tokens(self) -> int:
@@ -117,7 +137,14 @@ class StepWork:
     @property
     def outputs(self) -> int:
         """Tokens that go through the language-model head."""
-        return sum([chunk[2] for chunk in self.chunks]) + self.query_len * self.sequences
+        return self.ends + self.query_len * self.sequences
+
+    @property
+    def ends(self) -> int:
+        """Chunks that end their prompts."""
+        if self._chunks is None:
+            return len(self.columns[0])
+        return sum([chunk[2] for chunk in self._chunks])
 
     @property
     def batch(self) -> Batch:

@@ -211,6 +211,13 @@ class AttentionKind(ABC):
         :attr:`~tspsim.operators.BatchQuantity.ROWS`, no part of a step's time has a table."""
         return operator.reads
 
+    def bent(
+        self, layer: ServingShard, queries: tuple[int, ...], lengths: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...], bool] | None:
+        """Of prompts with these query tokens and lengths, the segments that :meth:`attend` computes under a window or
+        in chunks, by columns, and whether under a causal mask; None where this kind bends no prompts."""
+        return None
+
     def select(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """The part of :meth:`attend` that selects tokens; empty where all are attended."""
         return ()

@@ -78,16 +78,17 @@ class Grouped(AttentionKind):
         cache = layer.formats.cache
         prompts, decodes = prefilled(rows), decoded(rows)
         if prompts:
-            pieces = tuple(piece for q, c, n in prompts for piece in self._pieces(layer, q, c) * n)
-            segments, causal = layer.windowed(pieces, True)
+            queries = tuple([q for q, _, n in prompts for _ in range(n)])
+            shown, seen, causal = self.bent(layer, queries, tuple([q + c for q, c, n in prompts for _ in range(n)]))
+            segments = tuple(zip(shown, seen, strict=True))
             heads = layer.heads, layer.kv_heads, layer.model.head_dim
             kept = None if cache == layer.wide_dtype else cache
             operators.append(Attention(segments, *heads, causal, layer.wide_dtype, kv_dtype=kept))
-        for queries in sorted({q for q, _, _ in decodes}):
-            seen = tuple((self._seen(layer, c + q), n) for q, c, n in decodes if q == queries)
+        for own in sorted({q for q, _, _ in decodes}):
+            cached = tuple((self._seen(layer, c + q), n) for q, c, n in decodes if q == own)
             operators.append(
                 DecodeAttention(
-                    seen, layer.heads, layer.kv_heads, layer.model.head_dim, layer.wide_dtype, cache, queries=queries
+                    cached, layer.heads, layer.kv_heads, layer.model.head_dim, layer.wide_dtype, cache, queries=own
                 )
             )
         return tuple(operators)
@@ -101,18 +102,24 @@ class Grouped(AttentionKind):
         most = layer.composition.window or layer.composition.chunk
         return layer.held(min(context, most) if most else context)
 
-    @staticmethod
-    def _pieces(layer: ServingShard, queries: int, cached: int) -> tuple[tuple[int, int], ...]:
-        """Causal pieces (queries, context) of a prompt: whole chunks, and the rest at the end of a chunk.
+    def bent(
+        self, layer: ServingShard, queries: tuple[int, ...], lengths: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+        """Segments of prompts under a window, or causal pieces: whole chunks, and the rest at the end of a chunk.
 
         Wherever chunks begin, this is the most work; a decode query likewise sees a full chunk. So more context is
         never less work.
         """
         chunk = layer.composition.chunk
-        if not chunk:
-            return ((queries, cached + queries),)
-        whole, rest = divmod(queries, chunk)
-        return ((chunk, chunk),) * whole + (((rest, min(chunk, cached + rest)),) if rest else ())
+        if chunk and max(lengths) > chunk:
+            pieces: list[tuple[int, int]] = []
+            for query, length in zip(queries, lengths, strict=True):
+                whole, rest = divmod(query, chunk)
+                pieces += [(chunk, chunk)] * whole
+                if rest:
+                    pieces.append((rest, min(chunk, length - whole * chunk)))
+            queries, lengths = zip(*pieces, strict=True)
+        return layer.windowed_columns(queries, lengths, True)
 
     def leave(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         tokens = tokens_of(rows)

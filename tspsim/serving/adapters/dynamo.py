@@ -1,9 +1,10 @@
 """NVIDIA Dynamo's mocker and planner: its performance model as arrays of an NPZ file.
 
-Read from ai-dynamo/dynamo (2026), ``lib/mocker``, ``perf_model.rs``: ``prefill_isl``, ``prefill_ttft_ms``, by
-all new tokens of a step; ``decode_active_kv_tokens``, ``decode_context_length`` and ``decode_itl`` (rows by the former,
-columns by the latter), asked for all tokens in the cache and their mean a sequence. It interpolates between them, and
-adds the two where a step has both.
+Read from ai-dynamo/dynamo@0894f5c6 (2026), ``lib/mocker/src/common/perf_model.rs``: ``prefill_isl``,
+``prefill_ttft_ms``, by all new tokens of a step; ``decode_active_kv_tokens``, ``decode_context_length`` and
+``decode_itl`` (rows by the former, columns by the latter), asked for the sum of all contexts of the scheduled batch and
+their mean. It interpolates and extrapolates linearly, adds the two where a step has both, and takes at least a
+millisecond for a step that decodes.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ def write(oracle: Oracle, path: Path | str, *, context: int, sequences: int, tok
 class Callback:
     """The step times that the mocker asks of AIConfigurator, answered by an oracle in milliseconds.
 
-    Read from the trait ``AicCallback`` of the same file.
+    Read from the trait ``AicCallback`` of the same file: new tokens of a prompt without its prefix, and a context with
+    two output tokens. An error ends the mocker's pass.
     """
 
     def __init__(self, oracle: Oracle) -> None:

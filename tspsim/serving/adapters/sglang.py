@@ -1,8 +1,9 @@
 """SGLang's simulator (``tools/sglang-simulator``): a time predictor, and the file that its ``ml`` predictor loads.
 
 Read from sgl-project/sglang@2f070b1b (``time_predictor/base.py``) and @bb346ef3 (``time_predictor/ml.py``), 2026-08: a
-batch has ``reqs``, each with ``extend_length`` and ``past_kv_length``; the predictor gives seconds. The ``ml``
-predictor loads a pickle of ``{"model", "features"}`` and asks ``model.predict`` for rows of 18 features of a batch.
+batch has ``reqs``, each with ``extend_length`` and ``past_kv_length``; the predictor gives seconds, and raises where it
+cannot. The ``ml`` predictor loads a pickle of ``{"model", "features"}`` and asks ``model.predict`` for rows of 18
+features of a batch.
 """
 
 from __future__ import annotations

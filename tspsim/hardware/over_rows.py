@@ -1,0 +1,195 @@
+"""Seconds of a kernel inside a step as a function of the prompts that it reads, all else looked up once.
+
+:func:`~tspsim.hardware.pricers.price` looks up a model, a clock and types for every operator. A stream of
+serving steps differs in prompts alone, so a class of operators may register a *row pricer*, which makes that function::
+
+    @row_pricer(MyKernel)
+    def over(device: Device, kernel: MyKernel) -> Seconds:
+        return lambda queries, lengths: device.memory_bound(kernel.hbm_bytes_of(queries)).seconds
+
+The function gives the seconds of the pricer of the class. Where none is registered, operators are priced one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import mul
+from typing import Any, TypeVar
+
+from ..base.quick import replace
+from ..operators import (
+    Attention,
+    DeltaScan,
+    Indexer,
+    LatentPrefill,
+    Operator,
+    RowSums,
+    ShortConvolution,
+    SparseAttention,
+    element_bytes,
+)
+from . import sparse
+from .device import Device
+from .families import FAMILIES, SEGMENTED, read_shape
+from .kernels import Kernel
+from .limits import Estimate
+from .prices import scoring_at_clock
+
+#: Seconds of one call over prompts, by the query tokens of each and its context with these.
+Seconds = Callable[[tuple[int, ...], tuple[int, ...]], float]
+Priced = TypeVar("Priced", bound=Operator)
+RowPricer = Callable[[Device, Priced], Seconds | None]
+#: Seconds of one call by the sums of all rows; None where these do not suffice.
+OverSums = Callable[[RowSums], float | None]
+SumPricer = Callable[[Device, Priced], OverSums]
+
+ROW_PRICERS: dict[type[Operator], RowPricer[Any]] = {}
+SUM_PRICERS: dict[type[Operator], SumPricer[Any]] = {}
+
+
+def row_pricer(*classes: type[Priced]) -> Callable[[RowPricer[Priced]], RowPricer[Priced]]:
+    """Decorator that registers a function as the row pricer of these classes, without their subclasses."""
+
+    def register(function: RowPricer[Priced]) -> RowPricer[Priced]:
+        ROW_PRICERS.update(dict.fromkeys(classes, function))
+        return function
+
+    return register
+
+
+def over_rows(device: Device, operator: Operator) -> Seconds | None:
+    """Seconds of an operator over other prompts; None where nobody registered how."""
+    pricer = ROW_PRICERS.get(type(operator))
+    return None if pricer is None else pricer(device, operator)
+
+
+def sum_pricer(*classes: type[Priced]) -> Callable[[SumPricer[Priced]], SumPricer[Priced]]:
+    """Decorator that registers a function as the pricer of these classes over the sums of all rows."""
+
+    def register(function: SumPricer[Priced]) -> SumPricer[Priced]:
+        SUM_PRICERS.update(dict.fromkeys(classes, function))
+        return function
+
+    return register
+
+
+def over_sums(device: Device, operator: Operator) -> OverSums | None:
+    """Seconds of an operator over other rows, of prompts and decoding sequences; None where nobody registered how."""
+    pricer = SUM_PRICERS.get(type(operator))
+    return None if pricer is None else pricer(device, operator)
+
+
+@row_pricer(Attention)
+def attention(device: Device, attention: Attention) -> Seconds:
+    """Attention without rope and cache write (:func:`tspsim.hardware.prices.attention`)."""
+    kernel = device.attention_alone(f"attention_{attention.direction}", attention.dtype, attention.kv_dtype)
+    columns = {name: getattr(attention, name) for name in ("heads", "kv_heads", "head_dim", "causal")}
+    return _segments(device, kernel, attention, columns, half=0.5 if attention.causal else 0.0)
+
+
+@row_pricer(LatentPrefill)
+def latent_prefill(device: Device, attention: LatentPrefill) -> Seconds:
+    """Attention with expanded keys and values (:func:`tspsim.hardware.prices.latent_prefill`)."""
+    kernel = device.kernel("latent_prefill", attention.dtype, kv_dtype=attention.kv_dtype)
+    columns = {name: getattr(attention, name) for name in ("heads", "key_dim", "value_dim")}
+    return _segments(device, kernel, attention, columns, half=0.5)
+
+
+def _segments(
+    device: Device, kernel: Kernel, attention: Attention | LatentPrefill, columns: dict[str, Any], *, half: float
+) -> Seconds:
+    """One call over all segments at the clock of a step; a segment's queries see q·kv − ``half``·q² pairs."""
+    second = attention.kv_dtype or kernel.dtype
+    call = SEGMENTED[kernel.family].over(
+        device.limits(kernel.dtype), kernel.parameters, kernel.switches, read_shape({"batch": 1.0, **columns}),
+        kernel.dtype, second,
+    )  # fmt: skip
+    slowed = device.shares_at_clock(Estimate(1.0, 1.0, 1.0), 1.0, kernel).seconds - 1.0
+    # FLOPs are proportional to pairs, bytes to queries and to contexts: those of three small calls give the factors.
+    one, longer, wider = (replace(attention, segments=(segment,)) for segment in ((1, 1), (1, 2), (2, 2)))
+    pair_flops = (longer.flops - one.flops) if attention.dtype else 0.0
+    context_bytes = longer.hbm_bytes - one.hbm_bytes
+    query_bytes = wider.hbm_bytes - longer.hbm_bytes
+    shares, dtype = device.matrix_shares, attention.dtype
+
+    def seconds(queries: tuple[int, ...], lengths: tuple[int, ...]) -> float:
+        alone_s: float = call(queries, lengths)
+        if not slowed:
+            return alone_s
+        pairs = sum(map(mul, queries, lengths)) - half * sum(map(mul, queries, queries))
+        moved = query_bytes * sum(queries) + context_bytes * sum(lengths)
+        return float(alone_s * (1.0 + shares(dtype, pair_flops * pairs, moved) * slowed))
+
+    return seconds
+
+
+@row_pricer(DeltaScan)
+def delta_scan(device: Device, scan: DeltaScan) -> Seconds | None:
+    """The recurrence over prompts in chunks (:func:`tspsim.hardware.prices.delta_scan`)."""
+    if scan.verifies:
+        return None
+    sizes = {name: float(getattr(scan, name)) for name in ("k_heads", "k_dim", "v_heads", "v_dim")}
+    return _in_chunks(device, f"{scan.variant}_scan", scan.dtype, scan.state_dtype, sizes)
+
+
+@row_pricer(ShortConvolution)
+def short_convolution(device: Device, convolution: ShortConvolution) -> Seconds:
+    """The convolution over prompts (:func:`tspsim.hardware.prices.short_convolution`)."""
+    sizes = {"channels": float(convolution.channels)}
+    return _in_chunks(device, f"{convolution.variant}_convolution", convolution.dtype, None, sizes)
+
+
+def _in_chunks(device: Device, name: str, dtype: str, second: str | None, sizes: dict[str, float]) -> Seconds:
+    """One call by the number of prompts, their tokens and the longest."""
+    kernel, family = device.kernel(name, dtype, kv_dtype=second), FAMILIES[name]
+    limits, parameters, form = device.limits(kernel.dtype), kernel.parameters, family.form
+    widths = [sizes[column] for column in family.shape[3:]]
+    widths += [element_bytes(kernel.dtype), element_bytes(second or kernel.dtype)]
+    switches = {**kernel.switches, **family.further}
+    assert family.shape[:3] == ("sequences", "tokens", "longest")
+
+    def seconds(queries: tuple[int, ...], lengths: tuple[int, ...]) -> float:
+        sizes = float(len(queries)), float(sum(queries)), float(max(queries))
+        return float(form(limits, parameters, *sizes, *widths, **switches))
+
+    return seconds
+
+
+# --- kernels that read all rows -------------------------------------------------------------------------------
+
+
+@sum_pricer(Indexer)
+def indexer(device: Device, scores: Indexer) -> OverSums:
+    """Index scores and selection (:func:`tspsim.hardware.prices.indexer`)."""
+    name, shape = sparse.indexer_call(scores)
+    return _by_sums(device, device.kernel(name, scores.dtype), None, shape, scores.sizes_over)
+
+
+@sum_pricer(SparseAttention)
+def sparse_attention(device: Device, attention: SparseAttention) -> OverSums:
+    """Attention to selected entries (:func:`tspsim.hardware.prices.sparse_attention`)."""
+    name, shape = sparse.attention_call(attention)
+    kernel = device.kernel(name, attention.dtype, kv_dtype=attention.kv_dtype)
+    return _by_sums(device, kernel, attention.kv_dtype, shape, attention.sizes_over)
+
+
+def _by_sums(
+    device: Device,
+    kernel: Kernel,
+    second: str | None,
+    shape: dict[str, float],
+    sizes_over: Callable[[RowSums], tuple[float, ...] | None],
+) -> OverSums:
+    """One call by the sizes that rows give, the first columns of its family; the others are those of ``shape``."""
+    kernel, family = scoring_at_clock(device, kernel), FAMILIES[kernel.family]
+    limits, parameters, form = device.limits(kernel.dtype), kernel.parameters, family.form
+    widths = element_bytes(kernel.dtype), element_bytes(second or kernel.dtype)
+    columns, switches = [shape[name] for name in family.shape], kernel.switches
+
+    def seconds(sums: RowSums) -> float | None:
+        sizes = sizes_over(sums)
+        if sizes is None:
+            return None
+        return float(form(limits, parameters, *sizes, *columns[len(sizes) :], *widths, **switches))
+
+    return seconds

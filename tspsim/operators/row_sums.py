@@ -1,0 +1,107 @@
+"""Sums over the rows of a serving step's pass, each found once for all kernels that read them.
+
+With (q, c) the query tokens of a sequence and its cached tokens before them, kernels of sparse attention depend on
+Σ q, Σ c, Σ q², Σ q·c, the longest c + q, and for a bound m of attended tokens on what the first g = min(q, m − c)
+queries see, those that still see less than m tokens:
+
+    below(m) = Σ g·c + g·(g + 1) / 2,    Σ g        over sequences with c < m
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from operator import add, mul
+from typing import NamedTuple
+
+from ..base.memo import once
+from .batch import Rows
+
+
+class Attended(NamedTuple):
+    """Tokens that queries attend under a bound: of prompts, and of decoding sequences; and tokens that queries see
+    which see less than the bound."""
+
+    read: float
+    decoded: float
+    below: float
+
+
+class RowSums:
+    """Sums over prompts with ``queries`` and ``before`` tokens, and sequences of ``own`` queries after ``contexts``.
+
+    >>> sums = RowSums((3,), (2,), 1, (9, 1))
+    >>> sums.tokens, sums.total, sums.products, sums.squares, sums.longest
+    (5, 12, 16, 11, 10)
+    >>> sums.attended(4), sums.reached(4)
+    (Attended(read=11.0, decoded=6.0, below=9.0), (5, 7))
+    """
+
+    def __init__(
+        self, queries: tuple[int, ...], before: tuple[int, ...], own: int = 1, contexts: tuple[int, ...] = ()
+    ) -> None:
+        self.queries, self.before, self.own, self.contexts = queries, before, own, contexts
+        self.batch = batch = len(contexts)
+        self.read, self.cached, self.decoded = sum(queries), sum(before), sum(contexts)
+        #: Query tokens; cached tokens; products and squares of both.
+        self.tokens = self.read + own * batch
+        self.total = self.cached + self.decoded
+        self.products = sum(map(mul, queries, before)) + own * self.decoded
+        self.squares = sum(map(mul, queries, queries)) + own * own * batch
+        #: Tokens that all queries see, themselves included.
+        self.seen: float = self.products + (self.squares + self.tokens) / 2.0
+        self._attended: dict[int, Attended] = {}
+        self._reached: dict[int, tuple[int, int]] = {}
+
+    @once
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        longest = max(map(add, self.queries, self.before), default=0)
+        return max(longest, self.ordered[-1] + self.own) if self.contexts else longest
+
+    @once
+    def ordered(self) -> list[int]:
+        """Contexts of decoding sequences, shortest first."""
+        return sorted(self.contexts)
+
+    def attended(self, most: int) -> Attended:
+        """Tokens that queries attend, each at most ``most``."""
+        attended = self._attended.get(most)
+        if attended is None:
+            growing = [
+                (q if q < most - c else most - c, c) for q, c in zip(self.queries, self.before, strict=True) if c < most
+            ]
+            seen = sum([some * (2 * c + some + 1) for some, c in growing]) / 2.0
+            read = seen + most * (self.read - sum([some for some, _ in growing]))
+            decoded_seen, queries = self._decodes_below(most)
+            decoded = decoded_seen + most * (self.own * self.batch - queries)
+            attended = self._attended[most] = Attended(read, decoded, seen + decoded_seen)
+        return attended
+
+    def _decodes_below(self, most: int) -> tuple[float, int]:
+        """What queries of decoding sequences see that see less than ``most`` tokens, and their number."""
+        own, ordered = self.own, self.ordered
+        whole = bisect_right(ordered, most - own)
+        seen = own * (2 * sum(ordered[:whole]) + whole * (own + 1))
+        queries = own * whole
+        for context in ordered[whole : bisect_left(ordered, most)] if own > 1 else ():
+            some = most - context
+            seen += some * (2 * context + some + 1)
+            queries += some
+        return seen / 2.0, queries
+
+    def reached(self, most: int) -> tuple[int, int]:
+        """Tokens of prompts, and of decoding sequences, of which each has at most ``most`` cached ones."""
+        reached = self._reached.get(most)
+        if reached is None:
+            below = bisect_left(self.ordered, most)
+            cached = sum([c if c < most else most for c in self.before])
+            decoded = sum(self.ordered[:below]) + most * (self.batch - below)
+            reached = self._reached[most] = self.read + cached, self.own * self.batch + decoded
+        return reached
+
+    @property
+    def rows(self) -> Rows:
+        """The rows one by one; equal contexts are one."""
+        prompts = [(q, c, 1) for q, c in zip(self.queries, self.before, strict=True)]
+        return *prompts, *[(self.own, context, count) for context, count in Counter(self.contexts).items()]
