@@ -102,6 +102,9 @@ def _product_without_cast(device: Device, product: Gemm) -> Estimate:
     spec = device.spec
     kernel = device.product_without_cast(_family(device, product), product.dtype)
     one = replace(kernel, family="grouped_gemm") if kernel.family == GRADIENTS else kernel
+    if product.weight_dtype is not None and one.switches.get("tiles") == "wide":
+        # kernels that widen weights come in tiles of 16 rows, whatever the library has (Marlin, arXiv:2408.11743, §3.4)
+        one = replace(one, switches={**one.switches, "tiles": "all"})
     shape = {"m": product.m, "n": product.n, "k": product.k, "batch": product.batch}
     alone = device.isolated(one, product.weight_dtype, **shape)
     if product.weight_dtype is not None:
