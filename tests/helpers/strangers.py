@@ -17,7 +17,7 @@ import tspsim
 from tspsim.step.question import Question, look_up
 from tspsim.traces.comparison import Laid
 
-from .profiles import DEVICES
+from helpers.profiles import DEVICES
 
 
 def product_us(m: int, n: int, k: int, tflops: float = 600.0, tb_s: float = 3.0) -> float:
