@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from helpers.profiles import DEVICES
+
 import tspsim
 from tspsim.step.question import Question, look_up
 from tspsim.traces.comparison import Laid
-
-from helpers.profiles import DEVICES
 
 
 def product_us(m: int, n: int, k: int, tflops: float = 600.0, tb_s: float = 3.0) -> float:
