@@ -59,7 +59,8 @@ def test_more_ranks_at_equal_work_slow_no_ranks_experts_unless_all_tokens_come(
 ) -> None:
     """Every rank has as many tokens and pairs, and fewer experts. What may grow is the rows that come: a token goes
     once to each rank of its experts, and those are more; it is read and summed here at no less than a third of the HBM
-    bandwidth, and sorted, at most 2 us for twice the tokens. Where a dispatch gathers, all tokens come, and kernels sort and clear the others' choices."""
+    bandwidth, and sorted, at most 2 us for twice the tokens. Where a dispatch gathers, all tokens come, and kernels
+    sort and clear the others' choices."""
     for step in STEPS:
         found = [layer(model, device, dispatch, ranks, step)[:2] for ranks in RANKS]
         assert len({round(experts.rows, 6) for experts, _ in found}) == 1

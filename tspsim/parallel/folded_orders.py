@@ -188,7 +188,7 @@ def zbv(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
     of the weight gradients behind (PyTorch's ``ScheduleZBVZeroBubble`` and Primus' ``zbv-formatted``).
 
     >>> "".join(f"{task.kind[0]}{task.chunk}" for task in zbv(2, 1, 3, 2))
-    'f0f1f0f1b1w1f0b0w0f1b1w1b0w0b1b0w0w1'
+    'f0f1f0f1b1w1f0b0w0f1b1w1b0b1b0w0w1w0'
     """
     done = {(kind, chunk): 0 for kind in (FORWARD, BACKWARD, WEIGHTS) for chunk in (0, 1)}
     order: list[Task] = []
