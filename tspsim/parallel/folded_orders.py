@@ -86,91 +86,91 @@ class StageSlots:
 @remembered(64)
 def blocks_in_turn(block: Block, stages: int, micro_batches: int) -> tuple[tuple[Task, ...], ...]:
     """The tasks of all stages, in order, of a block that repeats for every micro-batch."""
-    lanes = [StageSlots() for _ in range(stages)]
-    for stage, lane in enumerate(lanes):
+    grid = [StageSlots() for _ in range(stages)]
+    for stage, column in enumerate(grid):
         for kind, of_chunks in zip((FORWARD, BACKWARD), block(stages, stage), strict=True):
             for chunk, slot in enumerate(of_chunks):
                 for micro_batch in range(micro_batches):
-                    lane.put(Task(kind, micro_batch, chunk), slot + PERIOD * micro_batch)
-        _fill(lane)
-    slots = 1 + max(max(lane.tasks) for lane in lanes)
-    most = max(max(lane.kept(slots)) for lane in lanes)
-    _advance(lanes, slots, [lane.kept(slots) for lane in lanes], most)
-    _drain(lanes, micro_batches)
-    return tuple(tuple(lane.tasks[slot] for slot in sorted(lane.tasks)) for lane in lanes)
+                    column.put(Task(kind, micro_batch, chunk), slot + PERIOD * micro_batch)
+        _fill(column)
+    slots = 1 + max(max(column.tasks) for column in grid)
+    most = max(max(column.kept(slots)) for column in grid)
+    _advance(grid, slots, [column.kept(slots) for column in grid], most)
+    _drain(grid, micro_batches)
+    return tuple(tuple(column.tasks[slot] for slot in sorted(column.tasks)) for column in grid)
 
 
-def _fill(lane: StageSlots, begin: int = 0) -> None:
+def _fill(column: StageSlots, begin: int = 0) -> None:
     """Put weight gradients that have no slot yet into free slots from ``begin`` on, after their backward."""
     waiting = deque(
         Task(WEIGHTS, task.micro_batch, task.chunk)
-        for slot, task in sorted(lane.tasks.items())
-        if task.kind == BACKWARD and slot < begin and Task(WEIGHTS, task.micro_batch, task.chunk) not in lane.slot_of
+        for slot, task in sorted(column.tasks.items())
+        if task.kind == BACKWARD and slot < begin and Task(WEIGHTS, task.micro_batch, task.chunk) not in column.slot_of
     )
-    slot, last = begin, max(lane.tasks)
+    slot, last = begin, max(column.tasks)
     while slot <= last or waiting:
-        task = lane.tasks.get(slot)
+        task = column.tasks.get(slot)
         if task is None:
             if waiting:
-                lane.put(waiting.popleft(), slot)
+                column.put(waiting.popleft(), slot)
         elif task.kind == BACKWARD:
             waiting.append(Task(WEIGHTS, task.micro_batch, task.chunk))
         slot += 1
 
 
-def _earliest(lanes: Sequence[StageSlots], stage: int, task: Task) -> int:
+def _earliest(grid: Sequence[StageSlots], stage: int, task: Task) -> int:
     """The first slot after what a task waits for: the same task of the micro-batch before, its input, and of a weight
     gradient the backward."""
-    kind, stages, micro_batch = task.kind, len(lanes), task.micro_batch
-    own = lanes[stage].slot_of
+    kind, stages, micro_batch = task.kind, len(grid), task.micro_batch
+    own = grid[stage].slot_of
     after = [own[task._replace(micro_batch=micro_batch - 1)]] if micro_batch else []
     place = FOLDED.place_of(task.chunk, stage, stages)
     source = {FORWARD: place - 1, BACKWARD: place + 1, WEIGHTS: place}[kind]
     if kind == WEIGHTS:
         after.append(own[task._replace(kind=BACKWARD)])
     elif source in FOLDED.met(place, stages, 2):
-        lane = lanes[FOLDED.stage_of(source, stages)]
-        after.append(lane.slot_of[Task(kind, micro_batch, int(source >= stages))])
+        column = grid[FOLDED.stage_of(source, stages)]
+        after.append(column.slot_of[Task(kind, micro_batch, int(source >= stages))])
     elif kind == BACKWARD:
         after.append(own[task._replace(kind=FORWARD)])
     return 1 + max(after, default=-1)
 
 
-def _advance(lanes: Sequence[StageSlots], slots: int, kept: list[list[int]], most: int) -> None:
+def _advance(grid: Sequence[StageSlots], slots: int, kept: list[list[int]], most: int) -> None:
     """Move every task to the earliest free slot with which no stage ever keeps more than ``most``."""
     for slot in range(slots):
-        for stage, lane in enumerate(lanes):
-            task = lane.tasks.get(slot)
+        for stage, column in enumerate(grid):
+            task = column.tasks.get(slot)
             if task is None:
                 continue
             change = (task.kind == FORWARD) - (task.kind == WEIGHTS)
-            for earlier in range(_earliest(lanes, stage, task), slot):
-                if earlier in lane.tasks:
+            for earlier in range(_earliest(grid, stage, task), slot):
+                if earlier in column.tasks:
                     continue
                 if max(kept[stage][earlier:slot]) + change > most:
                     continue
-                lane.put(task, earlier)
+                column.put(task, earlier)
                 for between in range(earlier, slot):
                     kept[stage][between] += change
                 break
 
 
-def _drain(lanes: Sequence[StageSlots], micro_batches: int) -> None:
+def _drain(grid: Sequence[StageSlots], micro_batches: int) -> None:
     """After a stage's last forward: backwards as early as they can be, weight gradients in what stays free."""
-    begins = [lane.slot_of[Task(FORWARD, micro_batches - 1, 1)] + 1 for lane in lanes]
+    begins = [column.slot_of[Task(FORWARD, micro_batches - 1, 1)] + 1 for column in grid]
     left: list[tuple[int, int, Task]] = []
-    for stage, (lane, begin) in enumerate(zip(lanes, begins, strict=True)):
-        for slot in [slot for slot in lane.tasks if slot >= begin]:
-            task = lane.tasks[slot]
+    for stage, (column, begin) in enumerate(zip(grid, begins, strict=True)):
+        for slot in [slot for slot in column.tasks if slot >= begin]:
+            task = column.tasks[slot]
             if task.kind == WEIGHTS:
-                del lane.tasks[slot], lane.slot_of[task]
+                del column.tasks[slot], column.slot_of[task]
             else:
                 left.append((slot, stage, task))
     for slot, stage, task in sorted(left):
-        free = range(max(begins[stage], _earliest(lanes, stage, task)), slot)
-        lanes[stage].put(task, next((earlier for earlier in free if earlier not in lanes[stage].tasks), slot))
-    for lane, begin in zip(lanes, begins, strict=True):
-        _fill(lane, begin)
+        free = range(max(begins[stage], _earliest(grid, stage, task)), slot)
+        grid[stage].put(task, next((earlier for earlier in free if earlier not in grid[stage].tasks), slot))
+    for column, begin in zip(grid, begins, strict=True):
+        _fill(column, begin)
 
 
 def half_kept(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:

@@ -12,7 +12,7 @@ moves and for no whole module. Orders of other frameworks that publish none are 
 
 from __future__ import annotations
 
-from ..interleave import INTERLEAVINGS, Interleaving
+from ..interleave import INTERLEAVINGS
 from .nodes import LayerNode, PairOrder, Turn
 
 TURNS = (
@@ -31,10 +31,7 @@ TURNS = (
 )
 
 DUALPIPE_ORDER = INTERLEAVINGS.register(
-    Interleaving(
-        "dualpipe",
-        "DeepSeek's order in DualPipe",
-        PairOrder(TURNS, defers_weights=True, shared_with_attention=False, by_events=False).merge,
-        defers_weights=True,
+    PairOrder(TURNS, defers_weights=True, shared_with_attention=False, by_events=False).named(
+        "dualpipe", "DeepSeek's order in DualPipe"
     )
 )

@@ -18,7 +18,7 @@ the overlap); ``megatron-core-whole`` leaves them in the backward, Megatron-Core
 
 from __future__ import annotations
 
-from ..interleave import INTERLEAVINGS, Interleaving
+from ..interleave import INTERLEAVINGS
 from .nodes import LayerNode, PairOrder, Turn
 
 TURNS = (
@@ -36,20 +36,11 @@ TURNS = (
     Turn(LayerNode.SUM),
 )
 
+DELAYED = PairOrder(TURNS, defers_weights=True, shared_with_attention=True, by_events=True)
+
+INTERLEAVINGS.register(DELAYED.named("megatron-core", "Megatron-Core's nodes with delayed weight gradients"))
 INTERLEAVINGS.register(
-    Interleaving(
-        "megatron-core",
-        "Megatron-Core's nodes with delayed weight gradients",
-        PairOrder(TURNS, defers_weights=True, shared_with_attention=True, by_events=True).merge,
-        defers_weights=True,
-        shared_with_attention=True,
-    )
-)
-INTERLEAVINGS.register(
-    Interleaving(
-        "megatron-core-whole",
-        "Megatron-Core's nodes, weight gradients inside each",
-        PairOrder(TURNS, defers_weights=False, shared_with_attention=True, by_events=True).merge,
-        shared_with_attention=True,
+    DELAYED._replace(defers_weights=False).named(
+        "megatron-core-whole", "Megatron-Core's nodes, weight gradients inside each"
     )
 )

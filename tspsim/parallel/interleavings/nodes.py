@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ...operators import Computes, Role
 from ...program import Collective, Compute, Instruction, Launch
 from ..expert_shards import STREAM as EXPERT_WEIGHTS
-from ..interleave import Place, exchanges_tokens, merged
+from ..interleave import Interleaving, Place, exchanges_tokens, merged
 from ..stack import ADD_TO_GRADIENT
 
 #: Streams and part of instructions that need complete weight gradients.
@@ -57,6 +57,16 @@ class PairOrder(NamedTuple):
     shared_with_attention: bool
     #: A node begins when the node before it of its own task has ended (one event per task in the source).
     by_events: bool
+
+    def named(self, name: str, summary: str) -> Interleaving:
+        """The order as what registers: its name, what a plan's kernels need to know of it, and how it merges."""
+        return Interleaving(
+            name,
+            summary,
+            self.merge,
+            defers_weights=self.defers_weights,
+            shared_with_attention=self.shared_with_attention,
+        )
 
     def merge(self, tasks: Sequence[Sequence[Instruction]]) -> Iterator[Instruction]:
         """The instructions of a forward and a backward task, layer by layer: the forward's first layer with the
