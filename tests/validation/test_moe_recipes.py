@@ -9,6 +9,7 @@ import pytest
 from tspsim.model import load_model
 from tspsim.parallel import load_stack
 from tspsim.parallel.dispatch import DISPATCHES
+from tspsim.validation.recipe_rows import RowFacts
 from tspsim.validation.recipes import RECIPES, how_run
 from tspsim.validation.runs import Run, simulate_run
 
@@ -34,21 +35,26 @@ def test_recipes_name_versions_and_dispatchers_that_exist() -> None:
 def test_containers_of_a_plan_have_their_own_graphs(
     container: str, model: str, device: str, precision: str, stack: str
 ) -> None:
-    assert how_run("NVIDIA-NeMo/Megatron-Bridge", container, model, device, precision).stack == stack
+    assert how_run(RowFacts("NVIDIA-NeMo/Megatron-Bridge", model, device, precision, notes=container)).stack == stack
 
 
 def test_other_frameworks_and_what_rows_say_come_first() -> None:
-    assert how_run("NVIDIA-NeMo/Automodel", "NeMo 26.06", "Qwen3 30B", "gb200", "mxfp8").stack == "automodel"
-    hidden = how_run("Megatron-Bridge", "EP overlap on; HybridEP", "Qwen3-30B-A3B", "h100", "bf16")
+    assert (
+        how_run(RowFacts("NVIDIA-NeMo/Automodel", "Qwen3 30B", "gb200", "mxfp8", notes="NeMo 26.06")).stack
+        == "automodel"
+    )
+    hidden = how_run(RowFacts("Megatron-Bridge", "Qwen3-30B-A3B", "h100", "bf16", notes="EP overlap on; HybridEP"))
     assert hidden.overlap == "micro_batches"
-    plain = how_run("Megatron-Bridge", "NeMo 26.02 container", "Qwen3_235B_a22B", "b200", "mxfp8")
+    plain = how_run(RowFacts("Megatron-Bridge", "Qwen3_235B_a22B", "b200", "mxfp8", notes="NeMo 26.02 container"))
     assert (plain.dispatch, plain.overlap) == ("experts", "none")
-    dropped = how_run("dgxc-benchmarking/blob/v25.05.04", "", "DeepSeek-V3 671B", "h100", "bf16")
+    dropped = how_run(RowFacts("dgxc-benchmarking/blob/v25.05.04", "DeepSeek-V3 671B", "h100", "bf16", notes=""))
     assert (dropped.stack, dropped.dispatch) == ("megatron-core@unfused-padded", "experts")
-    maverick = how_run("dgxc-benchmarking/blob/v25.05.04", "", "Llama 4 Maverick 400B", "gb200", "fp8")
+    maverick = how_run(RowFacts("dgxc-benchmarking/blob/v25.05.04", "Llama 4 Maverick 400B", "gb200", "fp8", notes=""))
     assert (maverick.stack, maverick.dispatch) == ("megatron-core@unfused-router-padded", "experts")
     first, later = (
-        how_run("Megatron-Bridge", f"NeMo {container} container", "GPT OSS 120B", "b300", "bf16").dispatch
+        how_run(
+            RowFacts("Megatron-Bridge", "GPT OSS 120B", "b300", "bf16", notes=f"NeMo {container} container")
+        ).dispatch
         for container in ("26.02", "26.04")
     )
     assert (first, later) == ("experts", "ranks")

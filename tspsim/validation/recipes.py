@@ -11,40 +11,23 @@ import re
 from dataclasses import dataclass
 
 from .frameworks import USUAL_STACK, overlapped_by_recipe, stack_of
+from .recipe_rows import RowFacts, RowsOfRecipe, recipe_of
 
 #: Dispatchers that Megatron-Bridge's guide (docs.nvidia.com, MoE Dispatcher Selection Guide) names first: HybridEP in
 #: NVL72 domains, DeepEP elsewhere.
 DISPATCHERS = {"gb200": "links", "gb300": "links"}
-#: After every container.
-OPEN = "~"
 
 
 @dataclass(frozen=True)
-class MoERecipe:
-    """What some rows ran, by words of their source, how their model's name starts, GPU, type and container."""
+class MoERecipe(RowsOfRecipe):
+    """What some rows with experts ran."""
 
-    source: str
-    model: str = ""
-    devices: tuple[str, ...] = ()
-    types: tuple[str, ...] = ()
-    since: str = ""
-    until: str = OPEN
     #: Version of ``megatron-core``; empty: launched kernel by kernel.
     version: str = ""
     #: Values of a plan's ``expert_dispatch`` and ``expert_overlap``; empty: as :data:`DISPATCHERS` says, and as
     #: :func:`tspsim.validation.frameworks.overlapped_by_recipe` does.
     dispatch: str = ""
     overlap: str = ""
-
-    def matches(self, address: str, model: str, device: str, precision: str, container: str) -> bool:
-        name = re.sub(r"[^a-z0-9]", "", model.lower())
-        return (
-            self.source in address
-            and name.startswith(self.model)
-            and (not self.devices or device in self.devices)
-            and (not self.types or precision in self.types)
-            and self.since <= container <= self.until
-        )
 
 
 BRIDGE, RACKS = "Megatron-Bridge", ("gb200", "gb300")
@@ -94,25 +77,21 @@ class HowRun:
     overlap: str
 
 
-def how_run(address: str, notes: str, model: str, device: str, precision: str) -> HowRun:
+def how_run(row: RowFacts) -> HowRun:
     """How a row with experts ran.
 
-    >>> how_run("Megatron-Bridge", "NeMo 26.04 container", "Qwen3_30B_a3B", "h100", "fp8")
+    >>> bridge = "Megatron-Bridge"
+    >>> how_run(RowFacts(bridge, "Qwen3_30B_a3B", "h100", "fp8", notes="NeMo 26.04 container"))
     HowRun(stack='megatron-core', dispatch='ranks', overlap='none')
-    >>> how_run("Megatron-Bridge", "NeMo 26.08 container", "Qwen3_30B_a3B", "gb300", "mxfp8")
+    >>> how_run(RowFacts(bridge, "Qwen3_30B_a3B", "gb300", "mxfp8", notes="NeMo 26.08 container"))
     HowRun(stack='megatron-core@whole-graphs', dispatch='links', overlap='micro_batches')
-    >>> how_run("Megatron-Bridge", "EP overlap on; HybridEP", "Qwen3-30B-A3B", "h100", "bf16")
+    >>> how_run(RowFacts(bridge, "Qwen3-30B-A3B", "h100", "bf16", notes="EP overlap on; HybridEP"))
     HowRun(stack='megatron-core@router-graphs', dispatch='ranks', overlap='micro_batches')
     """
-    named = re.search(r"NeMo (\d+\.\d+(?:\.\d+)?)", notes)
-    container, stack = named.group(1) if named else "", stack_of(address)
-    nothing = MoERecipe("")
-    about = (address, model, device, precision, container)
-    recipe = (
-        next((recipe for recipe in RECIPES if recipe.matches(*about)), nothing) if stack == USUAL_STACK else nothing
-    )
-    overlap = recipe.overlap or overlapped_by_recipe(address, notes, model, device, precision)
-    if re.search(r"\bEP overlap (?:on|\+)", notes):
+    stack = stack_of(row.address)
+    recipe = (recipe_of(RECIPES, row) if stack == USUAL_STACK else None) or MoERecipe()
+    overlap = recipe.overlap or overlapped_by_recipe(row.address, row.notes, row.model, row.device, row.precision)
+    if re.search(r"\bEP overlap (?:on|\+)", row.notes):
         overlap = "micro_batches"
     version = f"{stack}@{recipe.version}" if recipe.version else stack
-    return HowRun(version, recipe.dispatch or DISPATCHERS.get(device, "ranks"), overlap)
+    return HowRun(version, recipe.dispatch or DISPATCHERS.get(row.device, "ranks"), overlap)
