@@ -104,6 +104,15 @@ class ProgramCosts:
         self._seen.add(works)
         return self._together(works)
 
+    def prepare(self) -> None:
+        """Writes the programs that all tables begin with, so that the first step asked for takes no longer than
+        others."""
+        self._decodes.prepare()
+        if self._drafter is not None:
+            self._verifier.prepare()
+        else:
+            self._mixed.prepare()
+
     def seconds_of(self, work: StepWork) -> float:
         """Seconds of one step of one attention replica, which is not kept for :meth:`check`."""
         return self._seconds(work, None) if work.columns[0] else self._decodes.once_s(work)

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from ..base.memo import once
 from ..parallel.serving_engine import Captured
 from .grid import TILE, Quarters, TokenVectors
-from .programs import TYPICAL_CONTEXT, StepPrograms
+from .programs import TYPICAL_BATCH, TYPICAL_CONTEXT, StepPrograms
 from .tables import Floats, KnotCurve
 from .work import StepWork
 
@@ -72,6 +72,10 @@ class Decodes:
         self._experts: dict[Captured, TokenVectors] = {}
         #: Batch → expert seconds, its own tokens, and hidden seconds.
         self._of_all: dict[int, tuple[TokenVectors, int, Quarters | None]] = {}
+
+    def prepare(self) -> None:
+        """Writes a typical step, and prices it."""
+        self._seconds((self._typical,) * TYPICAL_BATCH)
 
     def cell(self, batch: int) -> tuple[int, int, bool]:
         """The smallest and the largest batch (of one stage's part) of a batch's cell, and whether all are padded to the

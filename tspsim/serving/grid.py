@@ -142,10 +142,6 @@ class TokenVectors:
     def __call__(self, n: int) -> Floats:
         return self._value(n) if n <= FEW else self._cells(n)
 
-    def tile(self, n: int) -> tuple[int, int, Floats, Floats] | None:
-        """:meth:`Cells.tile`."""
-        return None if n <= FEW else self._cells.tile(n)
-
 
 class Quarters:
     """A number over n = 1, 2, …, linear between knots: four per octave, and one stated.

@@ -16,7 +16,8 @@ Whoever writes an instruction states the quantity that its size depends on (:cla
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
+from contextlib import suppress
+from itertools import islice, product
 from operator import add, mul
 
 import numpy as np
@@ -30,9 +31,10 @@ from ..parallel.step import passes_of
 from ..program.layout import InstructionLayout, StageCall
 from ..steps import PromptChunk
 from .compositions import BATCH, SECOND, StepComposition
-from .grid import TILE, Cells, KnotLine, TokenVectors
+from .grid import COARSE, FEW, TILE, Cells, KnotLine, TokenVectors
 from .programs import StepPrograms
 from .row_consumers import RowConsumer, bent_consumer_of, consumer_of
+from .sized import SizedCells
 from .tables import EPSILON, Floats
 from .work import StepWork
 
@@ -42,6 +44,10 @@ TYPICAL = 2048
 LAST = 7
 #: Relative rounding of sums that are compared.
 ROUNDING = 1e-9
+#: Sampled tokens of the largest cell.
+OUTPUTS = 64
+#: Parts whose sizes depend on one number.
+SIZED = (BatchQuantity.TOKENS, BatchQuantity.EXPERTS, BatchQuantity.OUTPUTS)
 #: Context of the sequences that decode beside the measured part.
 STANDING = 64
 
@@ -96,20 +102,26 @@ class Mixed:
         tokens, outputs = sum(queries) + own, work.ends + own
         try:
             facts = own > 0, outputs > 0, cached > 0, tokens <= self._most
-            shape = self._shape_of.get(facts)
-            if shape is None and facts not in self._shape_of:
-                self._shape_of[facts] = None
-                shape = self._shape_of[facts] = self._found(*facts)
+            shape = self._shape_of[facts] if facts in self._shape_of else self._found(*facts)
             return None if shape is None else shape.seconds(work, tokens, outputs, cached, expert_tokens)
         except UnlikeError:
             return None
 
+    def prepare(self) -> None:
+        """Finds the shapes of all kinds of steps whose prompts end, before the first is asked for."""
+        for decodes, cached, pieces in product((False, True), (False, True), {False, self._most > 0}):
+            with suppress(UnlikeError):
+                self._found(decodes, True, cached, pieces)
+
     def _found(self, decodes: bool, outputs: bool, cached: bool, pieces: bool) -> Shape | None:
+        facts = decodes, outputs, cached, pieces
+        self._shape_of[facts] = None
         kind = StepComposition(decodes, outputs, cached, Captured.PIECES if pieces else Captured.NOTHING)
         shapes = self._shapes if pieces else self._plain_shapes
         if kind not in shapes:
             shapes[kind] = None
             shapes[kind] = shape_of(self, kind)
+        self._shape_of[facts] = shapes[kind]
         return shapes[kind]
 
 
@@ -200,23 +212,39 @@ class Shape:
         self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
         self._last: dict[StepWork, list[StageCall]] = {}
         smallest = self._written(self._work(MOST_DECODED + 1 if not sizes else sizes[0] + MOST_DECODED))
+        # Which of its products are priced many at once is found now.
+        programs.over_tokens({i: smallest[i].what for part in SIZED for i in index[part]}, kind.captured)
         least = self._least = sum(float(self._sums(smallest, part)[0]) for part in BatchQuantity)
         first = self._beside + MOST_DECODED + 1
 
-        def value(tokens: int, *parts: BatchQuantity) -> Floats:
-            work = self._work(tokens - self._beside)
-            return sum((self._part(part, work) for part in parts), np.zeros_like(layout.issued_s))
+        def over(
+            work_of: Callable[[int], StepWork], *parts: BatchQuantity, first: int = 1, few: int = 0, coarse: int = COARSE
+        ) -> SizedCells:
+            """Parts whose sizes depend on one number, by the work of a step with it."""
+            where = [i for part in parts for i in index[part]]
 
-        def both(tokens: int) -> Floats:
-            return value(tokens, BatchQuantity.TOKENS, BatchQuantity.EXPERTS)
+            def calls_of(n: int) -> list[StageCall]:
+                calls = self._written(work_of(n))
+                return [calls[i] for i in where]
 
-        self._tokens = Cells(lambda n: value(n, BatchQuantity.TOKENS), least, first=first, ends=sizes)
+            follows = np.ascontiguousarray(layout.follows[:, where])
+            return SizedCells(programs, kind.captured, follows, calls_of, least, first=first, few=few, coarse=coarse)
+
+        def holding(tokens: int) -> StepWork:
+            return self._work(tokens - self._beside)
+
+        every = sizes[-1] if sizes else 0
+        self._tokens = over(holding, BatchQuantity.TOKENS, first=first, few=every)
         #: The same with experts that get the replica's own tokens.
-        self._tokens_and_experts: Cells | TokenVectors = Cells(both, least, first=first, ends=sizes)
-        if index[BatchQuantity.EXPERTS] and not sizes:
-            self._tokens_and_experts = TokenVectors(both, least, first)
+        self._tokens_and_experts = over(
+            holding,
+            BatchQuantity.TOKENS,
+            BatchQuantity.EXPERTS,
+            first=first,
+            few=every or (FEW if index[BatchQuantity.EXPERTS] else 0),
+        )
         self._of_all = TokenVectors(self._of_experts, least)
-        self._outputs = Cells(lambda n: self._part(BatchQuantity.OUTPUTS, self._sampling(n)), least, coarse=64)
+        self._outputs = over(self._sampling, BatchQuantity.OUTPUTS, coarse=OUTPUTS)
         self._read_tokens = Cells(
             lambda n: self._part(BatchQuantity.READ, self._work(n)), least, first=MOST_DECODED + 1
         )
@@ -324,11 +352,22 @@ class Shape:
         return self._sums(self._calls(job), BatchQuantity.EXPERTS)
 
     def _part(self, part: BatchQuantity, work: StepWork) -> Floats:
+        """For every position, the seconds of a part's instructions from there on."""
+        positions = self._where[part]
+        if work not in self._last:
+            # Rows alone make most of these: no program is written for them.
+            (job,) = self.programs.together(work)
+            calls = self.programs.calls_of_rows(job, self.layout, positions)
+            if calls is not None:
+                return self._summed(calls, part)
         return self._sums(self._written(work), part)
 
     def _sums(self, calls: list[StageCall], part: BatchQuantity) -> Floats:
-        """For every position, the seconds of a part's instructions from there on."""
-        taken_s = self.programs.taken_s([calls[i] for i in self._where[part]], self.kind.captured)
+        """The same in a program's calls."""
+        return self._summed([calls[i] for i in self._where[part]], part)
+
+    def _summed(self, calls: list[StageCall], part: BatchQuantity) -> Floats:
+        taken_s = self.programs.taken_s(calls, self.kind.captured)
         assert taken_s is not None
         sums: Floats = self._follows[part] @ np.array(taken_s)
         return sums
