@@ -328,15 +328,21 @@ class Decodes:
         """Seconds per further token of the longest context, with the mean constant."""
         key = "longest", batch, padded
         if key not in self._curves:
+            equal = self._curve(batch, padded)
 
             def value(context: int) -> float:
-                # Up to the next breakpoint: what starts there is no wait for longer contexts.
+                # Up to the next breakpoint: what starts there is no wait for longer contexts. Nor do the others, which
+                # are shorter for it, come below the last.
                 beyond = min((length for length in self.breakpoints[1::2] if length > context), default=2 * context)
                 more = min(int(LONGER * context), beyond - 1 - context)
-                others = evened((batch * context - context - more), batch - 1)
-                if not more or not others or others[-1] < 1:
+                if batch == 1 or more < 1:
                     return 0.0
-                return max(0.0, self._seconds((context + more, *others)) - self._seconds((context,) * batch)) / more
+                reached = max((length for length in self.breakpoints[1::2] if length <= context), default=1)
+                mean = max(context, min(reached - (-more // (batch - 1)), beyond - 1 - more))
+                others = evened(batch * mean - mean - more, batch - 1)
+                if others[-1] < 1:
+                    return 0.0
+                return max(0.0, self._seconds((mean + more, *others)) - equal.value(mean)) / more
 
             self._curves[key] = KnotCurve(value, self.breakpoints, epsilon=0.2)
         return self._curves[key]

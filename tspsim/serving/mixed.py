@@ -44,8 +44,8 @@ TYPICAL = 2048
 LAST = 7
 #: Relative rounding of sums that are compared.
 ROUNDING = 1e-9
-#: Sampled tokens of the largest cell.
-OUTPUTS = 64
+#: Sampled tokens of the largest cell, and of the widest block of written programs.
+OUTPUTS, MOST_OUTPUTS = 64, 512
 #: Parts whose sizes depend on one number.
 SIZED = (BatchQuantity.TOKENS, BatchQuantity.EXPERTS, BatchQuantity.OUTPUTS)
 #: Context of the sequences that decode beside the measured part.
@@ -111,7 +111,9 @@ class Mixed:
         """Finds the shapes of all kinds of steps whose prompts end, before the first is asked for."""
         for decodes, cached, pieces in product((False, True), (False, True), {False, self._most > 0}):
             with suppress(UnlikeError):
-                self._found(decodes, True, cached, pieces)
+                shape = self._found(decodes, True, cached, pieces)
+                if shape is not None:
+                    shape.prepare()
 
     def _found(self, decodes: bool, outputs: bool, cached: bool, pieces: bool) -> Shape | None:
         facts = decodes, outputs, cached, pieces
@@ -218,7 +220,7 @@ class Shape:
         first = self._beside + MOST_DECODED + 1
 
         def over(
-            work_of: Callable[[int], StepWork], *parts: BatchQuantity, first: int = 1, few: int = 0, coarse: int = COARSE
+            work_of: Callable[[int], StepWork], *parts: BatchQuantity, **numbers: int
         ) -> SizedCells:
             """Parts whose sizes depend on one number, by the work of a step with it."""
             where = [i for part in parts for i in index[part]]
@@ -228,7 +230,7 @@ class Shape:
                 return [calls[i] for i in where]
 
             follows = np.ascontiguousarray(layout.follows[:, where])
-            return SizedCells(programs, kind.captured, follows, calls_of, least, first=first, few=few, coarse=coarse)
+            return SizedCells(programs, kind.captured, follows, calls_of, least, **numbers)
 
         def holding(tokens: int) -> StepWork:
             return self._work(tokens - self._beside)
@@ -244,7 +246,7 @@ class Shape:
             few=every or (FEW if index[BatchQuantity.EXPERTS] else 0),
         )
         self._of_all = TokenVectors(self._of_experts, least)
-        self._outputs = over(self._sampling, BatchQuantity.OUTPUTS, coarse=OUTPUTS)
+        self._outputs = over(self._sampling, BatchQuantity.OUTPUTS, coarse=OUTPUTS, wide=self._most_outputs())
         self._read_tokens = Cells(
             lambda n: self._part(BatchQuantity.READ, self._work(n)), least, first=MOST_DECODED + 1
         )
@@ -300,6 +302,19 @@ class Shape:
 
         self._columns = [column for column, _ in (*self._by_prompts, *self._by_rows)]
         self._runs = [float(column[0]) for column in self._columns]
+
+    def prepare(self) -> None:
+        """Writes programs of all usual sizes."""
+        if not self._sizes:
+            self._tokens_and_experts.prepare()
+        self._outputs.prepare()
+
+    def _most_outputs(self) -> int:
+        """Sampled tokens of the widest block of written programs, which a captured step still holds."""
+        wide = MOST_OUTPUTS
+        while self._sizes and wide > OUTPUTS and wide + self.programs.query_len + MOST_DECODED >= self._piece:
+            wide //= 2
+        return wide
 
     # --- measured steps ------------------------------------------------------------------------------------
 

@@ -387,7 +387,7 @@ class StepPrograms:
 
     def chain(self, job: Job) -> Chain | None:
         """A step whose programs form a chain; None for any other."""
-        if set(axes_of(job)) != {"pp"}:
+        if not self._variants.alone(job) and set(axes_of(job)) != {"pp"}:
             return None
         (calls, layout), written = self._variants.laid_out(job)
         if not layout.chained:

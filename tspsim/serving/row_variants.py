@@ -81,6 +81,13 @@ class RowVariants:
         self._places: dict[Hashable, tuple[list[type[Operator]], dict[int, int]]] = {}
         self._written = BoundedCache(MOST_WRITTEN)
 
+    def alone(self, job: Job) -> bool:
+        """Whether only attention reads the rows of passes of such jobs, in a program that all ranks have."""
+        plan = Itself(job.plan), job.step.name
+        if plan not in self._alone:
+            self._alone[plan] = attends_alone(job)
+        return self._alone[plan]
+
     def of_rows(self, job: Job, layout: InstructionLayout, positions: Sequence[int]) -> list[StageCall] | None:
         """Calls at some positions of a step's program, which has this layout, without the program: operators of rows
         alone. None where there are others, or no such step was written."""
@@ -104,10 +111,7 @@ class RowVariants:
 
     def laid_out(self, job: Job) -> tuple[LaidOut, WrittenStep | None]:
         """The different calls in a step's program, and the written one that they are of; None: of their own."""
-        plan = Itself(job.plan), job.step.name
-        if plan not in self._alone:
-            self._alone[plan] = attends_alone(job)
-        if not self._alone[plan] or job.micro_batches > 1:
+        if not self.alone(job) or job.micro_batches > 1:
             return self._write(job)[0], None
         passes = passes_of(job)
         kind = self._kind(job, passes)

@@ -7,7 +7,7 @@ block of numbers, sizes are interpolated between them, and seconds are priced at
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -15,15 +15,19 @@ import numpy as np
 
 from ..base.memo import remembered
 from ..hardware.over_tokens import OverTokens
-from ..operators import Gemm, Operator
+from ..operators import Gemm
 from ..parallel.serving_engine import Captured
 from ..program.layout import MOVES, StageCall, Timed
-from .grid import COARSE, MOST, TILE, Cells
+from .grid import COARSE, FEW, MOST, TILE, Cells
 from .programs import StepPrograms
 from .tables import EPSILON, Floats
 
-#: Tiles whose products are priced together.
-TOGETHER = 8
+#: Numbers of the widest block, and tiles whose products are priced together.
+WIDE, TOGETHER = 8192, 8
+#: Numbers beyond the first of a block at which it is held against programs.
+CHECKED = (31, 511)
+#: Growth of a block's second half over that of its first from which it is a line.
+STRAIGHT = 1.0 - 1e-9
 
 
 class SizedCall(NamedTuple):
@@ -41,22 +45,21 @@ class SizedCall(NamedTuple):
     even: bool
 
 
-def sized(low: Timed, high: Timed, first: int, last: int) -> SizedCall | None:
-    """The kernel, or the transfer, that is ``low`` at a number and ``high`` at another; None where whole numbers of a
-    kernel would not be whole in between, or names differ.
+def sized(numbers: tuple[int, int, int], calls: tuple[Timed, Timed, Timed]) -> SizedCall | None:
+    """The kernel, or the transfer, that is one of three at each of three numbers, in order; None where nothing is known
+    in between: names differ, or a whole number grows unevenly.
 
-    >>> tall = sized(Gemm(10, 64, 64), Gemm(20, 64, 64), 1, 11)
+    >>> tall = sized((1, 6, 11), tuple(Gemm(m, 64, 64) for m in (10, 15, 20)))
     >>> tall.at(5).m, tall.even
     (14, True)
-    >>> sized(Gemm(10, 64, 64), Gemm(15, 64, 64), 1, 11), sized(Gemm(10, 64, 64), Gemm(10, 64, 64, "fp8"), 1, 11)
-    (None, None)
+    >>> sized((1, 6, 11), tuple(Gemm(m, 64, 64) for m in (10, 17, 20)))
     """
-    line = Line(first, last, whole=isinstance(low, Operator))
+    between = Between(numbers, whole=isinstance(calls[0], Gemm))
     try:
-        at = line.between(low, high)
+        at = between.value(calls)
     except UnlikeSizesError:
         return None
-    return SizedCall(at, line.even)
+    return SizedCall(at, between.even)
 
 
 def rows_of(product: Timed) -> float:
@@ -66,52 +69,66 @@ def rows_of(product: Timed) -> float:
 
 
 class UnlikeSizesError(Exception):
-    """Nothing lies between two values."""
+    """Nothing lies between values."""
 
 
-class Line:
-    """Values between those at two numbers.
+class Between:
+    """Values between those at three numbers.
 
     Parameters
     ----------
-    first, last
-        The numbers.
+    numbers
+        In order, the second in the middle.
     whole
         Whether whole numbers must grow by as much with each; otherwise they are rounded.
     """
 
-    def __init__(self, first: int, last: int, *, whole: bool) -> None:
-        self.first, self.width, self._whole = first, last - first, whole
+    def __init__(self, numbers: tuple[int, int, int], *, whole: bool) -> None:
+        self.first, self.middle, self.last = numbers
+        self._whole = whole
+        #: Whether all values so far are whole, and grow by as much with each number.
         self.even = True
 
-    def between(self, low: Any, high: Any) -> Callable[[int], Any]:
+    def value(self, values: Sequence[Any]) -> Callable[[int], Any]:
         """The value at a number."""
-        if low is high or low == high:
+        low, middle, high = values
+        if low == middle == high:
             return lambda _: low
-        if type(low) is not type(high) or isinstance(low, bool | str):
+        if not type(low) is type(middle) is type(high) or isinstance(low, bool | str):
             raise UnlikeSizesError
-        first, width = self.first, self.width
+        first, width = self.first, self.last - self.first
         if isinstance(low, int):
             growth, rest = divmod(high - low, width)
-            if not rest:
+            if not rest and middle == low + growth * (self.middle - first):
                 return lambda n: low + growth * (n - first)
             if self._whole:
                 raise UnlikeSizesError
             return lambda n: round(low + (high - low) * ((n - first) / width))
         if isinstance(low, float):
             self.even = False
-            return lambda n: low + (high - low) * ((n - first) / width)
+            return self._curve(low, middle, high)
         cls, own = type(low), values_of(low)
-        grown = [(i, self.between(*pair)) for i, pair in enumerate(zip(own, values_of(high), strict=True))]
-        grown = [(i, at) for i, at in grown if own[i] is not at(first + width)]
+        each = list(zip(*map(values_of, values), strict=True))
+        grown = [(i, self.value(parts)) for i, parts in enumerate(each) if not parts[0] == parts[1] == parts[2]]
 
         def value(n: int) -> Any:
-            values = own.copy()
+            parts = own.copy()
             for place, at in grown:
-                values[place] = at(n)
-            return cls(*values)
+                parts[place] = at(n)
+            return cls(*parts)
 
         return value
+
+    def _curve(self, low: float, middle: float, high: float) -> Callable[[int], float]:
+        """A line, or what approaches an end by the same share with each number, as distinct experts among random
+        choices do: both are exact where sizes are so."""
+        first, half, width = self.first, self.middle - self.first, self.last - self.first
+        grown, more = middle - low, high - middle
+        share = more / grown if grown else 0.0
+        if 2 * half != width or not 0.0 < share < STRAIGHT:
+            return lambda n: low + (high - low) * ((n - first) / width)
+        scale = grown / (1.0 - share)
+        return lambda n: low + scale * (1.0 - share ** ((n - first) / half))
 
 
 def values_of(thing: Any) -> list[Any]:
@@ -171,6 +188,8 @@ class SizedCells:
         Those of :class:`~tspsim.serving.grid.Cells`.
     few
         Up to this number each has a program and a vector of its own.
+    wide
+        Numbers of the widest block.
     """
 
     def __init__(
@@ -184,11 +203,12 @@ class SizedCells:
         first: int = 1,
         few: int = 0,
         coarse: int = COARSE,
+        wide: int = WIDE,
     ) -> None:
         first, self._few, self._alone = max(first, few + 1), few, remembered(MOST)(self._own)
         self._programs, self._captured, self._follows = programs, captured, follows
         self._calls_of = remembered(MOST)(calls_of)
-        self._least, self._first, self._coarse = least, first, coarse
+        self._least, self._first, self._wide = least, first, wide
         self._others = Cells(self._others_at, least, first=first, coarse=coarse)
         #: (Number before the first, width) → the block; None where it is halved.
         self._blocks: dict[tuple[int, int], Block | None] = {}
@@ -280,10 +300,17 @@ class SizedCells:
         sums: Floats = self._follows[:, block.others] @ np.array(taken_s)
         return sums
 
+    def prepare(self) -> None:
+        """Writes the programs of the first numbers."""
+        n = self._first
+        while n <= self._wide:
+            start, width, _ = self._block(n)
+            n = start + width + 1
+
     def _block(self, n: int) -> tuple[int, int, Block]:
         """The widest block around a number between whose ends sizes are interpolated: the number before its first, its
         width, and what is in it."""
-        width = self._coarse
+        width = self._wide
         while True:
             start = (n - 1) // width * width
             if (start, width) not in self._blocks:
@@ -295,10 +322,12 @@ class SizedCells:
             width //= 2
 
     def _block_of(self, first: int, last: int) -> Block:
-        lows, highs = self._calls_of(first), self._calls_of(last)
+        numbers = first, (first + last) // 2, last
+        lows, middles, highs = map(self._calls_of, numbers)
         calls: list[SizedCall | None] = [None] * len(lows)
         if first < last:
-            calls = [sized(low.what, high.what, first, last) for low, high in zip(lows, highs, strict=True)]
+            each = zip(lows, middles, highs, strict=True)
+            calls = [sized(numbers, (low.what, middle.what, high.what)) for low, middle, high in each]
         even = {i: low.what for i, low in enumerate(lows) if (call := calls[i]) is not None and call.even}
         over, products = self._programs.over_tokens(even, self._captured)
         low, high = (np.array([[rows_of(ends[i].what)] for i in products]).reshape(-1, 1) for ends in (lows, highs))
@@ -308,14 +337,24 @@ class SizedCells:
         return Block(first, last, calls, stages, products, (low - first * grown, grown), over, others)
 
     def _holds(self, block: Block) -> bool:
-        """Whether sizes that are no whole numbers grow evenly: in the middle, calls take as long as in its program."""
-        middle = (block.first + block.last) // 2
-        uneven = [(i, call) for i, call in enumerate(block.calls) if call is not None and not call.even]
-        if not uneven or middle == block.first:
-            return True
-        written = self._calls_of(middle)
-        exact = self._programs.taken_s([written[i] for i, _ in uneven], self._captured)
-        calls = [StageCall(call.at(middle), block.stages[i]) for i, call in uneven]
-        taken_s = self._programs.taken_s(calls, self._captured)
-        off_s = self._follows[:, [i for i, _ in uneven]] @ (np.array(taken_s) - np.array(exact))
-        return bool(abs(off_s).max() <= EPSILON / 4 * self._least)
+        """Whether kernels of interpolated sizes take as long as those of their programs."""
+        return all(self._holds_at(block, n) for n in checked(block.first, block.last))
+
+    def _holds_at(self, block: Block, n: int) -> bool:
+        written = self._calls_of(n)
+        found = {i: StageCall(call.at(n), block.stages[i]) for i, call in enumerate(block.calls) if call is not None}
+        off = [i for i, call in found.items() if call.what != written[i].what]
+        exact_s = self._programs.taken_s([written[i] for i in off], self._captured)
+        taken_s = self._programs.taken_s([found[i] for i in off], self._captured)
+        off_s = abs(self._follows[:, off] @ (np.array(taken_s) - np.array(exact_s)))
+        return bool(off_s.max() <= EPSILON / 4 * self._least)
+
+
+def checked(first: int, last: int) -> list[int]:
+    """Numbers inside a block whose programs are compared with what lies between its ends: more of them near the first,
+    where sizes bend.
+
+    >>> checked(65, 8192), checked(513, 576), checked(17, 32)
+    ([95, 192, 576, 2624], [520, 544], [])
+    """
+    return [first + part for part in CHECKED if 4 * part < last - first] if last - first >= FEW - 1 else []

@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.memo import remembered
+
 Floats = NDArray[np.float64]
 
+#: Values of a function that are kept.
+MOST = 4096
 #: Largest relative error of linear interpolation between two knots.
 EPSILON = 0.002
 
@@ -43,7 +47,8 @@ class KnotCurve:
     def __init__(
         self, value: Callable[[int], float], breakpoints: Sequence[int] = (), epsilon: float = EPSILON
     ) -> None:
-        self._value, self.epsilon = value, epsilon
+        #: The function, whose values are kept.
+        self.value, self.epsilon = remembered(MOST)(value), epsilon
         self._breakpoints = tuple(sorted(set(breakpoints)))
         self._known: dict[int, float] = {}
         self._x: Floats = np.empty(0)
@@ -122,7 +127,7 @@ class KnotCurve:
 
     def _at(self, x: int) -> float:
         if x not in self._known:
-            self._known[x] = self._value(x)
+            self._known[x] = self.value(x)
         return self._known[x]
 
     def _refine(self, left: int, right: int) -> None:
