@@ -114,7 +114,9 @@ def _without_cast(device: Device, kernel: Kernel, products: Sequence[Gemm]) -> O
         columns = [np.broadcast_to(sizes, m.shape).ravel() for sizes in (m, n, k)]
         alone_s: FloatArray = family.form(limits, parameters, *columns, 1.0, *widths, **one.switches)
         flops, moved = 2.0 * m * n * k, cold_bytes + m * k * element + 2.0 * m * n
-        taken_s = alone_s.reshape(m.shape) * (1.0 + device.matrix_shares(first.dtype, flops, moved) * slowed)
+        taken_s: FloatArray = alone_s.reshape(m.shape) * (
+            1.0 + device.matrix_shares(first.dtype, flops, moved) * slowed
+        )
         if conflict is not None:
             by_bytes = moved / device.hbm_bytes_per_s >= (flops / peak if peak else 0.0)
             by_bytes &= spread & (2.0 * cold_bytes >= moved)

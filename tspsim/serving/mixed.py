@@ -31,10 +31,10 @@ from ..parallel.step import passes_of
 from ..program.layout import InstructionLayout, StageCall
 from ..steps import PromptChunk
 from .compositions import BATCH, SECOND, StepComposition
-from .grid import COARSE, FEW, TILE, Cells, KnotLine, TokenVectors
+from .grid import FEW, TILE, Cells, KnotLine, TokenVectors
 from .programs import StepPrograms
 from .row_consumers import RowConsumer, bent_consumer_of, consumer_of
-from .sized import SizedCells
+from .sized import SizedCells, UnlikeError
 from .tables import EPSILON, Floats
 from .work import StepWork
 
@@ -50,10 +50,6 @@ OUTPUTS, MOST_OUTPUTS = 64, 512
 SIZED = (BatchQuantity.TOKENS, BatchQuantity.EXPERTS, BatchQuantity.OUTPUTS)
 #: Context of the sequences that decode beside the measured part.
 STANDING = 64
-
-
-class UnlikeError(Exception):
-    """Programs of some sizes have other instructions than that of a typical step."""
 
 
 class Mixed:
@@ -219,9 +215,7 @@ class Shape:
         least = self._least = sum(float(self._sums(smallest, part)[0]) for part in BatchQuantity)
         first = self._beside + MOST_DECODED + 1
 
-        def over(
-            work_of: Callable[[int], StepWork], *parts: BatchQuantity, **numbers: int
-        ) -> SizedCells:
+        def over(work_of: Callable[[int], StepWork], *parts: BatchQuantity, **numbers: int) -> SizedCells:
             """Parts whose sizes depend on one number, by the work of a step with it."""
             where = [i for part in parts for i in index[part]]
 

@@ -336,8 +336,8 @@ class StepPrograms:
 
     def _factor_of(self, one: Gemm, priced: Operator, captured: Captured) -> float | None:
         """An engine's seconds of a product over those of its kernel; None where they are not proportional."""
-        cost, alone_s = self.once_s(captured), over_tokens(self.question.device, (priced,))
-        ratios = [cost(one.over(m)) / own_s for m, own_s in zip(ROWS, alone_s(np.array([ROWS]))[0].tolist(), strict=True)]
+        cost, alone_s = self.once_s(captured), over_tokens(self.question.device, (priced,))(np.array([ROWS]))[0]
+        ratios = [cost(one.over(m)) / own_s for m, own_s in zip(ROWS, alone_s.tolist(), strict=True)]
         return ratios[0] if max(ratios) - min(ratios) <= ALIKE * min(ratios) else None
 
     def _known(self, captured: Captured) -> Callable[[Operator], float]:

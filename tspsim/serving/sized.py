@@ -17,7 +17,7 @@ from ..base.memo import remembered
 from ..hardware.over_tokens import OverTokens
 from ..operators import Gemm
 from ..parallel.serving_engine import Captured
-from ..program.layout import MOVES, StageCall, Timed
+from ..program.layout import StageCall, Timed
 from .grid import COARSE, FEW, MOST, TILE, Cells
 from .programs import StepPrograms
 from .tables import EPSILON, Floats
@@ -28,6 +28,10 @@ WIDE, TOGETHER = 8192, 8
 CHECKED = (31, 511)
 #: Growth of a block's second half over that of its first from which it is a line.
 STRAIGHT = 1.0 - 1e-9
+
+
+class UnlikeError(Exception):
+    """Programs of some sizes have other instructions than that of a typical step."""
 
 
 class SizedCall(NamedTuple):
@@ -314,12 +318,21 @@ class SizedCells:
         while True:
             start = (n - 1) // width * width
             if (start, width) not in self._blocks:
-                block = self._block_of(max(start + 1, self._first), start + width)
-                self._blocks[start, width] = block if width == TILE or self._holds(block) else None
+                self._blocks[start, width] = self._tried(start, width)
             found = self._blocks[start, width]
             if found is not None:
                 return start, width, found
             width //= 2
+
+    def _tried(self, start: int, width: int) -> Block | None:
+        """The block of these numbers; None where it is halved."""
+        try:
+            block = self._block_of(max(start + 1, self._first), start + width)
+            return block if width == TILE or self._holds(block) else None
+        except UnlikeError:
+            if width == TILE:
+                raise
+            return None
 
     def _block_of(self, first: int, last: int) -> Block:
         numbers = first, (first + last) // 2, last
@@ -347,7 +360,7 @@ class SizedCells:
         exact_s = self._programs.taken_s([written[i] for i in off], self._captured)
         taken_s = self._programs.taken_s([found[i] for i in off], self._captured)
         off_s = abs(self._follows[:, off] @ (np.array(taken_s) - np.array(exact_s)))
-        return bool(off_s.max() <= EPSILON / 4 * self._least)
+        return bool(off_s.max() <= EPSILON / 8 * self._least)
 
 
 def checked(first: int, last: int) -> list[int]:
