@@ -27,12 +27,13 @@ from ..step.question import Question
 from ..steps import PromptChunk, Speculation
 from .compositions import StepComposition
 from .decodes import Decodes, evened
-from .grid import Cells
-from .mixed import Mixed, Shape, around
+from .grid import Cells, around
+from .mixed import Mixed
 from .model_drafts import ModelDrafts, hiding_nothing
 from .overlapped import Overlapped
 from .programs import ALONE, Priced, StepPrograms
 from .sampled import Deviation, Seen
+from .shape import Shape
 from .tables import Floats, KnotCurve
 from .traffic import ProcessTimes
 from .work import StepWork
