@@ -116,7 +116,7 @@ class ProgramCosts:
 
     def seconds_of(self, work: StepWork) -> float:
         """Seconds of one step of one attention replica, which is not kept for :meth:`check`."""
-        return self._seconds(work, None) if work.columns[0] else self._decodes.once_s(work)
+        return self._seconds(work, None)
 
     def _together(self, works: Sequence[StepWork]) -> float:
         if len(works) == 1:

@@ -81,13 +81,6 @@ class KnotCurve:
             return values[index]
         return (values[index + 1] - values[index]) / (knots[index + 1] - left) * (x - left) + values[index]
 
-    def mean(self, x: Floats, low: float, high: float) -> float:
-        """The mean of the values at numbers from ``low`` to ``high``, in any order."""
-        first, last = self._range
-        if low < first or high > last:
-            self.cover(low, high)
-        return float(np.interp(x, self._x, self._y).sum()) / len(x)
-
     def cover(self, low: float, high: float) -> None:
         """Makes knots from ``low`` to ``high``."""
         if self._range[0] <= low and high <= self._range[1]:
