@@ -36,47 +36,55 @@ class DecodingCells:
         #: (First and last number of sequences, context) → whether times between them lie on a line.
         self._lines: dict[tuple[int, int, int], bool] = {}
         #: (First number of sequences of a cell, knot of a mean context) → the vector there, its growth to the next
-        #: knot, to the last number, and that of one along the other.
-        self._between: dict[tuple[int, int], Floats] = {}
+        #: knot, to the last number, and that of one along the other; None where the last number has other knots.
+        self._corners: dict[tuple[int, int], Floats | None] = {}
         #: The same of the first place.
-        self._corners: dict[tuple[int, int], tuple[float, ...]] = {}
+        self._firsts: dict[tuple[int, int], tuple[float, ...]] = {}
 
     def __call__(self, batch: int, mean: float) -> Floats:
         """The vector, between the ends of a cell of sequences."""
-        octave = int(mean).bit_length()
-        cell = self._cells.get((batch, octave))
-        if cell is None:
-            cell = self._cells[batch, octave] = self._cell_of(batch, 1 << octave >> 1)
-        low, high, line = cell
+        low, high, line = self._cell(batch, mean)
         if batch == low:
             return line(mean)
+        first, last, corners = self._corners_of(low, high, line, mean)
         share = (batch - low) / (high - low)
-        first, last, start, grown = line.around(mean)
-        corners = self._between.get((low, first))
         if corners is None:
-            other = self._over_contexts(high).around(mean)
-            if other[0] != first or other[1] != last:
-                own = line(mean)
-                return own + (self._over_contexts(high)(mean) - own) * share
-            corners = self._between[low, first] = np.stack((start, grown, other[2] - start, other[3] - grown))
+            own = line(mean)
+            return own + (self._over_contexts(high)(mean) - own) * share
         along = (mean - first) / (last - first)
         inside: Floats = np.array((1.0, along, share, along * share)) @ corners
         return inside
 
     def first(self, batch: int, mean: float) -> float:
         """The first element of the vector, without an array."""
-        cell = self._cells.get((batch, int(mean).bit_length()))
-        if cell is not None and cell[0] < batch:
-            low, high, line = cell
-            first, last, _, _ = line.around(mean)
-            corners = self._corners.get((low, first))
-            if corners is not None:
+        low, high, line = self._cell(batch, mean)
+        if batch > low:
+            first, last, whole = self._corners_of(low, high, line, mean)
+            if whole is not None:
+                corners = self._firsts.get((low, first))
+                if corners is None:
+                    corners = self._firsts[low, first] = tuple(whole[:, 0].tolist())
                 along, share = (mean - first) / (last - first), (batch - low) / (high - low)
                 return corners[0] + along * corners[1] + share * (corners[2] + along * corners[3])
-            whole = self._between.get((low, first))
-            if whole is not None:
-                self._corners[low, first] = tuple(whole[:, 0].tolist())
         return float(self(batch, mean)[0])
+
+    def _cell(self, batch: int, mean: float) -> tuple[int, int, KnotLine]:
+        octave = int(mean).bit_length()
+        cell = self._cells.get((batch, octave))
+        if cell is None:
+            cell = self._cells[batch, octave] = self._cell_of(batch, 1 << octave >> 1)
+        return cell
+
+    def _corners_of(self, low: int, high: int, line: KnotLine, mean: float) -> tuple[int, int, Floats | None]:
+        """The interval of a mean context, and the vectors at its corners; None where both ends of the cell have other
+        intervals."""
+        first, last, start, grown = line.around(mean)
+        key = low, first
+        if key not in self._corners:
+            other = self._over_contexts(high).around(mean)
+            alike = other[0] == first and other[1] == last
+            self._corners[key] = np.stack((start, grown, other[2] - start, other[3] - grown)) if alike else None
+        return first, last, self._corners[key]
 
     def _cell_of(self, batch: int, context: int) -> tuple[int, int, KnotLine]:
         """The first and the last number of sequences of a batch's cell, as judged at one context, and the line of the

@@ -124,8 +124,9 @@ class Shape:
                 assert isinstance(consumer.call.what, Operator)
                 self._by_rows.append((column, programs.over_all_rows(consumer.call.what, kind.captured)))
 
-        self._columns = [column for column, _ in (*self._by_prompts, *self._by_rows)]
-        self._runs = [float(column[0]) for column in self._columns]
+        each = [column for column, _ in (*self._by_prompts, *self._by_rows)]
+        self._columns = np.column_stack(each) if each else layout.follows[:, :0]
+        self._runs = self._columns[0].tolist()
 
     def prepare(self) -> None:
         """Writes programs of all usual sizes."""
@@ -161,7 +162,7 @@ class Shape:
         taken = [seconds(queries, lengths) for _, seconds in self._by_prompts]
         if by_rows is not None:
             taken += [seconds_of(by_rows) for _, seconds_of in self._by_rows]
-        if expert_tokens is None and (lead := self._leads.get((tokens - 1) // TILE)):
+        if expert_tokens is None and (lead := self._lead(tokens)):
             low, width, start_s, grown_s = lead
             makespan_s = start_s + grown_s * ((tokens - low) / width)
             if self.kind.outputs:
@@ -192,27 +193,29 @@ class Shape:
             total += self._lengths(read + cached_tokens)
         if self._prompted:
             total += self._read(work.chunks)
-        for column, taken_s in zip(self._columns, taken, strict=True):
-            total += column * taken_s
-        if expert_tokens is None:
-            self._lead(tokens)
+        if taken:
+            total += self._columns @ taken
         makespan_s = self.layout.ends_s(total)
         return makespan_s + self.programs.host_s(len(queries) + batch, makespan_s)
 
-    def _lead(self, tokens: int) -> None:
-        """Keep of a tile of tokens its first place alone, where no other ever decides: the kernels whose time depends
-        on tokens alone take as long up to every place as the host takes until it has issued them."""
+    def _lead(self, tokens: int) -> tuple[int, int, float, float] | None:
+        """Of a tile of tokens its first place alone, where no other ever decides: the kernels whose time depends on
+        tokens alone take as long up to every place as the host takes until it has issued them."""
         tile = (tokens - 1) // TILE
-        if tile in self._leads or self._prompted or len(self.layout.starts) > 1:
-            return
+        if tile not in self._leads:
+            self._leads[tile] = self._lead_of(tokens)
+        return self._leads[tile]
+
+    def _lead_of(self, tokens: int) -> tuple[int, int, float, float] | None:
+        if self._prompted or len(self.layout.starts) > 1:
+            return None
         cell = self._tokens_and_experts.tile(tokens)
         if cell is None:
-            return
+            return None
         low, width, start, grown = cell
         late = self.layout.issued_s - self.layout.issued_s[0]
         leads = all((late <= (ends[0] - ends) * (1.0 + ROUNDING)).all() for ends in (start, start + grown))
-        first = low, width, float(self.layout.issued_s[0] + start[0]), float(grown[0])
-        self._leads[tile] = first if leads else None
+        return (low, width, float(self.layout.issued_s[0] + start[0]), float(grown[0])) if leads else None
 
     def _read(self, chunks: tuple[PromptChunk, ...]) -> Floats:
         """The part that depends on prompts without listing them: one chunk is interpolated between contexts, several
