@@ -25,6 +25,7 @@ from ..residency import Residency
 from ..scheme import scheme_of
 from ..separate_kernels import E5M6
 from . import data, served, weight_offload
+from .owned import OwnedParameters
 
 
 class KeptActivations(NamedTuple):
@@ -95,7 +96,7 @@ def peak(buffers: Iterable[Buffer], in_flight: Mapping[Hashable, int] | None = N
 def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """The buffers of a rank with the given chunks, as every part of the code declares them."""
     job = at_largest_pass(job)
-    share, compute_shards = data.OwnedParameters(job, residency.weight_shards(job)), residency.compute_shards(job)
+    share, compute_shards = OwnedParameters(job, residency.weight_shards(job)), residency.compute_shards(job)
     kinds = job.blocks(chunks)
     yield from (
         served.state(job, residency.weight_shards(job), chunks) if job.step.serves else data.state(job, share, chunks)
@@ -116,7 +117,7 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
 def arriving_bytes(job: Job) -> float:
     """Bytes of weights per forward that arrive from the host's memory, at a rank of the stage with most."""
     shards = scheme_of(job.plan).residency.weight_shards(job)
-    share = data.OwnedParameters(job, shards)
+    share = OwnedParameters(job, shards)
 
     def size(block: Block) -> float:
         return served.layer_weight_bytes(job, shards, block) if job.step.serves else share.layer_bytes(block)
