@@ -139,7 +139,7 @@ def test_scripts_give_an_engine_its_options() -> None:
     run = run_of()
     assert isinstance(run, ServedRun)
     assert dict(run.options) == {"max_num_batched_tokens": 8192, "max_num_seqs": 512}
-    assert (run.policy, run.plan.stack, run.memory, run.plan.kv) == ("vllm", "vllm@0.17", 0.9, "fp8")
+    assert (run.policy, run.plan.stack, run.memory, run.plan.kv) == ("vllm", "vllm@0.16", 0.9, "fp8")
     scripts = [inferencex("sglang", MeasuredRun("deepseek-r1", "b200", 8, 1024, 1024, clients)) for clients in (8, 16)]
     polled = [script.options["scheduler_recv_interval"] for script in scripts]
     assert polled == [10, 30]
@@ -211,7 +211,7 @@ WORKERS = {
 @pytest.mark.parametrize(
     ("engine", "version", "stack"),
     [
-        ("vllm", "0.15.1", "vllm@0.17"), ("vllm", "0.18.0", "vllm@0.19"), ("vllm", "", "vllm@0.19"),
+        ("vllm", "0.15.1", "vllm@0.16"), ("vllm", "0.18.0", "vllm@0.19"), ("vllm", "", "vllm@0.19"),
         ("sglang", "0.5.9", "sglang@0.5.9"), ("sglang", "0.5.10.post1", "sglang"),
         ("sglang", "0.5.6.post2", "sglang@0.5.6"), ("sglang", "", "sglang@0.5.6"),
         ("trtllm", "1.0.0rc3", "trtllm@1.0"), ("trtllm", "1.2.0", "trtllm"),
