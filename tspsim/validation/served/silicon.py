@@ -21,7 +21,7 @@ from .doubts import DOUBTFUL, refuse_doubtful
 from .racks import EVEN_FROM, RackRecipe, RackWorkers, rack_of
 from .recipes import RECIPES, DecodeWorkers, Recipe
 from .run import Options, ServedPlan, ServedRun
-from .scripts import MeasuredRun, Script, defaults, inferencex
+from .scripts import MeasuredRun, Script, defaults, inferencex, trtllm_degrees
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,6 +161,8 @@ def _run(row: Row) -> ServedRun:
     run = MeasuredRun(model, name, tp * dp, prompt, output, concurrency)
     if model.startswith("minimax") and name == "b200" and str(row.get("backend_version")).startswith("0.17"):
         ep = tp * dp  # that script divides whole experts whatever is asked (minimaxm2.5_fp8_b200.sh, 07e171a)
+    if engine == "trtllm" and model == "deepseek-r1":
+        tp, dp, ep = trtllm_degrees(run)  # labels of November say parts of experts; the same script, and times within 2 %
     gap = "gap-analysis" in str(row["silicon_data_source"]) and "/" in str(row["silicon_data_source"])
     script = _script(engine, row, run, gap, drafts)
     plan = ServedPlan(
