@@ -83,6 +83,26 @@ def test_llama_waits_for_batches_of_prompts_where_its_script_says_so() -> None:
 
 
 @pytest.mark.parametrize(
+    ("prompt", "clients", "ran"), [(1024, 64, (8, 1, 8)), (8192, 32, (8, 1, 8)), (8192, 64, (1, 8, 8))]
+)
+def test_deepseek_r1_under_tensorrt_llm_on_h200_has_whole_experts_whatever_its_label_says(
+    prompt: int, clients: int, ran: tuple[int, int, int]
+) -> None:
+    """One script ran in November, labelled without expert parallelism, and in December, labelled with it (EP_SIZE=TP,
+    InferenceMAX ff7e462): 13.81 and 13.82 ms a token for four clients, 48.3 and 47.8 for 64 of 8 Ki."""
+    row = {"backend": "trtllm", "model_path": "deepseek-ai/DeepSeek-V3", "system": "h200_sxm", "precision": "fp8"}
+    source = {"isl": f"{prompt}.0", "silicon_data_source": f"db-dump; silicon_concurrency={clients}"}
+    labels = {"tp_size": "8.0", "moe_tp_size": "8.0", "moe_ep_size": "1.0"}, {"tp_size": "64.0", "moe_ep_size": "8.0"}
+    for label in labels:
+        run = run_of(**row | source | {"moe_tp_size": "8.0"} | label)
+        assert isinstance(run, ServedRun)
+        assert (run.plan.tp, run.plan.dp, run.plan.ep) == ran
+        options = run.engine_options
+        assert options["max_num_tokens"] == (clients + prompt + 64 + 63) // 64 * 64
+        assert options.get("attention_dp_config", {}).get("enable_balance", False) == (ran[1] > 1)
+
+
+@pytest.mark.parametrize(
     ("stated", "run"),
     [
         (("8", "1", "8", "1"), (8, 1, 1)),
