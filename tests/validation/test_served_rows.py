@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +13,7 @@ import pytest
 from tspsim.base.errors import InputError
 from tspsim.validation.run import read
 from tspsim.validation.served import disaggregated, published, silicon
-from tspsim.validation.served.groups import fitted, group_of
+from tspsim.validation.served.groups import fitted, group_of, key_of
 from tspsim.validation.served.run import ServedRun
 from tspsim.validation.served.scripts import MeasuredRun, inferencex
 
@@ -427,6 +428,13 @@ def complete(row: dict[str, str]) -> bool:
     except InputError:
         return False
     return True
+
+
+def test_versions_told_apart_later_move_no_run_between_those_fitted_on_and_the_others() -> None:
+    run = run_of(backend_version="0.16.0")
+    assert isinstance(run, ServedRun) and run.plan.stack == "vllm@0.16"
+    before, other = (replace(run, plan=replace(run.plan, stack=name)) for name in ("vllm@0.17", "vllm@0.19"))
+    assert key_of(run) == key_of(before) != key_of(other)
 
 
 @needs_silicon

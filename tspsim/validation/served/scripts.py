@@ -121,8 +121,8 @@ def _trtllm(run: MeasuredRun) -> Script:
 
 def trtllm_degrees(run: MeasuredRun) -> tuple[int, int, int]:
     """Attention's ranks and replicas, and ranks of whole experts, of DeepSeek-R1 on H200 (dsr1_fp8_h200_trt_slurm.sh,
-    InferenceMAX ff7e462 and InferenceX b5ebafa; nvidia-master.yaml 525079a, "for all sequence lengths, EP=TP"): replicas
-    where more than 64 clients send prompts of 1 Ki, or more than 32 of 8 Ki."""
+    InferenceMAX ff7e462 and InferenceX b5ebafa; nvidia-master.yaml 525079a, "for all sequence lengths, EP=TP"):
+    replicas where more than 64 clients send prompts of 1 Ki, or more than 32 of 8 Ki."""
     replicas = run.tp if run.concurrency > (32 if run.prompt > 4096 else 64) else 1
     return run.tp // replicas, replicas, run.tp
 

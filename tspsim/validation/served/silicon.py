@@ -162,7 +162,7 @@ def _run(row: Row) -> ServedRun:
     if model.startswith("minimax") and name == "b200" and str(row.get("backend_version")).startswith("0.17"):
         ep = tp * dp  # that script divides whole experts whatever is asked (minimaxm2.5_fp8_b200.sh, 07e171a)
     if engine == "trtllm" and model == "deepseek-r1":
-        tp, dp, ep = trtllm_degrees(run)  # labels of November say parts of experts; the same script, and times within 2 %
+        tp, dp, ep = trtllm_degrees(run)  # November's labels say parts of experts: the same script and times (2 %)
     gap = "gap-analysis" in str(row["silicon_data_source"]) and "/" in str(row["silicon_data_source"])
     script = _script(engine, row, run, gap, drafts)
     plan = ServedPlan(
