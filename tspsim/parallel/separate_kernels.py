@@ -126,9 +126,7 @@ def is_activation(operator: Operator) -> TypeGuard[MemoryBound]:
 Both = tuple[float, float]
 
 
-def norm_kernels(
-    operator: MemoryBound, tensors: tuple[Both, Both], blocks: tuple[int, int]
-) -> tuple[MemoryBound, ...]:
+def norm_kernels(operator: MemoryBound, tensors: tuple[Both, Both], blocks: tuple[int, int]) -> tuple[MemoryBound, ...]:
     """A norm's own kernel, and those around one of the residual stream, by the ``tensors`` that each moves; the norm
     has so many ``blocks`` on each multiprocessor."""
     back = operator.computes is not Computes.OUTPUT

@@ -142,7 +142,8 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
         arrived = []
     else:
         done, back = shared([]) if shared and not beside else [], []
-        arrived = dispatch(builder, job, routed, "dispatch gradients", done, beside=job.work.stack.cast_kernels.gradients_beside)
+        casts = job.work.stack.cast_kernels
+        arrived = dispatch(builder, job, routed, "dispatch gradients", done, beside=casts.gradients_beside)
         if shared and beside:
             done = shared([])
     piece = piece_of(job, routed)
