@@ -97,7 +97,6 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
         layer.norm(tokens),
         routed.router(tokens),
         routed.choose(tokens),
-        *_layout(job, tokens),
         after=after,
     )
     with_attention = job.interleaves and job.interleaving.shared_with_attention
@@ -111,7 +110,7 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
         back, _, done = expert_fused.forward(builder, job, routed, sums, [planned], here, meanwhile)
         return builder.compute("sum of experts", routed.sum_rows(rows, tokens), after=[*back, *done])
     done = shared([chosen]) if shared and not beside else []
-    arrived = dispatch(builder, job, routed, "dispatch", [planned, *done])
+    arrived = dispatch(builder, job, routed, "dispatch", [planned, *done], *_layout(job, tokens))
     if shared and beside:
         done = shared([chosen])
     piece, back = piece_of(job, routed), list[int]()
@@ -197,10 +196,17 @@ def weight_gradients(builder: ProgramBuilder, job: Job, layer: LayerShard, token
 
 
 def dispatch(
-    builder: ProgramBuilder, job: Job, routed: RoutedShard, name: str, after: Sequence[int], *, beside: bool = False
+    builder: ProgramBuilder,
+    job: Job,
+    routed: RoutedShard,
+    name: str,
+    after: Sequence[int],
+    *behind: Operator,
+    beside: bool = False,
 ) -> list[list[int]]:
-    """Order and send a rank's rows; returns the dependencies of each piece of experts. ``beside``: rows are cast on the
-    exchange's multiprocessors, beside kernels."""
+    """Order and send a rank's rows; returns the dependencies of each piece of experts. ``behind`` are kernels of a
+    library's exchange between the cast and its transfer; ``beside``: rows are cast on the exchange's multiprocessors,
+    beside kernels."""
     if not expert_shards.tokens_travel(job):
         return [list(after)]
     after = list(after)
@@ -212,7 +218,7 @@ def dispatch(
             rows = builder.compute(f"rows for {name}", after=after)
             after = [builder.compute(what, cast, after=[rows], stream=BESIDE)]
         else:
-            after = [builder.compute(what, cast, after=after)]
+            after = [builder.compute(what, cast, *behind, after=after)]
     else:
         after = [builder.compute(f"pack rows for {name}", routed.copy(own_rows(job), "pack rows"), after=after)]
     return [exchange(builder, job, name, 0, after) for _ in range(job.plan.expert_pieces)]
