@@ -23,7 +23,15 @@ from ..operators import ChoiceKernels, Computes, Gemm, GroupedGemm, MemoryBound,
 from .activation_store import ACTIVATION_STORES
 from .interleave import INTERLEAVINGS
 from .paces import paced
-from .separate_kernels import WIDE, bias_kernels, with_casts
+from .separate_kernels import (
+    CAST,
+    CAST_BACK,
+    WIDE,
+    CastKernels,
+    bias_kernels,
+    forward_activation,
+    norm_kernels,
+)
 from .serving_engine import NO_ENGINE, Captured, Saving, ServingEngine
 
 if TYPE_CHECKING:
@@ -231,6 +239,11 @@ class Stack:
             " around it that sum and scale; forward, backward"
         ),
     ] = None
+    norm_blocks: Annotated[
+        tuple[PositiveCount, PositiveCount],
+        STATED,
+        Field(description="blocks of such a norm on each multiprocessor; forward, backward"),
+    ] = (1, 1)
     rotation_factors: Annotated[
         tuple[tuple[str, tuple[Factor, Factor]], ...],
         FileKey(Stated[dict[str, tuple[Factor, Factor]]]),
@@ -244,6 +257,17 @@ class Stack:
         STATED,
         Field(description="separate kernels cast and transpose the operands of products in eight bits"),
     ] = False
+    casts: Annotated[
+        tuple[str, ...],
+        FileKey(Stated[tuple[Literal["in_activations", "turns_scales", "shares_sent", "gradients_beside"], ...]]),
+        Field(description="how these kernels are cut, by attributes of CastKernels"),
+    ] = ()
+    cast_time: Annotated[
+        Factor, STATED, Field(description="time of a kernel that casts rows over that of a copy of its bytes")
+    ] = 1.0
+    cast_back_units: Annotated[
+        Count, STATED, Field(description="multiprocessors of the kernels that cast rows back; 0: all")
+    ] = 0
     choice_kernels: Annotated[
         tuple[Count, Count, Count, Count, Count] | None,
         STATED,
@@ -437,7 +461,10 @@ class Stack:
         """The kernels that this stack runs for operators; ``accumulates``: gradients are added to kept ones;
         ``biased``: routed experts have biases; ``recomputed``: roles of products whose inputs are computed again."""
         adds = self.accumulation_bytes > 0.0 and accumulates
+        operators = tuple(operators)
         for operator in operators:
+            if self.casts_apart and forward_activation(operator, operators):
+                operator = self.cast_kernels.in_activation(operator)
             yield from self._kernels(operator, recomputed)
             if biased and self.expert_bias_bytes is not None and isinstance(operator, GroupedGemm):
                 yield from bias_kernels(operator, self.expert_bias_bytes)
@@ -451,32 +478,32 @@ class Stack:
         if self.choice_kernels is not None and operator.role in _ROUTES:
             return self._chosen(operator, self.choice_kernels)
         if self.casts_apart and isinstance(operator, Gemm) and element_bytes(operator.dtype) < WIDE:
-            return with_casts(operator, recomputed)
+            return tuple(map(self._cast, self.cast_kernels.around(operator, recomputed)))
         if self.norm_tensors is not None and operator.role is Role.NORM and isinstance(operator, MemoryBound):
-            return self._norm(operator, *self.norm_tensors)
+            return norm_kernels(operator, self.norm_tensors, self.norm_blocks)
         if self.rotation_factors and operator.role is Role.ROPE and isinstance(operator, MemoryBound):
             return (self._rotation(operator, *self.rotation_factors[0][1]),)
         own_factor = self.loss_factor if operator.role is Role.LOSS else None
-        return (operator.unfused(self.traffic_factor if own_factor is None else own_factor),)
+        return (self._cast(operator).unfused(self.traffic_factor if own_factor is None else own_factor),)
+
+    def _cast(self, operator: Operator) -> Operator:
+        """A cast of rows as long as this stack's takes, and one back on as many multiprocessors."""
+        if not self.casts_apart or not isinstance(operator, MemoryBound):
+            return operator
+        slower = self.cast_time if operator.op == CAST else 1.0
+        units = self.cast_back_units if operator.op == CAST_BACK else operator.units
+        return replace(operator, slower=slower, units=units)
+
+    @once
+    def cast_kernels(self) -> CastKernels:
+        """How kernels that cast apart are cut."""
+        return CastKernels(**dict.fromkeys(self.casts, True))
 
     @staticmethod
     def _rotation(operator: MemoryBound, forward: float, backward: float) -> MemoryBound:
         """The kernels that rotate heads, and lay them out for attention."""
         factor = forward if operator.computes is Computes.OUTPUT else backward
         return replace(operator, size_bytes=factor * operator.size_bytes)
-
-    @staticmethod
-    def _norm(
-        operator: MemoryBound, forward: tuple[float, float], backward: tuple[float, float]
-    ) -> tuple[MemoryBound, ...]:
-        """A norm's own kernel, and those around one of the residual stream."""
-        if operator.op != "add_rmsnorm":
-            return (replace(operator, resident=True),)
-        own, others = forward if operator.computes is Computes.OUTPUT else backward
-        tensor_bytes = operator.size_bytes / NORM_TENSORS
-        norm = replace(operator, size_bytes=own * tensor_bytes, resident=True)
-        around = replace(operator, op="copy", size_bytes=others * tensor_bytes, name=f"sums around {operator.name}")
-        return (around, norm) if others else (norm,)
 
     def _chosen(self, operator: Operator, counts: tuple[int, int, int, int, int]) -> tuple[Operator, ...]:
         """The kernels that replace the single one that chooses experts; in a backward, before the router's product."""
@@ -500,8 +527,6 @@ def launch_name(role: Role, computes: Computes = Computes.OUTPUT) -> str:
 
 #: Names of operators in :attr:`Stack.role_launches`.
 LAUNCH_NAMES = tuple(launch_name(role, computes) for role in Role for computes in Computes)
-#: Tensors of the residual stream that a fused residual add and norm moves, forward or backward.
-NORM_TENSORS = 4.0
 #: Roles of the operators that choose a token's experts.
 _ROUTES = frozenset({Role.ROUTER, Role.EXPERT_CHOICE})
 #: Bytes per weight of a product that adds in fp32: 4 read and 4 written instead of 2 written.

@@ -213,7 +213,7 @@ def shared_experts(builder: ProgramBuilder, job: Job, layer: LayerShard, after: 
 def shared_experts_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
     tokens = job.tokens
     ready = gather_rows(builder, job, tokens, after, "gather d shared experts")
-    d_down = builder.gradients(layer.down(tokens))
+    d_down = expert.sent_before(job, builder.gradients(layer.down(tokens)))
     between = *recomputed_kernels(job, layer.activation(tokens)), layer.activation_backward(tokens)
     builder.compute("shared experts' down backward", *d_down, *between, after=ready)
     entering = (layer.gate_up(tokens),)
