@@ -22,6 +22,7 @@ from .kinds import MEASURE, STEP
 from .match import stated_sizes
 from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace
+from .widths import Widths, widths_of
 
 #: Kernels and annotations of each engine.
 _STACKS = (
@@ -62,6 +63,7 @@ class Sequences:
     batch: int = 0
     queries: int = 0
     keys: int = 0
+    head_dim: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Guess:
     trains: bool
     sequences: Sequences = Sequences()
     recomputes: bool = False
+    #: The model's widths where the catalog has none with them, and the trace states all.
+    widths: Widths | None = None
 
 
 def guess(trace: Trace) -> Guess:
@@ -104,6 +108,10 @@ def guess(trace: Trace) -> Guess:
     sequences = _sequences(trace)
     models = tuple(_models(layers, hidden, sequences.heads, _widths(trace), routed=routed))
     ranks = max(trace.world_size, len(trace.ranks))
+    widths = None
+    if not models and not routed:
+        spread = degrees.get("tp", 1)
+        widths = widths_of(trace, layers, hidden, sequences.heads, sequences.head_dim, spread)
     return Guess(
         trace.device,
         ranks,
@@ -116,6 +124,7 @@ def guess(trace: Trace) -> Guess:
         "backward" in phases,
         sequences,
         _recomputes(trace),
+        widths,
     )
 
 
@@ -158,14 +167,14 @@ def _sequences(trace: Trace) -> Sequences:
             continue
         whole = [shape for shape in inputs if shape and all(isinstance(size, int) for size in shape)]
         if whole and len(whole[0]) == 3:
-            return Sequences(whole[0][1])
+            return Sequences(whole[0][1], head_dim=whole[0][2])
         if len(whole) < 2 or len(whole[0]) != 4 or len(whole[1]) != 4:
             continue
         (batch, *query), (_, *key) = whole[:2]
         if _HEADS_FIRST.search(operator):
-            return Sequences(query[0], batch, query[1], key[1])
+            return Sequences(query[0], batch, query[1], key[1], query[2])
         if _TOKENS_FIRST.search(operator):
-            return Sequences(query[1], batch, query[0], key[0])
+            return Sequences(query[1], batch, query[0], key[0], query[2])
     return Sequences()
 
 
@@ -206,9 +215,35 @@ def _models(layers: int, hidden: int, heads: int, widths: frozenset[int], *, rou
     yield from same_vocabulary or alike or longer
 
 
-def lines(trace: Trace) -> Iterator[str]:
-    """The scenario as YAML."""
-    run = guess(trace)
+def model_lines(run: Guess, file: str) -> Iterator[str]:
+    """The model as YAML, of the widths that a trace states; nothing where the catalog has it or a width is missing."""
+    if run.widths is None:
+        return
+    widths = run.widths
+    yield f"# From {file}: its products and attention; biases and norms are not in their shapes"
+    yield f"name: {_slug(file)}"
+    yield f"layers: {widths.layers}"
+    yield f"hidden: {widths.hidden}"
+    yield f"attention: {{heads: {widths.heads}, kv_heads: {widths.kv_heads}, head_dim: {widths.head_dim}}}"
+    yield f"mlp: {{width: {widths.mlp}, gated: {str(widths.gated).lower()}}}"
+    if not widths.vocabulary:
+        yield "# no head is in the trace; the vocabulary is one of Llama's"
+    yield f"embedding: {{vocab: {widths.vocabulary or 128256}}}"
+    yield "max_context: 131072"
+    yield f"source: widths of products and attention in {file}"
+
+
+def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Iterator[str]:
+    """The scenario as YAML.
+
+    Parameters
+    ----------
+    run
+        The trace's facts, where they are known already.
+    model_file
+        The file with the model that no entry of the catalog is; without one its widths stand as a comment.
+    """
+    run = guess(trace) if run is None else run
     yield f"# From {', '.join(path.name for path in trace.files[:4])}; facts that the trace does not have are comments"
     yield f"name: {_slug(trace.files[0].name)}"
     gpus = max(run.world_size, 1)
@@ -228,7 +263,11 @@ def lines(trace: Trace) -> Iterator[str]:
         sizes = f"{run.layers or 'an unknown number of'} layers, width {run.hidden or 'not stated'}"
         some = f"; of the catalog {', '.join(run.models[:6])} have them" if run.models else "; none of the catalog"
         yield f"  # {sizes}{some}"
-        yield f"  model: {run.models[0] if run.models else 'llama-3.1-8b'}"
+        if run.widths is not None and not model_file:
+            yield "  # a file with this model, to name here:"
+            yield from (f"  #   {line}" for line in model_lines(run, trace.files[0].name) if not line.startswith("#"))
+        named = model_file if run.widths is not None and model_file else "llama-3.1-8b"
+        yield f"  model: {run.models[0] if run.models else named}"
     if run.stack:
         yield f"  stack: {run.stack}"
     else:
