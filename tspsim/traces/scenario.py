@@ -32,6 +32,8 @@ _STACKS = (
     ("hai-llm", re.compile(r"\bdpsk::")),
     ("megatron-core", re.compile(r"transformer_engine|te_gemm|megatron")),
 )
+#: Without any: kernels of PyTorch's compiler, and operators of which eager PyTorch makes a norm.
+_COMPILED, _EAGER = re.compile(r"^triton_(red|per|poi)_fused"), {"aten::pow", "aten::mean", "aten::rsqrt"}
 #: Words in the description of a process group, by degree.
 _DEGREES = (
     ("tp", re.compile(r"\btp\b|tensor[_ ]?(model[_ ])?parallel", re.IGNORECASE)),
@@ -91,6 +93,7 @@ def guess(trace: Trace) -> Guess:
         raise InputError("has no kernels; a scenario needs a profile", file=str(trace.files[0]))
     texts = [*trace.words["name"], *(mark.name for mark in trace.marks), *trace.words["operator"]]
     stack = next((name for name, pattern in _STACKS if any(pattern.search(text) for text in texts)), "")
+    stack = stack or _plain_pytorch(trace)
     phases, kinds = set(trace.word("phase").tolist()), set(trace.word("kind").tolist())
     marks = step_marks(trace.marks, trace.ranks[0])
     batches = [batch for mark in marks if (batch := batch_of(mark.name)) is not None]
@@ -126,6 +129,13 @@ def guess(trace: Trace) -> Guess:
         _recomputes(trace),
         widths,
     )
+
+
+def _plain_pytorch(trace: Trace) -> str:
+    """The stack whose kernels PyTorch's own are, compiled or eager; empty for other ones."""
+    if any(_COMPILED.match(name) for name in trace.words["name"]):
+        return "torchtitan"
+    return "torchtitan-eager" if set(trace.words["operator"]) >= _EAGER else ""
 
 
 def _hidden(trace: Trace) -> int:
@@ -269,6 +279,8 @@ def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Itera
         named = model_file if run.widths is not None and model_file else "llama-3.1-8b"
         yield f"  model: {run.models[0] if run.models else named}"
     if run.stack:
+        if run.stack.startswith("torchtitan"):
+            yield "  # no kernel has the name of a framework; this stack has PyTorch's own, as the trace"
         yield f"  stack: {run.stack}"
     else:
         yield "  # stack: no kernel has the name of a known framework"

@@ -284,7 +284,8 @@ def _begins(kinds: NDArray[Any], mixes: NDArray[np.bool_], run: Repetition) -> N
     alike = [list(dict.fromkeys(pieces)) for pieces in between]
     if 2 * max(counts) > 3 * min(counts) or any(pieces != alike[0] for pieces in alike):
         return whole
-    return np.maximum(first - first[0], np.concatenate([[0], last[:-1] + 1]))
+    begins: NDArray[np.int64] = np.maximum(first - first[0], np.concatenate([[0], last[:-1] + 1]))
+    return begins
 
 
 def numbered(
