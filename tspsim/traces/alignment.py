@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.memo import remembered
+from .halves import receives
 from .kinds import ATTENTION, COLLECTIVES
 from .match import align
 from .names import narrow, waits
@@ -201,12 +202,13 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
     waiting = np.array([waits(name) for name in names.tolist()], bool)
     eight = np.array([narrow(name) for name in names.tolist()], bool)
     takers = np.full(len(measured), -1, np.int64)
+    sender = receives(kinds, names, exchanges_of(operations))
     if not any(operation.kind == "loss" and operation.phase == "forward" for operation in operations):
         # One operator computes the loss and its gradient; frameworks compute the former in the forward pass.
         phases = np.where((kinds == "loss") & (phases == "forward"), "backward", phases)
     named = set(phases.tolist()) - {""}
     for of_transfers in (False, True):
-        rows = np.flatnonzero(transfer == of_transfers)
+        rows = np.flatnonzero((transfer == of_transfers) & (sender < 0))
         pool = [index for index, operation in enumerate(operations) if operation.is_transfer == of_transfers]
         splits: dict[str, int] | None = None
         for own in _lanes(named, of_transfers):
@@ -225,7 +227,12 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
                 takers[mine] = np.where(given >= 0, np.array([*theirs, -1])[given], -1)
                 if splits is None and not any(shapes[mine].tolist()):
                     splits = _splits(operations, theirs, Counter(takers[mine[kinds[mine] == "gemm"]].tolist()))
-    return takers
+    return np.where(sender >= 0, takers[sender], takers)
+
+
+def exchanges_of(operations: Sequence[Operation]) -> dict[str, int]:
+    """The number of exchanges with experts, by kind."""
+    return Counter(operation.kind for operation in operations if operation.kind in _EXCHANGES)
 
 
 def _splits(operations: Sequence[Operation], own: Sequence[int], kernels: Mapping[int, int]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..base.memo import remembered
 from ..operators import Computes
+from .halves import orders_in_turn
 from .kinds import COLLECTIVES, HEAVY, KINDS
 from .simulated import Operation
 
@@ -163,7 +164,7 @@ def align(
     heavy = np.isin(kinds, list(HEAVY)) if len(kinds) else np.zeros(0, bool)
     best: tuple[int, float, NDArray[np.int64]] | None = None
     for outputs_first in (True, False):
-        for order in _orders(operations):
+        for order in _orders(operations, kinds):
             own = [operations[place] for place in order]
             given, value = _aligned(kinds, shapes, own, helpers, narrow, outputs_first, may_split)
             over = int((heavy & (given < 0)).sum())
@@ -177,9 +178,10 @@ def align(
     return best[2]
 
 
-def _orders(operations: Sequence[Operation]) -> list[list[int]]:
+def _orders(operations: Sequence[Operation], kinds: Sequence[str]) -> list[list[int]]:
     """Orders in which frameworks run the operators. The first is the simulated one. In layers with routed and shared
-    experts, the shared ones may also run after the routed ones, or the first of them before and the second after."""
+    experts, the shared ones may also run after the routed ones, or the first of them before and the second after. Two
+    halves of a batch may take turns elsewhere."""
     visits: dict[tuple[int, str, Computes], tuple[list[int], list[int]]] = {}
     for index, operation in enumerate(operations):
         if operation.layer >= 0 and (operation.kind == "grouped_gemm" or operation.of_dense_mlp):
@@ -196,7 +198,7 @@ def _orders(operations: Sequence[Operation]) -> list[list[int]]:
                 order[place] = index
         if order not in orders:
             orders.append(order)
-    return orders
+    return orders + orders_in_turn(operations, kinds)
 
 
 def _aligned(
