@@ -18,17 +18,20 @@ import numpy as np
 from ..base import catalog
 from ..base.errors import InputError
 from ..model import load_model
+from .alignment import attention_rows
 from .kinds import MEASURE, STEP
 from .match import stated_sizes
 from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace
 from .widths import Widths, widths_of
 
-#: Kernels and annotations of each engine.
-_STACKS = (
+#: Kernels and annotations of each engine, and of each stack that only trains.
+_ENGINES = (
     ("sglang", re.compile(r"sgl_|sglang|resolve_future_token_ids|step\[(DECODE|EXTEND)|store_kvcache")),
     ("vllm", re.compile(r"vllm::|unified_attention|execute_(context|\d+_context)")),
     ("trtllm", re.compile(r"tensorrt_llm|xqa_kernel")),
+)
+_TRAINERS = (
     ("hai-llm", re.compile(r"\bdpsk::")),
     ("megatron-core", re.compile(r"transformer_engine|te_gemm|megatron")),
 )
@@ -68,6 +71,11 @@ class Sequences:
     head_dim: int = 0
 
 
+#: Exchanges of a few tokens, and attention of decoding sequences.
+_FEW_TOKENS = re.compile(r"_ll::|low_latency")
+_DECODES = re.compile(r"splitkv_mla|[Bb]atch_?[Dd]ecode|decode_att|mla_dec|flash_decod|paged_attention|mmha|xqa")
+
+
 @dataclass(frozen=True)
 class Guess:
     """Facts of a run that a trace shows."""
@@ -85,6 +93,12 @@ class Guess:
     recomputes: bool = False
     #: The model's widths where the catalog has none with them, and the trace states all.
     widths: Widths | None = None
+    #: Whether tokens travel to experts in a step that serves, by kernels for few tokens, and in two halves of a batch.
+    exchanges: bool = False
+    few_tokens: bool = False
+    halves: bool = False
+    #: Whether attention's kernels are those of decoding.
+    decodes: bool = False
 
 
 def guess(trace: Trace) -> Guess:
@@ -92,9 +106,11 @@ def guess(trace: Trace) -> Guess:
     if set(trace.time_by("kind")) <= {STEP, MEASURE}:
         raise InputError("has no kernels; a scenario needs a profile", file=str(trace.files[0]))
     texts = [*trace.words["name"], *(mark.name for mark in trace.marks), *trace.words["operator"]]
-    stack = next((name for name, pattern in _STACKS if any(pattern.search(text) for text in texts)), "")
-    stack = stack or _plain_pytorch(trace)
     phases, kinds = set(trace.word("phase").tolist()), set(trace.word("kind").tolist())
+    exchanges = "dispatch" in kinds and not {"backward", "weight gradient"} & phases
+    stacks = _ENGINES if exchanges else (*_ENGINES, *_TRAINERS)
+    stack = next((name for name, pattern in stacks if any(pattern.search(text) for text in texts)), "")
+    stack = stack or ("" if exchanges else _plain_pytorch(trace))
     marks = step_marks(trace.marks, trace.ranks[0])
     batches = [batch for mark in marks if (batch := batch_of(mark.name)) is not None]
     usual = Counter(batches).most_common(1)[0][0] if batches else None
@@ -109,8 +125,15 @@ def guess(trace: Trace) -> Guess:
         degrees["ep"] = ranks
     routed = bool(kinds & {"grouped_gemm", "dispatch", "combine"})
     sequences = _sequences(trace)
-    models = tuple(_models(layers, hidden, sequences.heads, _widths(trace), routed=routed))
+    widths_seen = _widths(trace)
+    models = tuple(_models(layers, hidden, sequences.heads, widths_seen, routed=routed))
     ranks = max(trace.world_size, len(trace.ranks))
+    if exchanges:
+        degrees.setdefault("ep", ranks)
+        if not models:  # halves of a batch look like layers
+            models = tuple(_models(layers // 2, hidden, sequences.heads, widths_seen, routed=routed))
+    visits = len(attention_rows(trace)) / max(len(np.unique(trace.columns["step"][trace.columns["step"] >= 0])), 1)
+    halves = exchanges and bool(models) and visits > 1.6 * load_model(models[0]).layers
     widths = None
     if not models and not routed:
         spread = degrees.get("tp", 1)
@@ -128,6 +151,10 @@ def guess(trace: Trace) -> Guess:
         sequences,
         _recomputes(trace),
         widths,
+        exchanges,
+        exchanges and any(_FEW_TOKENS.search(name) for name in trace.words["name"]),
+        halves,
+        any(_DECODES.search(name) for name in trace.words["name"]),
     )
 
 
@@ -287,6 +314,9 @@ def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Itera
     yield from _work(run)
     yield "plans:"
     degrees = ", ".join(f"{key}: {value}" for key, value in run.degrees.items()) or "tp: 1"
+    if run.exchanges:
+        degrees = f"dp: {max(gpus // run.degrees.get('tp', 1), 1)}, {degrees}"
+        degrees += ", expert_dispatch: low_latency" * run.few_tokens + ", expert_overlap: two_batches" * run.halves
     if run.trains and run.sequences.batch > 1:
         degrees += f", micro_batch: {run.sequences.batch}"
     if run.trains:
@@ -299,7 +329,12 @@ def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Itera
 
 def _work(run: Guess) -> Iterator[str]:
     batch, seen = run.batch, run.sequences
-    if run.trains or (batch is None and not 0 < seen.queries < seen.keys):
+    if batch is None and run.exchanges and not seen.queries:
+        yield "  # the batch of a replica and its contexts are not in the trace"
+        yield f"  pass: {'decode' if run.decodes else 'prefill'}"
+        yield f"  batch: {64 if run.decodes else 2}"
+        yield "  context: 4096"
+    elif run.trains or (batch is None and not 0 < seen.queries < seen.keys):
         yield f"  pass: {'training' if run.trains else 'forward'}"
         if seen.queries:
             yield "  # from the shapes of attention; further micro-batches of a step are not counted"
