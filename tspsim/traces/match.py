@@ -9,6 +9,7 @@ assignment, a whole row at a time. Stated shapes are binding: a product takes no
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -93,6 +94,8 @@ _NEVER = -(2.0**26)
 _IN_PIECES = frozenset({"rope"})
 #: Largest difference in worth between assignments that count as equal.
 _SAME = 0.5
+#: Parts of a program that draft tokens.
+_DRAFTS = re.compile(r"^draft\b|\bfurther token\b")
 #: Largest distance, in operators, between the two gradients of one product.
 _TWINS = 4
 
@@ -198,6 +201,10 @@ def _orders(operations: Sequence[Operation], kinds: Sequence[str]) -> list[list[
                 order[place] = index
         if order not in orders:
             orders.append(order)
+    # vLLM drafts behind the pass that verifies, SGLang before it.
+    drafts = next((index for index, operation in enumerate(operations) if _DRAFTS.search(operation.part)), 0)
+    if drafts:
+        orders.append([*whole[drafts:], *whole[:drafts]])
     return orders + orders_in_turn(operations, kinds)
 
 

@@ -27,7 +27,12 @@ from .widths import Widths, widths_of
 
 #: Kernels and annotations of each engine, and of each stack that only trains.
 _ENGINES = (
-    ("sglang", re.compile(r"sgl_|sglang|resolve_future_token_ids|step\[(DECODE|EXTEND)|store_kvcache")),
+    (
+        "sglang",
+        re.compile(
+            r"sgl_|sglang|resolve_future_token_ids|step\[(DECODE|EXTEND)|store_kvcache|set_(mla_)?kv_buffer|write_req_to_token"
+        ),
+    ),
     ("vllm", re.compile(r"vllm::|unified_attention|execute_(context|\d+_context)")),
     ("trtllm", re.compile(r"tensorrt_llm|xqa_kernel")),
 )
@@ -73,6 +78,7 @@ class Sequences:
 
 #: Exchanges of a few tokens, and attention of decoding sequences.
 _FEW_TOKENS = re.compile(r"_ll::|low_latency")
+_LATENT = re.compile(r"(\b|_)mla_|_mla_|[Ff]lashMLA|\bmla::")
 _DECODES = re.compile(r"splitkv_mla|[Bb]atch_?[Dd]ecode|decode_att|mla_dec|flash_decod|paged_attention|mmha|xqa")
 
 
@@ -125,13 +131,24 @@ def guess(trace: Trace) -> Guess:
         degrees["ep"] = ranks
     routed = bool(kinds & {"grouped_gemm", "dispatch", "combine"})
     sequences = _sequences(trace)
+    if not degrees and not exchanges and usual is not None and _sums(trace) > 1.5 * layers > 0:
+        degrees["tp"] = max(trace.world_size, len(trace.ranks))
     widths_seen = _widths(trace)
-    models = tuple(_models(layers, hidden, sequences.heads, widths_seen, routed=routed))
+    latent = any(_LATENT.search(name) for name in trace.words["name"])
+    # A drafter's layer behind the model's, and halves of a batch, look like layers.
+    drafts = usual is not None and usual.row_tokens > usual.rows > 0
+    candidates = (layers, *([layers - 1] if drafts else []), *([layers // 2] if exchanges else []))
+    models = next(
+        (
+            found
+            for count in candidates
+            if (found := tuple(_models(count, hidden, sequences.heads, widths_seen, routed=routed, latent=latent)))
+        ),
+        (),
+    )
     ranks = max(trace.world_size, len(trace.ranks))
     if exchanges:
         degrees.setdefault("ep", ranks)
-        if not models:  # halves of a batch look like layers
-            models = tuple(_models(layers // 2, hidden, sequences.heads, widths_seen, routed=routed))
     visits = len(attention_rows(trace)) / max(len(np.unique(trace.columns["step"][trace.columns["step"] >= 0])), 1)
     halves = exchanges and bool(models) and visits > 1.6 * load_model(models[0]).layers
     widths = None
@@ -156,6 +173,12 @@ def guess(trace: Trace) -> Guess:
         halves,
         any(_DECODES.search(name) for name in trace.words["name"]),
     )
+
+
+def _sums(trace: Trace) -> float:
+    """All-reduces of a step: two a layer where a layer's heads and columns are spread over the ranks."""
+    steps = trace.columns["step"][(trace.word("kind") == "all_reduce") & (trace.columns["step"] >= 0)]
+    return len(steps) / max(len(np.unique(steps)), 1)
 
 
 def _plain_pytorch(trace: Trace) -> str:
@@ -230,9 +253,11 @@ def _widths(trace: Trace) -> frozenset[int]:
     return frozenset(width for sizes in stated if sizes is not None for width in sizes)
 
 
-def _models(layers: int, hidden: int, heads: int, widths: frozenset[int], *, routed: bool) -> Iterator[str]:
+def _models(
+    layers: int, hidden: int, heads: int, widths: frozenset[int], *, routed: bool, latent: bool
+) -> Iterator[str]:
     """Models of the catalog with these layers, widths and heads. Models whose vocabulary is the width of a product are
-    returned alone."""
+    returned alone. ``latent``: kernels are named after latent attention."""
     if not layers:
         return
     alike: dict[str, int] = {}
@@ -243,6 +268,7 @@ def _models(layers: int, hidden: int, heads: int, widths: frozenset[int], *, rou
         except InputError:
             continue  # a file in the current folder that describes no model
         fits = hidden in (0, model.hidden) and heads in (0, model.heads) and routed == (model.experts is not None)
+        fits = fits and (not latent or model.latent is not None)
         if model.layers == layers and fits:
             alike[name] = model.vocab
         elif hidden and fits and model.layers > layers:
@@ -352,8 +378,12 @@ def _work(run: Guess) -> Iterator[str]:
         yield f"  batch: {batch.prompts}"
         yield f"  context: {max(1, round(batch.prompt_tokens / max(batch.prompts, 1)))}"
     else:
-        yield f"  pass: {batch.kind}"
+        drafts = batch.row_tokens // max(batch.rows, 1) - 1
+        yield f"  pass: {'verify' if drafts > 0 and not batch.prompts else batch.kind}"
         yield f"  batch: {batch.rows}"
+        if drafts > 0 and not batch.prompts:
+            yield "  # what drafts is not in the annotation: mtp, eagle, ngram"
+            yield f"  speculation: {{tokens: {drafts}, draft: {_drafter(run)}}}"
         if batch.row_context > 0:
             yield f"  context: {max(1, round(batch.row_context / max(batch.rows, 1)))}"
         else:
@@ -364,6 +394,11 @@ def _work(run: Guess) -> Iterator[str]:
             yield f"  sequences_per_replica: {batch.prompts}"
         if batch.prompts:
             yield f"  chunk: {max(1, round(batch.prompt_tokens / batch.prompts))}"
+
+
+def _drafter(run: Guess) -> str:
+    """The model's own module where it has one."""
+    return "mtp" if run.models and load_model(run.models[0]).multi_token else "eagle"
 
 
 def _slug(name: str) -> str:
