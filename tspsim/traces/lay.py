@@ -12,9 +12,19 @@ from ..base.errors import InputError
 from ..base.units import duration, several
 from ..operators import Computes
 from ..step.question import Question
-from .alignment import anchors_of, attention_again, attention_rows, lane_shown, matched, measured_of, states_phases
+from .alignment import (
+    anchors_of,
+    attention_again,
+    attention_rows,
+    exchanges_of,
+    lane_shown,
+    matched,
+    measured_of,
+    states_phases,
+)
 from .causes import causes_of
 from .comparison import Laid, gaps_of, kinds_of, layers_of, left_over_of, operators_of
+from .halves import receives
 from .kinds import COLLECTIVES, MEASURE, STEP
 from .match import stated_sizes, within_padding
 from .names import waits
@@ -231,8 +241,9 @@ def same_plan(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
     )
     kinds = measured.word("kind")
     names = measured.word("name")
+    received = receives(kinds, names, exchanges_of(lane.operations)) >= 0
     counts: Counter[str] = Counter()
-    for kind, name in zip(kinds.tolist(), names.tolist(), strict=True):
+    for kind, name in zip(kinds[~received].tolist(), names[~received].tolist(), strict=True):
         if kind in COLLECTIVES and not waits(name):
             counts[kind] += 1
     if counts["exchange"]:
