@@ -26,6 +26,7 @@ from tspsim.operators import DataType, Operator, Role
 from tspsim.parallel import Plan
 from tspsim.parallel.activation_store import ActivationStore
 from tspsim.parallel.balance import Balanced, BalanceOption, ExpertBalance, Visits
+from tspsim.parallel.column_inputs import ColumnInputs
 from tspsim.parallel.decode import tree
 from tspsim.parallel.decode.exchange import DecodeExchange
 from tspsim.parallel.decode.index_exchange import IndexExchange
@@ -297,6 +298,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.checkpoints": (Checkpoint("lazy", "the step begins when the state is in hosts", True, False),),
     "tspsim.collective_algorithms": (CollectiveAlgorithm("line", ("scan", "broadcast"), "in a line", in_a_line),),
     "tspsim.collective_kinds": (CollectiveKind("scan", "the vector", reduces=True),),
+    "tspsim.column_inputs": (ColumnInputs("carried", "the tokens of all ranks, carried on", whole=True),),
     "tspsim.deals": (BatchAssignment("root", "square roots of lengths", lambda model, tokens, causal: tokens**0.5),),
     "tspsim.decode_exchanges": (
         DecodeExchange("shout", "as a tree", tree.attend, tree.received_bytes, tree.buffer_bytes),

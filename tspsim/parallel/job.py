@@ -17,6 +17,7 @@ from ..operators import Operator, element_bytes
 from ..steps import Batch, Speculation, Step, Task
 from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import Balanced, balanced
+from .column_inputs import COLUMN_INPUTS, ColumnInputs
 from .draft import DRAFTS
 from .interleave import HALVES, INTERLEAVINGS, Interleaving
 from .lengths import OFFLOAD_FROM, Groups, Pack, SequenceAssignment, assign, group_axis
@@ -359,6 +360,16 @@ class Job:
     def interleaving(self) -> Interleaving:
         """The order of two interleaved tasks: the stack's in training; halves of a serving step alternate."""
         return INTERLEAVINGS.get(self.work.stack.interleaving if self.training else HALVES)
+
+    @property
+    def column_inputs(self) -> ColumnInputs:
+        """What column-split products keep of inputs that sequence regions gathered: the stack's."""
+        return COLUMN_INPUTS.get(self.work.stack.column_inputs)
+
+    @property
+    def regions(self) -> bool:
+        """Whether the residual stream's tokens are divided among ranks of ``tp``."""
+        return self.plan.sequence_regions and self.plan.tp > 1
 
     def tasks(self, stage: int) -> list[Task]:
         """The tasks of a stage in a step, in order."""
