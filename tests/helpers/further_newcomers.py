@@ -37,6 +37,7 @@ from tspsim.parallel.interleave import Interleaving
 from tspsim.parallel.interleavings import alternating
 from tspsim.parallel.ledger import Buffer, Lifetime
 from tspsim.parallel.lengths import BatchAssignment
+from tspsim.parallel.mixed_precision import MixedPrecision
 from tspsim.parallel.pipeline import PipelineOrder
 from tspsim.parallel.recomputed import RecomputeMethod
 from tspsim.parallel.registries import Option
@@ -320,6 +321,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.kernel_names": (KernelNames("loom", "kernels of a loom", {"gemm": (r"^weave_",)}),),
     "tspsim.launchers": (Launcher(),),
     "tspsim.plan_features": (NOTEBOOKS,),
+    "tspsim.mixed_precisions": (MixedPrecision("loose", "weights alone are cast", casts=(6.0, 6.0)),),
     "tspsim.pipeline_orders": (PipelineOrder("gpipe", all_then_back, word="gpipe"),),
     "tspsim.recompute_methods": (RecomputeMethod("tail", "all but the first", lambda index, count: index >= count),),
     "tspsim.reshard_ways": (

@@ -21,6 +21,7 @@ from .column_inputs import COLUMN_INPUTS, ColumnInputs
 from .draft import DRAFTS
 from .interleave import HALVES, INTERLEAVINGS, Interleaving
 from .lengths import OFFLOAD_FROM, Groups, Pack, SequenceAssignment, assign, group_axis
+from .mixed_precision import MIXED_PRECISIONS, MixedPrecision
 from .pipeline import IN_ROUNDS, Chunk, ChunkPlacement, PipelineOrder, chunk_layers, in_turns
 from .plan import Plan
 from .recomputed import KEPT
@@ -365,6 +366,11 @@ class Job:
     def column_inputs(self) -> ColumnInputs:
         """What column-split products keep of inputs that sequence regions gathered: the stack's."""
         return COLUMN_INPUTS.get(self.work.stack.column_inputs)
+
+    @property
+    def mixed_precision(self) -> MixedPrecision:
+        """How bf16 products and fp32 weights go together: the stack's."""
+        return MIXED_PRECISIONS.get(self.work.stack.mixed_precision)
 
     @property
     def regions(self) -> bool:

@@ -232,8 +232,10 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
         return 0.0
     residual = residual_tokens(job) * model.hidden
     scores, wide = 0.0, job.activation_bytes
+    # Of a wide stream, the layer's input and the middle; weights are elsewhere.
+    stream = (job.mixed_precision.stream_bytes or wide) / wide
     if plan.recomputation == FULL:
-        return wide * residual
+        return wide * residual * stream
     if not stack.flash_attention and plan.recomputation != ATTENTION and plan.recomputation != CHEAP:
         scores = 5.0 * job.tokens * job.work.sequence * model.heads / compute_shards
     # Type of the store over the activation's, for inputs of activations and of products.
@@ -248,7 +250,7 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
         heads -= output * (1.0 - E5M6 / wide)
     split = heads + columns * ffn_width(job, block)
     shares = job.plan.tp if job.regions and not keeps_gathered_inputs(job) else 1
-    per_layer = 2 * residual + norms + job.tokens * split / compute_shards + latents(job) / shares
+    per_layer = 2 * stream * residual + norms + job.tokens * split / compute_shards + latents(job) / shares
     if block.experts:
         routed = routed_shard(job)
         columns = before + (PRODUCTS not in again and kept(Role.EXPERTS_DOWN)) * multiplied
