@@ -21,7 +21,9 @@ from ..hardware.pricers import in_steps
 from ..model.routed import CHOICE_BYTES
 from ..operators import ChoiceKernels, Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role, element_bytes
 from .activation_store import ACTIVATION_STORES
+from .column_inputs import COLUMN_INPUTS, SHARDED
 from .interleave import INTERLEAVINGS
+from .mixed_precision import MIXED_PRECISIONS, PARAMETERS
 from .paces import paced
 from .separate_kernels import (
     CAST,
@@ -43,7 +45,9 @@ Lower = Annotated[float, Field(ge=0.3, le=1.0)]
 Upper = Annotated[float, Field(ge=1.0, le=20.0)]
 #: A registered store of activations; the error for an unknown name offers the nearest.
 StoreName = Annotated[str, AfterValidator(lambda name: ACTIVATION_STORES.get(name).name)]
-#: The same of an order of interleaved micro-batches.
+#: The same of what is kept of gathered inputs, and of an order of interleaved micro-batches.
+InputsName = Annotated[str, AfterValidator(lambda name: COLUMN_INPUTS.get(name).name)]
+PrecisionName = Annotated[str, AfterValidator(lambda name: MIXED_PRECISIONS.get(name).name)]
 OrderName = Annotated[str, AfterValidator(lambda name: INTERLEAVINGS.get(name).name)]
 BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
 Launches = Annotated[float, Field(ge=0.0, le=1000.0, allow_inf_nan=False)]
@@ -201,6 +205,17 @@ class Stack:
         FlopsPerSecond | None, FileKey(Stated, "attention"), Field(description="highest rate of its attention kernel")
     ] = None
     flash_attention: Annotated[StrictBool, STATED] = True
+    score_bytes: Annotated[
+        tuple[BytesPerWeight, BytesPerWeight] | None,
+        STATED,
+        Field(
+            description="without flash_attention, bytes per score of the kernels between its products; forward,"
+            " backward; default: one softmax with mask, and dropout"
+        ),
+    ] = None
+    mixed_precision: Annotated[
+        PrecisionName, STATED, Field(description="how bf16 products and fp32 weights go together in training")
+    ] = PARAMETERS.name
     libraries: Annotated[
         tuple[tuple[str, str], ...],
         FileKey(dict[str, Stated[str]]),
@@ -312,6 +327,22 @@ class Stack:
     ] = 0.0
     regathers_context: Annotated[
         StrictBool, STATED, Field(description="keys and values are gathered again for the backward, and not kept")
+    ] = False
+    column_inputs: Annotated[
+        InputsName,
+        STATED,
+        Field(description="what column-split products keep of inputs that sequence regions gathered"),
+    ] = SHARDED.name
+    sums_beside_weights: Annotated[
+        StrictBool,
+        STATED,
+        Field(
+            description="without overlap too, gradients of column-split products' inputs are summed beside the"
+            " products of their weights' gradients"
+        ),
+    ] = False
+    quantised_gathers: Annotated[
+        StrictBool, STATED, Field(description="rows that tp gathers for a product move in the product's type")
     ] = False
     row_copies: Annotated[
         Passes, STATED, Field(description="further reads and writes of rows that tp gathers or scatters")
@@ -474,7 +505,7 @@ class Stack:
 
     def _kernels(self, operator: Operator, recomputed: Container[Role]) -> tuple[Operator, ...]:
         if not self.flash_attention and operator.role is Role.ATTENTION:
-            return operator.without_flash()
+            return operator.without_flash(self.score_bytes)
         if self.choice_kernels is not None and operator.role in _ROUTES:
             return self._chosen(operator, self.choice_kernels)
         if self.casts_apart and isinstance(operator, Gemm) and element_bytes(operator.dtype) < WIDE:

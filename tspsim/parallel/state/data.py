@@ -55,6 +55,7 @@ def state(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator
     if job.work.adapters is not None:
         yield kept("adapters", trained, optimizer.weights, 3)
     yield kept("gradients", trained, optimizer.gradients, 2)
+    yield kept("narrow_weights", owned, job.mixed_precision.copy_bytes, inf)
     yield kept("optimizer_buffers", trained, optimizer.buffers, inf)
     yield kept("optimizer_state", trained, optimizer.state, 1)
     yield kept("optimizer_temporaries", trained, optimizer.temporaries, 1)
