@@ -20,11 +20,13 @@ from .frameworks import (
     FABRICS,
     adapters_of,
     as_routed,
+    chunks_by_recipe,
     further_tokens,
     layers_of_chunks,
     recomputed_by_recipe,
     stack_of,
     turns_of,
+    version_run,
 )
 from .recipes import how_run
 from .runs import TOO_LARGE, Predicted, Run, memory_of, nearest_gating, simulate_run
@@ -102,7 +104,8 @@ def stated_run(row: Row) -> Run:
     ran = as_run(source, notes, model, precision, gpus)
     recompute = next((words for words in (str(row.get("recompute", "")), ran.recompute) if recomputation_of(words)), "")
     examples = count_of(row, "seq_len") // ran.example if ran.example else 1
-    vpp = count_of(row, "vpp") or chunks_of(source, model)
+    own = chunks_by_recipe(source, shape, gpus, count_of(row, "pp"))
+    vpp = own or count_of(row, "vpp") or chunks_of(source, model)
     if str(row.get("vpp", "")).strip() == "interleaved":
         vpp = 2  # torchtitan's Interleaved1F1B: two stages a rank
     return Run(
@@ -129,7 +132,7 @@ def stated_run(row: Row) -> Run:
         sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or ep > 1),
         multi_token=further_tokens(model, source),
         precision=precision,
-        stack=stack_as_run(source, ran) or (how.stack if shape.experts is not None else stack_of(source)),
+        stack=stack_as_run(source, ran) or (version_run(how.stack, model) if shape.experts else stack_of(source)),
         fabric=next((fabric for words, fabric in FABRICS.items() if words in notes), ""),
         adapter_rank=rank,
         adapter_targets=targets,
