@@ -441,6 +441,8 @@ class ProgramBuilder:
             if instruction.stream == EXCHANGE and self._job.interleaves:
                 # Each exchange is a node, and so is what runs up to it.
                 host_s += 2.0 * stack.node_launches * stack.kernel_s
+        if isinstance(instruction, SendReceive) and instruction.to is None and stack.awaits_sends:
+            return self._put(instruction)
         if host_s == 0.0 and (isinstance(instruction, Compute) or stack.kernel_s == 0.0):
             index = self._put(instruction)
         else:

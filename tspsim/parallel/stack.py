@@ -129,6 +129,14 @@ class Stack:
         STATED,
         Field(description="for models without routed experts the host runs ahead of the device: launches cost nothing"),
     ] = False
+    awaits_sends: Annotated[
+        StrictBool,
+        STATED,
+        Field(
+            description="messages of pipelines are exchanged between tasks: kernels wait until a message has arrived,"
+            " and receives stand ready before their task"
+        ),
+    ] = False
     queues_chunks: Annotated[
         StrictBool,
         STATED,
@@ -283,6 +291,14 @@ class Stack:
             " the kernel that orders arrivals reads each once"
         ),
     ] = False
+    notice_s: Annotated[
+        Seconds,
+        FileKey(Stated, "notice"),
+        Field(
+            description="time of the kernel before each exchange with experts in which ranks tell each other how much"
+            " comes, for each doubling of the nodes of their group"
+        ),
+    ] = 0.0
     layout_token_s: Annotated[
         Seconds,
         FileKey(Stated, "layout_token"),
@@ -325,6 +341,14 @@ class Stack:
     ] = 0.0
     overlap_gradients: Annotated[StrictBool, STATED] = True
     overlap_weights: Annotated[StrictBool, STATED] = True
+    collection_s: Annotated[
+        Seconds,
+        FileKey(Stated, "collection"),
+        Field(
+            description="in training, time in which automatic collections of garbage stop the host, for each layer and"
+            " micro-batch of a replica: a pipeline's stages stop in turn"
+        ),
+    ] = 0.0
     step_s: Annotated[Seconds, FileKey(Stated, "step"), Field(description="time of every step, whatever its size")] = (
         0.0
     )
@@ -458,7 +482,7 @@ class Stack:
                 return replace(self, rotation_factors=own).on(device, kind)
         if factor == 1.0:
             return self if engine is self.engine else replace(self, engine=engine)
-        names = ("kernel_s", "collective_s", "collective_s_per_rank", "message_s", "expert_s")
+        names = ("kernel_s", "collective_s", "collective_s_per_rank", "message_s", "expert_s", "collection_s")
         times = {name: factor * getattr(self, name) for name in names}
         return replace(self, engine=engine, **times)
 

@@ -273,6 +273,8 @@ def exchange(builder: ProgramBuilder, job: Job, name: str, way: int, after: Sequ
         tokens = ExpertExchange(own_tokens(job) * load_of(job, None) / pieces, row_bytes, *choice)
         if job.work.stack.exchange_units is not None:
             tokens = tokens._replace(multiprocessors=job.work.stack.exchange_units)
+        if job.work.stack.notice_s:
+            tokens = tokens._replace(notice_s=job.work.stack.notice_s)
     size = sent_rows(job) * row_bytes / pieces
     return [
         builder.collective("all_to_all", "ep", size, name, after=after, stream=EXCHANGE, algorithm=phase, tokens=tokens)
