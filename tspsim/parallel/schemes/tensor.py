@@ -156,7 +156,7 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
         layer.entry_width,
         "QKV backward",
         "sum d attention",
-        layer.rope(tokens),
+        layer.rope(tokens, backward=True),
         sums=residual.sums_attention or residual.sums_mlp,
         behind=attended,
         again=again,
