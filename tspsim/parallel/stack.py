@@ -274,8 +274,8 @@ class Stack:
         tuple[BytesPerWeight, BytesPerWeight, BytesPerWeight, BytesPerWeight] | None,
         STATED,
         Field(
-            description="bytes per output element of separate kernels that add experts' biases: of gate and up in a"
-            " forward and a backward, of down in both"
+            description="bytes per output element of separate kernels that add experts' biases, and clamp gate and up:"
+            " of these in a forward and a backward, of down in both"
         ),
     ] = None
     pads_experts: Annotated[
