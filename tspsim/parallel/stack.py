@@ -360,8 +360,8 @@ class Stack:
         tuple[BytesPerWeight, BytesPerWeight, BytesPerWeight, BytesPerWeight] | None,
         STATED,
         Field(
-            description="bytes per output element of separate kernels that add experts' biases: of gate and up in a"
-            " forward and a backward, of down in both"
+            description="bytes per output element of separate kernels that add experts' biases, and clamp gate and up:"
+            " of these in a forward and a backward, of down in both"
         ),
     ] = None
     pads_experts: Annotated[
@@ -550,7 +550,6 @@ class Stack:
         lone_experts: bool | None = None,
         recomputed: Container[Role] = (),
     ) -> Iterator[Operator]:
-        """The kernels that this stack runs for operators; ``accumulates``: gradients are added to kept ones;
         """The kernels that this stack runs for operators; ``accumulates``: gradients are added to kept ones;
         ``biased``: routed experts have biases; ``lone_experts``: whether those of experts are that no other rank holds,
         None: others hold them; ``recomputed``: roles of products whose inputs are computed again."""

@@ -33,7 +33,7 @@ _OF_VERSIONS = (
     "overlap_gradients", "overlap_weights", "exchange_units", "interleaving", "node_launches", "exchange_slowdown",
     "rotation_factors", "column_inputs", "sums_beside_weights", "quantised_gathers",
     "mixed_precision", "flash_attention", "score_bytes", "loss_factor", "softmax_bytes",
-    "keeps_whole", "attention_factors", "awaits_sends", "collection",
+    "keeps_whole", "attention_factors", "awaits_sends", "collection", "expert_bias_bytes", "exchange_launches",
 )  # fmt: skip
 
 if TYPE_CHECKING:

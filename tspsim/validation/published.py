@@ -105,7 +105,7 @@ def stated_run(row: Row) -> Run:
     how, ran = how_run(facts), as_run(facts)
     recompute = next((words for words in (str(row.get("recompute", "")), ran.recompute) if recomputation_of(words)), "")
     examples = count_of(row, "seq_len") // ran.example if ran.example else 1
-    own = chunks_by_recipe(source, shape, gpus, count_of(row, "pp"))
+    own = how.chunks or chunks_by_recipe(source, shape, gpus, count_of(row, "pp"))
     vpp = own or count_of(row, "vpp") or chunks_of(source, model)
     if str(row.get("vpp", "")).strip() == "interleaved":
         vpp = 2  # torchtitan's Interleaved1F1B: two stages a rank
@@ -114,7 +114,7 @@ def stated_run(row: Row) -> Run:
         device=name,
         gpus=gpus,
         sequence=count_of(row, "seq_len") // examples,
-        micro_batch=micro_batch_of(row) * examples,
+        micro_batch=how.micro_batch or micro_batch_of(row) * examples,
         global_batch=count_of(row, "gbs") * examples,
         tp=tp,
         cp=count_of(row, "cp"),

@@ -115,7 +115,11 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
         done = shared([chosen])
     piece, back = piece_of(job, routed), list[int]()
     for arrival in arrived:
-        operators = *mapping(job, piece, position), *_multiply(job, piece, position), *_gather_sums(job, piece, position)
+        operators = (
+            *mapping(job, piece, position),
+            *_multiply(job, piece, position),
+            *_gather_sums(job, piece, position),
+        )
         multiplied = builder.compute("experts", *operators, after=[*arrival, *here])
         back += exchange(builder, job, "combine", 1, [multiplied])
     expert_shards.used(builder, job, multiplied)
@@ -361,7 +365,10 @@ def _multiply(job: Job, routed: RoutedShard, position: int | None = None) -> tup
 
 
 def _gather_sums(job: Job, routed: RoutedShard, position: int | None) -> tuple[Operator, ...]:
-    """Sum a token's experts on one rank before they return, unless every copy returns."""
-    if not expert_shards.tokens_travel(job) or expert_shards.sliced(job) or not job.plan.dispatch.sums_before_return:
+    """Sum a token's experts on one rank before they return. If every copy returns, a plain exchange takes rows by rank,
+    and several experts leave them by expert: they are put in order again."""
+    if not expert_shards.tokens_travel(job) or expert_shards.sliced(job):
         return ()
+    if not job.plan.dispatch.sums_before_return:
+        return (routed.copy(routed.all_rows, "rows to ranks"),) if routed.local > 1 else ()
     return (routed.sum_rows(routed.all_rows, round(sent_rows(job, position) / job.plan.expert_pieces)),)
