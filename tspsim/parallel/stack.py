@@ -164,6 +164,11 @@ class Stack:
         Field(description="bytes of a logit's softmax that the loss keeps beside logit and gradient; default 4 (fp32)"),
     ] = 4.0
     accumulation_bytes: Annotated[BytesPerWeight, STATED, Field(description="beyond writing a gradient in bf16")] = 0.0
+    expert_accumulation_bytes: Annotated[
+        BytesPerWeight | None,
+        STATED,
+        Field(description="the same of routed experts' products; default: as accumulation_bytes"),
+    ] = None
     lone_expert_bytes: Annotated[
         BytesPerWeight | None,
         STATED,
@@ -423,7 +428,7 @@ class Stack:
         unfused = self.traffic_factor > 1.0 or self.loss_factor is not None or self.accumulation_bytes > 0.0
         counted = (
             *(self.expert_bias_bytes, self.choice_kernels, self.norm_tensors, self.rotation_factors),
-            self.head_norm_tensors,
+            *(self.head_norm_tensors, self.expert_accumulation_bytes),
         )
         return self.flash_attention and not unfused and not self.casts_apart and not any(counted)
 
@@ -554,6 +559,8 @@ class Stack:
         ``biased``: routed experts have biases; ``lone_experts``: whether those of experts are that no other rank holds,
         None: others hold them; ``recomputed``: roles of products whose inputs are computed again."""
         added = of_experts = self.accumulation_bytes if accumulates else 0.0
+        if accumulates and self.expert_accumulation_bytes is not None:
+            of_experts = self.expert_accumulation_bytes
         if lone_experts is not None and self.lone_expert_bytes is not None:
             of_experts = self.lone_expert_bytes if lone_experts else 0.0
         operators = tuple(operators)

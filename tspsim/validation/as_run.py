@@ -22,9 +22,17 @@ class AsRun(RowsOfRecipe):
     dispatch: str = ""
     #: What is recomputed, in the words of the published tables.
     recompute: str = ""
+    #: How a benchmark routes tokens, in words of :func:`.frameworks.as_routed`; empty: by random scores.
+    routing: str = ""
     #: Tokens of the examples that a sequence packs; 0: it is one.
     example: int = 0
 
+
+#: ``moe_router_force_load_balancing: true`` with Primus-Turbo's DeepEP: the dispatcher gives a token the next k experts,
+#: arange over tokens and choices modulo the experts (AMD-AGI/Primus, backends/megatron/core/extensions/primus_turbo.py,
+#: PrimusTurboDeepEPTokenDispatcher.dispatch_preprocess; ``even`` since pull request 875 of July 2026). A trace of March
+#: 2026 has it: 0.79 ms for 8,192 tokens of DeepSeek-V3, whose kernels take 0.56 to one rank and 1.4 to four.
+ROUND_ROBIN = "round robin"
 
 #: The first that matches a row is its recipe.
 RECIPES = (
@@ -40,13 +48,15 @@ RECIPES = (
     # configs/MI300X/llama3.1_8B-pretrain.yaml, configs/MI355X/deepseek_v2_lite-*.yaml:
     # ``gradient_accumulation_fusion: false``. Those of Qwen3 and MiniMax-M2.5 have it.
     AsRun("train_amd_prim", "llama318b", version="separate-sums"),
-    AsRun("AMD-AGI/Primus", "deepseekv2lite", version="separate-sums"),
+    # ``apply_rope_fusion: false`` for latent attention (primus/configs/models/megatron/deepseek_v2_base.yaml).
+    AsRun("AMD-AGI/Primus", "deepseekv2lite", notes="forced balance", version="deepseek-v2", routing=ROUND_ROBIN),
+    AsRun("AMD-AGI/Primus", "deepseekv2lite", version="deepseek-v2"),
     # examples/customer_package/run_qwen3_235b_a22b_pretrain_mi355x.sh (98641be), which runs the schedules of the page:
     # ``RECOMPUTE_LAYERS`` 0. The page: no overlap of replicas' exchanges.
-    AsRun("primus_pipeline", "qwen3235b", version="pipeline", recompute="none"),
+    AsRun("primus_pipeline", "qwen3235b", version="pipeline", recompute="none", routing=ROUND_ROBIN),
     # configs/MI355X/qwen3_*.yaml, minimax_m2.5-*.yaml: ``main_grads_dtype``, ``exp_avg_dtype`` bf16.
-    AsRun("AMD-AGI/Primus", "qwen3", version="precision-aware"),
-    AsRun("AMD-AGI/Primus", "minimaxm25", version="precision-aware"),
+    AsRun("AMD-AGI/Primus", "qwen3", version="precision-aware", routing=ROUND_ROBIN),
+    AsRun("AMD-AGI/Primus", "minimaxm25", version="precision-aware", routing=ROUND_ROBIN),
     # Megatron's ``--use-torch-fsdp2``.
     AsRun(notes=".*torch FSDP2", version="fsdp2"),
     # launcher_scripts/conf/config.yaml: ``NVTE_FUSED_ATTN: 0`` until pull request 422 of August 2024, after 24.07.

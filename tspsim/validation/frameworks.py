@@ -91,7 +91,7 @@ def stack_in_words(*texts: str) -> str:
 
 
 #: Words of rows or sources, in lower case, whose benchmarks replace the router by a fixed assignment.
-NEIGHBOURS = ("fake balanced gate", "automodel")
+NEIGHBOURS = ("fake balanced gate", "automodel", "round robin")
 
 
 def as_routed(model: Architecture, *texts: str) -> Architecture:
@@ -99,17 +99,24 @@ def as_routed(model: Architecture, *texts: str) -> Architecture:
 
     NeMo Automodel's benchmarks send every token to the next k neighbouring experts, round and round
     (``FakeBalancedGate``: arange over tokens and choices, modulo the experts; components/moe/layers.py), so that a
-    token's experts lie on a rank or two of one node.
+    token's experts lie on a rank or two of one node. Primus does the same (:data:`.as_run.ROUND_ROBIN`). Where k does not
+    divide the experts, they are as many groups of the widest that do and that k fills.
 
     >>> from tspsim.model import load_model
     >>> v3 = load_model("deepseek-v3")
     >>> as_routed(v3, "mock data, fake balanced gate").experts.groups, as_routed(v3, "a run").experts.groups
     (32, 8)
+    >>> lite = as_routed(load_model("deepseek-v2-lite"), "round robin").experts
+    >>> lite.count, lite.topk, lite.groups, lite.kept_groups
+    (64, 6, 16, 2)
     """
     whole, experts = " ".join(texts).lower(), model.experts
-    if experts is None or experts.count % experts.topk or not any(word in whole for word in NEIGHBOURS):
+    if experts is None or not any(word in whole for word in NEIGHBOURS):
         return model
-    return replace(model, experts=replace(experts, groups=experts.count // experts.topk, kept_groups=1))
+    width = max(width for width in range(1, experts.topk + 1) if experts.count % width == 0)
+    return replace(
+        model, experts=replace(experts, groups=experts.count // width, kept_groups=math.ceil(experts.topk / width))
+    )
 
 
 #: Releases of DGX Cloud's DeepSeek-V3 → what H100 recomputes: ``mla_up_proj`` (deepseek_v3/setup.sh of 25.05);

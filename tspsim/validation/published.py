@@ -97,12 +97,12 @@ def stated_run(row: Row) -> Run:
         if not count_of(row, column):
             raise InputError(f"incomplete: {column} not stated")
     notes = str(row.get("notes", ""))
-    shape = as_routed(architecture(row), notes)
-    rank, targets, experts = adapters_of(model, str(row["source_url"]), latent=shape.latent is not None)
     tp, ep, gpus = count_of(row, "tp"), count_of(row, "ep", 1), count_of(row, "n_gpus")
     zero, precision = str(row.get("zero_stage", "")), precision_of(str(row["precision"]))
     facts = RowFacts(source, model, name, precision, gpus, notes)
     how, ran = how_run(facts), as_run(facts)
+    shape = as_routed(architecture(row), notes, ran.routing)
+    rank, targets, experts = adapters_of(model, source, latent=shape.latent is not None)
     recompute = next((words for words in (str(row.get("recompute", "")), ran.recompute) if recomputation_of(words)), "")
     examples = count_of(row, "seq_len") // ran.example if ran.example else 1
     own = how.chunks or chunks_by_recipe(source, shape, gpus, count_of(row, "pp"))
