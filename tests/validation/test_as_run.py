@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tspsim.hardware import load_device
+from tspsim.model import load_model
 from tspsim.operators import Attention
 from tspsim.parallel import load_stack
 from tspsim.parallel.dispatch import DISPATCHES
 from tspsim.parallel.recomputed import PartialRecompute
-from tspsim.validation.as_run import RECIPES, as_run, stack_as_run
+from tspsim.validation.as_run import RECIPES, ROUND_ROBIN, as_run, stack_as_run
+from tspsim.validation.frameworks import as_routed
 from tspsim.validation.published import recomputation_of, recomputed_of, schedule_of
 from tspsim.validation.recipe_rows import RowFacts
 from tspsim.validation.unstated import completed
@@ -39,6 +41,7 @@ def test_recipes_name_versions_dispatchers_and_recomputation_that_exist() -> Non
         (PIPELINE, "pipeline schedule v-min", "Qwen3-235B-A22B", "bf16", 32, "primus@pipeline"),
         (PRIMUS, "forced balance", "Qwen3-30B-A3B", "bf16", 8, "primus@precision-aware"),
         (PRIMUS, "forced balance", "MiniMax-M2.5", "bf16", 64, "primus@precision-aware"),
+        (PRIMUS, "real routing", "DeepSeek-V2-Lite [LoRA SFT packed]", "bf16", 8, "primus@deepseek-v2"),
         ("04_megatron-pyxis", "ROCm Megatron-LM v25.9, torch FSDP2", "Llama 3.1 70B", "fp8", 64, "megatron-core@fsdp2"),
         ("03_primus", "distributed optimizer", "Mixtral 8x7B", "bf16", 64, "primus@unfused"),
         ("train_amd_prim_llama.json", "", "Llama-3.1-8B", "bf16", 8, "primus@separate-sums"),
@@ -50,6 +53,22 @@ def test_recipes_name_versions_dispatchers_and_recomputation_that_exist() -> Non
 )
 def test_the_stack_that_a_row_ran(address: str, notes: str, model: str, precision: str, gpus: int, stack: str) -> None:
     assert stack_as_run(address, as_run(RowFacts(address, model, "", precision, gpus, notes))) == stack
+
+
+def test_balanced_benchmarks_of_primus_send_tokens_round_robin() -> None:
+    rows = (
+        (PRIMUS, "Qwen3-30B-A3B", "forced balance"),
+        (PIPELINE, "Qwen3-235B-A22B", "pipeline schedule v-min"),
+        (PRIMUS, "DeepSeek-V2-Lite [LoRA SFT packed]", "forced balance; max mem 146 GB"),
+        (PRIMUS, "DeepSeek-V2-Lite [LoRA SFT packed]", "real routing (force_load_balancing=false)"),
+        ("03_primus", "Mixtral 8x7B", ""),
+    )
+    routed = [as_run(RowFacts(source, model, notes=notes)).routing for source, model, notes in rows]
+    assert routed == [ROUND_ROBIN] * 3 + ["", ""]
+    whole = load_model("qwen3-235b-a22b")
+    neighbours = as_routed(whole, ROUND_ROBIN).experts
+    assert neighbours is not None and (neighbours.groups, neighbours.kept_groups) == (16, 1)
+    assert as_routed(whole, "") == whole
 
 
 def test_eight_nodes_recompute_what_rocms_page_says() -> None:

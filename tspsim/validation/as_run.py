@@ -28,10 +28,11 @@ class AsRun(RowsOfRecipe):
     example: int = 0
 
 
-#: ``moe_router_force_load_balancing: true`` with Primus-Turbo's DeepEP: the dispatcher gives a token the next k experts,
-#: arange over tokens and choices modulo the experts (AMD-AGI/Primus, backends/megatron/core/extensions/primus_turbo.py,
-#: PrimusTurboDeepEPTokenDispatcher.dispatch_preprocess; ``even`` since pull request 875 of July 2026). A trace of March
-#: 2026 has it: 0.79 ms for 8,192 tokens of DeepSeek-V3, whose kernels take 0.56 to one rank and 1.4 to four.
+#: ``moe_router_force_load_balancing: true`` with Primus-Turbo's DeepEP: its dispatcher gives a token the next k
+#: experts, arange over tokens and choices modulo the experts (AMD-AGI/Primus, backends/megatron/core/extensions,
+#: PrimusTurboDeepEPTokenDispatcher.dispatch_preprocess; ``even``, the default, since pull request 875 of July 2026). A
+#: trace of March 2026 has it: kernels of 0.79 ms for 8,192 tokens of DeepSeek-V3, which take 0.56 to one rank and 1.4
+#: to four (profile/profile_analysis.md).
 ROUND_ROBIN = "round robin"
 
 #: The first that matches a row is its recipe.

@@ -99,8 +99,8 @@ def as_routed(model: Architecture, *texts: str) -> Architecture:
 
     NeMo Automodel's benchmarks send every token to the next k neighbouring experts, round and round
     (``FakeBalancedGate``: arange over tokens and choices, modulo the experts; components/moe/layers.py), so that a
-    token's experts lie on a rank or two of one node. Primus does the same (:data:`.as_run.ROUND_ROBIN`). Where k does not
-    divide the experts, they are as many groups of the widest that do and that k fills.
+    token's experts lie on a rank or two of one node. Primus does the same (:data:`.as_run.ROUND_ROBIN`). Where k does
+    not divide the experts, a token's lie in as few groups as hold k, of the widest size up to k that divides them.
 
     >>> from tspsim.model import load_model
     >>> v3 = load_model("deepseek-v3")
