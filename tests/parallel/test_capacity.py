@@ -112,7 +112,7 @@ def test_a_sampler_that_does_not_sort_leaves_vllm_0_11_the_room_that_a_run_had()
 
 def test_a_logit_takes_what_each_versions_sampler_keeps() -> None:
     """PyTorch's sort to 0.16.0, Triton's masks from 0.17.0, FlashInfer from 0.21.0 (vllm-project/vllm pull
-    requests 33538 and 40376). Of 32558: 256 rows of 131,072 logits, masked in place and sorted, 384.33 MB, 1.25 GB."""
+    requests 33538 and 40376). Of 32558: 384.33 MB and 1.25 GB for 256 rows of 131,072 logits, masked, sorted."""
     sort, masks, newest = (load_stack(name).stack().engine.logit_bytes for name in ("vllm@0.16", "vllm@0.17", "vllm"))
     measured = (1.25 * 2**30 - 384.33 * 2**20) / (256 * 131072)
     floor = 2 + 4 + 4 + 4  # logits in bf16 and fp32; softmax and noise, or masked logits and softmax
