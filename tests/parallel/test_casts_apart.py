@@ -97,7 +97,7 @@ def test_a_router_and_other_stacks_stay_as_they_are() -> None:
 
 
 def test_an_activation_that_casts_writes_less_and_its_product_finds_it_cast() -> None:
-    """Two tensors read in bf16, one written in eight bits with a scale for 128. One made again in a backward is whole."""
+    """Two tensors read in bf16, one written in eight bits with a scale for 128. One made again is whole."""
     stack = Stack("apart", casts_apart=True, casts=("in_activations",))
     tensor = 2.0 * M * K
     forward = MemoryBound("swiglu", 3.0 * tensor, M, name="activation", role=Role.ACTIVATION)
