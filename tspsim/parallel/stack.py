@@ -496,8 +496,8 @@ class Stack:
 
     @once
     def cast_kernels(self) -> CastKernels:
-        """How kernels that cast apart are cut."""
-        return CastKernels(**dict.fromkeys(self.casts, True))
+        """How kernels that cast apart are cut; others share and turn nothing."""
+        return CastKernels(**dict.fromkeys(self.casts if self.casts_apart else (), True))
 
     @staticmethod
     def _rotation(operator: MemoryBound, forward: float, backward: float) -> MemoryBound:
