@@ -141,8 +141,9 @@ class Operator(ABC):
         unknown."""
         return ()
 
-    def without_flash(self) -> tuple[Operator, ...]:
-        """Kernels of a framework that writes attention scores to HBM; other operators: themselves."""
+    def without_flash(self, score_bytes: tuple[float, float] | None = None) -> tuple[Operator, ...]:
+        """Kernels of a framework that writes attention scores to HBM, and moves ``score_bytes`` a score between its
+        products, forward and backward; other operators: themselves."""
         return (self,)
 
     def unfused(self, traffic: float) -> Operator:

@@ -140,7 +140,8 @@ def norm_kernels(operator: MemoryBound, tensors: tuple[Both, Both], blocks: tupl
 
 
 def bias_kernels(product: GroupedGemm, sizes: tuple[float, float, float, float]) -> Iterator[Operator]:
-    """Kernels that add the biases of a product of experts, or sum their gradients beside its weights'."""
+    """Kernels that add the biases of a product of experts and clamp what it gives, or in a backward, beside its
+    weights' gradient, sum theirs and choose what was not clamped."""
     forward, backward = sizes[2:] if product.role is Role.EXPERTS_DOWN else sizes[:2]
     rows, size = product.m, forward
     if product.computes is Computes.WEIGHT_GRADIENT:
