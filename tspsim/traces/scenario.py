@@ -138,14 +138,9 @@ def guess(trace: Trace) -> Guess:
     # A drafter's layer behind the model's, and halves of a batch, look like layers.
     drafts = usual is not None and usual.row_tokens > usual.rows > 0
     candidates = (layers, *([layers - 1] if drafts else []), *([layers // 2] if exchanges else []))
-    models = next(
-        (
-            found
-            for count in candidates
-            if (found := tuple(_models(count, hidden, sequences.heads, widths_seen, routed=routed, latent=latent)))
-        ),
-        (),
-    )
+    models: tuple[str, ...] = ()
+    for count in candidates:
+        models = models or tuple(_models(count, hidden, sequences.heads, widths_seen, routed=routed, latent=latent))
     ranks = max(trace.world_size, len(trace.ranks))
     if exchanges:
         degrees.setdefault("ep", ranks)
