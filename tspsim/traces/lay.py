@@ -234,11 +234,6 @@ def same_plan(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
     # Those between layers (embedding, head, weights of several layers) frameworks count otherwise.
     least = Counter(operation.kind for operation in transfers if operation.layer >= 0)
     most = Counter(operation.kind for operation in transfers)
-    # Megatron-Core and Transformer Engine keep a product's own tokens alone, and gather all again for its backward.
-    most["all_gather"] += sum(
-        operation.kind == "reduce_scatter" and operation.axis == "tp" and operation.phase == "backward"
-        for operation in transfers
-    )
     kinds = measured.word("kind")
     names = measured.word("name")
     received = receives(kinds, names, exchanges_of(lane.operations)) >= 0

@@ -356,8 +356,10 @@ def _tell_gradients_apart(
 
 def _join_pieces(takers: NDArray[np.int64], kinds: Sequence[str], operations: Sequence[Operation]) -> None:
     """Give a small operator the kernels of its kind that a framework runs further on, with copies behind them: keys are
-    rotated where their product is, and queries where theirs is, in one operator here."""
+    rotated where their product is, and queries where theirs is, in one operator here. A small operator that has
+    kernels of its own kind keeps the copies that it took."""
     own = list(takers.tolist())
+    filled = {taker for kind, taker in zip(kinds, own, strict=True) if taker >= 0 and operations[taker].kind == kind}
     last = -1
     for row, (kind, place) in enumerate(zip(kinds, own, strict=True)):
         last = max(last, place)
@@ -371,7 +373,7 @@ def _join_pieces(takers: NDArray[np.int64], kinds: Sequence[str], operations: Se
             if kinds[behind] not in _TAKES[kind][1]:
                 break
             taker = own[behind]
-            if taker >= 0 and operations[taker].kind not in HEAVY:
+            if taker in filled and operations[taker].kind not in HEAVY:
                 break
             takers[behind] = near[-1]
 
