@@ -113,9 +113,13 @@ def guess(trace: Trace) -> Guess:
         raise InputError("has no kernels; a scenario needs a profile", file=str(trace.files[0]))
     texts = [*trace.words["name"], *(mark.name for mark in trace.marks), *trace.words["operator"]]
     phases, kinds = set(trace.word("phase").tolist()), set(trace.word("kind").tolist())
-    exchanges = "dispatch" in kinds and not {"backward", "weight gradient"} & phases
-    stacks = _ENGINES if exchanges else (*_ENGINES, *_TRAINERS)
+    few_tokens, decodes = (
+        any(pattern.search(name) for name in trace.words["name"]) for pattern in (_FEW_TOKENS, _DECODES)
+    )
+    stacks = _ENGINES if few_tokens or decodes else (*_ENGINES, *_TRAINERS)
     stack = next((name for name, pattern in stacks if any(pattern.search(text) for text in texts)), "")
+    trains = bool({"backward", "weight gradient"} & phases) or stack in dict(_TRAINERS)
+    exchanges = "dispatch" in kinds and not trains
     stack = stack or ("" if exchanges else _plain_pytorch(trace))
     marks = step_marks(trace.marks, trace.ranks[0])
     batches = [batch for mark in marks if (batch := batch_of(mark.name)) is not None]
@@ -166,9 +170,9 @@ def guess(trace: Trace) -> Guess:
         _recomputes(trace),
         widths,
         exchanges,
-        exchanges and any(_FEW_TOKENS.search(name) for name in trace.words["name"]),
+        exchanges and few_tokens,
         halves,
-        any(_DECODES.search(name) for name in trace.words["name"]),
+        decodes,
     )
 
 
