@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 #: Kinds of kernels that an operator takes beside its own: those that stand for its own, and helpers.
 _TAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "gemm": ((), ("quantize", "copy", "reduction", "elementwise", "memset", "memcpy", "activation")),
+    "gemm": ((), ("quantize", "copy", "reduction", "elementwise", "memset", "memcpy", "activation", "router")),
     "grouped_gemm": (
         ("gemm",),
         (
