@@ -40,8 +40,8 @@ from .prices import scoring_at_clock
 Seconds = Callable[[tuple[int, ...], tuple[int, ...]], float]
 Priced = TypeVar("Priced", bound=Operator)
 RowPricer = Callable[[Device, Priced], Seconds | None]
-#: Seconds of one call by the sums of all rows; None where these do not suffice.
-OverSums = Callable[[RowSums], float | None]
+#: Seconds of one call by the sums of all rows.
+OverSums = Callable[[RowSums], float]
 SumPricer = Callable[[Device, Priced], OverSums]
 
 ROW_PRICERS: dict[type[Operator], RowPricer[Any]] = {}
@@ -165,7 +165,7 @@ def _by_sums(
     kernel: Kernel,
     second: str | None,
     shape: dict[str, float],
-    sizes_over: Callable[[RowSums], tuple[float, ...] | None],
+    sizes_over: Callable[[RowSums], tuple[float, ...]],
 ) -> OverSums:
     """One call by the sizes that rows give, the first columns of its family; the others are those of ``shape``."""
     kernel, family = scoring_at_clock(device, kernel), FAMILIES[kernel.family]
@@ -173,10 +173,8 @@ def _by_sums(
     widths = element_bytes(kernel.dtype), element_bytes(second or kernel.dtype)
     columns, switches = [shape[name] for name in family.shape], kernel.switches
 
-    def seconds(sums: RowSums) -> float | None:
+    def seconds(sums: RowSums) -> float:
         sizes = sizes_over(sums)
-        if sizes is None:
-            return None
         return float(form(limits, parameters, *sizes, *columns[len(sizes) :], *widths, **switches))
 
     return seconds

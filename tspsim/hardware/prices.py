@@ -259,12 +259,13 @@ def choice_of_experts(device: Device, choice: ChoiceKernels) -> Estimate:
 
 @pricer(MemoryBound)
 def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
-    """Time of a kernel that streams as many bytes: between other kernels all memory-bound ops run as fast as a copy. A
-    resident kernel takes the time of its own op; one of few blocks streams at the rate of its multiprocessors."""
+    """Time of a kernel that streams as many bytes: between other kernels all memory-bound ops run as fast as a copy,
+    unless their stack states what longer they take. A resident kernel takes the time of its own op; one of few blocks
+    streams at the rate of its multiprocessors."""
     if operator.resident:
         return device.memory_bound(operator.size_bytes, operator.op, operator.rows)
     fewer = max(1.0, device.spec.compute_units.value / operator.units) if operator.units else 1.0
-    return device.streaming(fewer * operator.size_bytes, operator.rows)
+    return device.streaming(operator.slower * fewer * operator.size_bytes, operator.rows)
 
 
 def scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:

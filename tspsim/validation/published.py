@@ -20,11 +20,13 @@ from .frameworks import (
     FABRICS,
     adapters_of,
     as_routed,
+    chunks_by_recipe,
     further_tokens,
     layers_of_chunks,
     recomputed_by_recipe,
     stack_of,
     turns_of,
+    version_run,
 )
 from .recipe_rows import RowFacts
 from .recipes import how_run
@@ -103,7 +105,8 @@ def stated_run(row: Row) -> Run:
     how, ran = how_run(facts), as_run(facts)
     recompute = next((words for words in (str(row.get("recompute", "")), ran.recompute) if recomputation_of(words)), "")
     examples = count_of(row, "seq_len") // ran.example if ran.example else 1
-    vpp = count_of(row, "vpp") or chunks_of(source, model)
+    own = how.chunks or chunks_by_recipe(source, shape, gpus, count_of(row, "pp"))
+    vpp = own or count_of(row, "vpp") or chunks_of(source, model)
     if str(row.get("vpp", "")).strip() == "interleaved":
         vpp = 2  # torchtitan's Interleaved1F1B: two stages a rank
     return Run(
@@ -111,7 +114,7 @@ def stated_run(row: Row) -> Run:
         device=name,
         gpus=gpus,
         sequence=count_of(row, "seq_len") // examples,
-        micro_batch=micro_batch_of(row) * examples,
+        micro_batch=how.micro_batch or micro_batch_of(row) * examples,
         global_batch=count_of(row, "gbs") * examples,
         tp=tp,
         cp=count_of(row, "cp"),
@@ -130,7 +133,7 @@ def stated_run(row: Row) -> Run:
         sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or ep > 1),
         multi_token=further_tokens(model, source),
         precision=precision,
-        stack=stack_as_run(source, ran) or (how.stack if shape.experts is not None else stack_of(source)),
+        stack=stack_as_run(source, ran) or (version_run(how.stack, model) if shape.experts else stack_of(source)),
         fabric=next((fabric for words, fabric in FABRICS.items() if words in notes), ""),
         adapter_rank=rank,
         adapter_targets=targets,
