@@ -88,8 +88,7 @@ class LibraryFactors(Factors):
 class Curve(Strict):
     """The measured time of algorithms inside a node (:mod:`tspsim.network.collectives.algorithm`).
 
-    ``ranks`` are the least and most measured; other groups follow the same curve with a wider range (fewer ranks, where
-    it is faster than the library's protocols, and never if a switch reduces). ``efficiency``
+    ``ranks`` are the least and most measured; larger groups follow the same curve with a wider range. ``efficiency``
     relates to the bytes that a ring passes on; a reduction in the switch passes on fewer, so its value may exceed 1.
     From ``switch``·(n/2)^``switch_exponent`` bytes the library's tuner takes its last protocol; without ``switch`` it
     takes the cheapest at every size. ``libraries`` are versions and launch modes by name; a collective that names none

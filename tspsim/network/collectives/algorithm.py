@@ -67,18 +67,17 @@ class MeasuredCurve:
 
     @property
     def spread(self) -> TransferSpread:
-        least, most = self.curve.ranks
-        return self.curve.spread if least <= self.ranks <= most else self.curve.spread.wider()
+        return self.curve.spread if self.ranks <= self.curve.ranks[1] else self.curve.spread.wider()
 
     def alone(self, size_bytes: float) -> tuple[float, float]:
         """Uncontended (latency, fluid part) in seconds of a collective of ``size_bytes``."""
         curve = self.curve
         last = self._moving(2, size_bytes)
         if curve.switch is not None:
-            # Beyond the measured groups the size of the change stays constant, and below them a rank's part at it.
-            # Extrapolated, it would let a larger group leave the slow protocol before a smaller one, and be faster.
-            ranks = max(curve.ranks[0], min(self.ranks, curve.ranks[1]))
-            switch = curve.switch * (ranks / 2.0) ** curve.switch_exponent * min(1.0, self.ranks / curve.ranks[0])
+            # Beyond the measured groups the size of the change stays constant. Extrapolated, it would let a larger
+            # group leave the slow protocol before a smaller one, and be faster than it.
+            ranks = min(self.ranks, curve.ranks[1])
+            switch = curve.switch * (ranks / 2.0) ** curve.switch_exponent
             simple = self._starting(2) + self._moving(2, max(size_bytes, switch))
             if size_bytes >= switch:
                 return self._parts(simple, last, size_bytes)
@@ -166,29 +165,20 @@ def cheapest(candidates: Sequence[AlgorithmCandidate], size_bytes: float) -> Tra
 def priced_candidates(
     group: Group, kind: CollectiveKind, name: str, schedule: Schedule, build: Builder, library: str | None
 ) -> list[AlgorithmCandidate]:
-    """Candidates of a schedule from ``build``: one with its measured time, else one for each protocol.
-
-    A group smaller than those that a curve of hops between GPUs was measured on has it as one more candidate: fewer
-    ranks with equal parts take no longer. A reduction in a switch does not: libraries leave it to larger groups.
-    """
+    """Candidates of a schedule from ``build``: one with its measured time, else one for each protocol."""
     collectives = group.cluster.node.collectives
     if schedule.net_steps and collectives.across is not None:
         fabric = group.cluster.joining(group.ranks)
         own = fabric.collectives if fabric is not None else None
         return [AlgorithmCandidate(name, schedule, across(group.cluster, collectives.across, own, schedule))]
     curve = _curve(group, kind, name, library) if len(group.members) == 1 else None
-    candidates = []
     if curve is not None:
         factors = curve.libraries.get(library or "", Factors())
         floor, stretch = floor_and_stretch(group, schedule, lambda sound: build(sound, kind)[0])
         bandwidth = inside_bytes_per_s(group)
-        if group.size < curve.ranks[0]:  # its schedule may not use all links of its ranks
-            floor = max(floor, schedule.fluid_s / factors.bandwidth)
         measured = MeasuredCurve(curve, kind, group.size, bandwidth, factors.latency, factors.bandwidth, floor, stretch)
-        candidates = [AlgorithmCandidate(name, schedule, measured)]
-    if curve is None or group.size < curve.ranks[0]:
-        candidates += protocol_candidates(group.cluster, name, schedule, kind.passed_on(group.size))
-    return candidates
+        return [AlgorithmCandidate(name, schedule, measured)]
+    return protocol_candidates(group.cluster, name, schedule, kind.passed_on(group.size))
 
 
 def protocol_candidates(cluster: Cluster, name: str, schedule: Schedule, passed: float) -> list[AlgorithmCandidate]:
@@ -216,17 +206,14 @@ def protocol_candidates(cluster: Cluster, name: str, schedule: Schedule, passed:
 
 
 def _curve(group: Group, kind: CollectiveKind, name: str, library: str | None) -> Curve | None:
-    """Measured curve of an algorithm for this kind and number of ranks: the library's, else the first, of as many ranks
-    or fewer if there is one; None: none."""
+    """Measured curve of an algorithm for this kind and number of ranks: the library's, else the first; None: none."""
     fitting = [
         curve
         for curve in group.cluster.node.collectives.curves
-        if name in curve.algorithms
-        and kind.name in curve.kinds
-        and (curve.ranks[0] <= group.size or not curve.in_switch)
+        if name in curve.algorithms and kind.name in curve.kinds and curve.ranks[0] <= group.size
     ]
-    fitting.sort(key=lambda curve: (curve.ranks[0] > group.size, library not in curve.libraries))
-    return next(iter(fitting), None)
+    own = [curve for curve in fitting if library in curve.libraries]
+    return next(iter(own or fitting), None)
 
 
 def floor_and_stretch(group: Group, schedule: Schedule, build: Callable[[Group], Schedule]) -> tuple[float, float]:
