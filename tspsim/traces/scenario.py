@@ -20,7 +20,7 @@ from ..base.errors import InputError
 from ..model import load_model
 from .alignment import attention_rows
 from .kinds import MEASURE, STEP
-from .match import stated_sizes
+from .product_sizes import stated_sizes
 from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace
 from .widths import Widths, widths_of
