@@ -122,7 +122,7 @@ class Stack(StackFacts):
             return measured and in_steps(device, operator) is not None
 
         paces = [pace for pace in engine.paces if device.name in pace.devices]
-        pace = paced(paces, fitted) if paces else None
+        pace = paced(paces, fitted, device.bound_by_bytes) if paces else None
 
         def cost(operator: Operator) -> float:
             alone_s = priced(operator)
