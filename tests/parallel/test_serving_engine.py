@@ -213,7 +213,7 @@ def test_routed_experts_have_a_pace_where_a_search_found_better_kernels() -> Non
 
 
 def test_a_pace_of_bytes_counts_as_far_as_they_bound_a_product() -> None:
-    """A mixed step of gpt-oss-20b under vLLM: 8,192 rows take 1.04 times the measured kernels (docs/traces-steps.md)."""
+    """A mixed step of gpt-oss-20b under vLLM: 8,192 rows take 1.04 times the measured kernels (traces-steps.md)."""
     device = load_device("mi300x")
     cost = load_stack("vllm").stack().cost(lambda operator: float(device.time(operator).seconds), device)
     products = [Gemm(rows, 2880, 4096) for rows in (32, 128, 512, 2048, 8192)]
