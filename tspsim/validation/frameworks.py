@@ -57,8 +57,8 @@ WORDS = {
 #: The most common software, for rows that name none.
 USUAL_PLAIN = "fsdp2"
 #: Stack → how the names of models start, in small letters and digits, whose benchmarks ran one of its versions: NeMo
-#: Automodel's page has FlexAttn for gpt-oss alone (docs/performance-summary.mdx, "Kernel Optimizations"), and these four
-#: families as of 2025-10-02 (docs/performance-summary.md@01926a5).
+#: Automodel's page has FlexAttn for gpt-oss alone (docs/performance-summary.mdx, "Kernel Optimizations"), and these
+#: four families as of 2025-10-02 (docs/performance-summary.md@01926a5).
 VERSIONS = {
     "automodel": (("gptoss", "flex"), ("deepseekv3", "2025.10"), ("kimik2", "2025.10"), ("qwen3moe", "2025.10")),
 }
