@@ -144,7 +144,7 @@ def test_tables_of_parts_are_left_where_a_program_has_other_instructions(monkeyp
     cost, work = costs_of(programs.question, programs.plan), StepWork((PromptChunk(2000, 0),), (1000,) * 9)
     assert cost._mixed.seconds(work) is not None
     shape = next(shape for shape in cost._mixed._plain_shapes.values() if shape)
-    monkeypatch.setattr(shape, "layout", replace(shape.layout))
-    longer = StepWork((PromptChunk(3001, 0),), (1000,) * 9)
+    monkeypatch.setattr(shape.measured, "layout", replace(shape.layout))
+    longer = StepWork((PromptChunk(9001, 0),), (1000,) * 9)
     assert cost._mixed.seconds(longer) is None
     assert cost.seconds([longer]) == pytest.approx(cost.exact(longer).seconds, rel=2e-3)

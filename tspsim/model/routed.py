@@ -91,7 +91,7 @@ class RoutedShard:
     def cast(self, rows: float, name: str, element_bytes: float) -> MemoryBound:
         """Rows read as activations and written with ``element_bytes`` an element."""
         size = rows * self.model.hidden * (self.activation_bytes + element_bytes)
-        return MemoryBound("copy", size, round(rows), name=name, role=Role.EXPERT_CAST)
+        return MemoryBound("cast", size, round(rows), name=name, role=Role.EXPERT_CAST)
 
     def sum_rows(self, rows: float, tokens: int) -> MemoryBound:
         """Weighted sum of ``rows`` rows into ``tokens`` rows."""

@@ -68,11 +68,16 @@ class RowSums:
         """Tokens that queries attend, each at most ``most``."""
         attended = self._attended.get(most)
         if attended is None:
-            growing = [
-                (q if q < most - c else most - c, c) for q, c in zip(self.queries, self.before, strict=True) if c < most
-            ]
-            seen = sum([some * (2 * c + some + 1) for some, c in growing]) / 2.0
-            read = seen + most * (self.read - sum([some for some, _ in growing]))
+            twice = growing = 0
+            for q, c in zip(self.queries, self.before, strict=True):
+                some = most - c
+                if some > 0:
+                    if q < some:
+                        some = q
+                    twice += some * (2 * c + some + 1)
+                    growing += some
+            seen = twice / 2.0
+            read = seen + most * (self.read - growing)
             decoded_seen, queries = self._decodes_below(most)
             decoded = decoded_seen + most * (self.own * self.batch - queries)
             attended = self._attended[most] = Attended(read, decoded, seen + decoded_seen)

@@ -196,23 +196,31 @@ class SparseAttention(ContextRows, Operator):
         """Distinct entries read: for each sequence what its queries attend, at most its whole context."""
         total = 0.0
         for q, c, n in self.rows:
-            whole = (c + q) / (self.compression * self.shards)
-            if self.window:
-                whole += min(self.window + q - 1, c + q) / self.shards
-            total += n * min(whole, q * self.attended(q, c))
+            total += n * min(self._context(q, c), q * self.attended(q, c))
         return total
 
-    def sizes_over(self, sums: RowSums) -> tuple[float, ...] | None:
-        """Queries, prompts, pairs and entries over other rows; None where a sequence of few queries may not reach all
-        of its context."""
+    def _context(self, queries: int, context: int) -> float:
+        """Entries of all that a sequence has on this rank, and of the window of all its queries."""
+        whole = (context + queries) / (self.compression * self.shards)
+        return whole + min(self.window + queries - 1, context + queries) / self.shards if self.window else whole
+
+    def _unreached(self, queries: int, context: int) -> float:
+        """Entries of its context that a sequence of few queries does not reach."""
+        return max(0.0, self._context(queries, context) - queries * self.attended(queries, context))
+
+    def sizes_over(self, sums: RowSums) -> tuple[float, ...]:
+        """Queries, prompts, pairs and entries over other rows."""
         stride, window, shards = self.compression * self.shards, self.window, self.shards
         own, batch = sums.own, sums.batch
+        unreached = 0.0
         if self.topk:
             most = self.topk * self.compression * (shards if self.apart else 1)
+            # Queries of a sequence together reach at least this many times what is before each.
             if sums.queries and max(sums.before) > min(sums.queries) * (most - 1):
-                return None
+                rows = zip(sums.queries, sums.before, strict=True)
+                unreached += sum([self._unreached(q, c) for q, c in rows if c > q * (most - 1)])
             if own > 1 and batch and sums.ordered[-1] > own * (most - 1):
-                return None
+                unreached += sum([self._unreached(own, c) for c in sums.ordered if c > own * (most - 1)])
             read, decoded, _ = sums.attended(most)
         else:
             decoded = own * sums.decoded + batch * own * (own + 1) / 2.0
@@ -227,7 +235,7 @@ class SparseAttention(ContextRows, Operator):
         # A single query reads what it attends; several together read their whole context.
         entries += reached if own > 1 else decoded_pairs
         prompts = len(sums.queries) + (batch if own > 1 else 0)
-        return float(sums.tokens), float(prompts), read_pairs + decoded_pairs, entries
+        return float(sums.tokens), float(prompts), read_pairs + decoded_pairs, entries - unreached
 
     @property
     def flops(self) -> float:

@@ -49,6 +49,9 @@ def lowering_of(job: Job) -> Lowering:
         steps.append(lambda operators: tuple(adapters.attach(operators)))
     if job.training and store.columns_bytes is not None:
         steps.append(lambda operators: tuple(store.cast(operators)))
+    mixed = job.mixed_precision
+    if job.training and not mixed.casts_nothing:
+        steps.append(lambda operators: tuple(mixed.lower(operators, job.activation_bytes)))
     if not stack.fuses:
         accumulates = accumulates_gradients(job)
         biased = job.training and job.model.experts is not None and job.model.experts.expert_bias

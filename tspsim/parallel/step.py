@@ -31,6 +31,7 @@ from .scheme import Scheme, WholeTokens
 from .stage_messages import ACTIVATIONS, GRADIENTS, receive, send
 from .state import data, offload, served, state_copies, weight_arrivals
 from .state.memory import KeptActivations
+from .state.owned import OwnedParameters
 from .written_layers import WrittenLayer
 
 
@@ -98,7 +99,7 @@ class Writer:
             self.pieces = whole if job.token_shards == 1 else scheme
             self.head = whole.head
         self.builder = ProgramBuilder(", ".join(names) or "all ranks", job, coordinates)
-        self.share = data.OwnedParameters(job, scheme.residency.weight_shards(job))
+        self.share = OwnedParameters(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
         self.copied: list[int] = []
         self._interleaved: dict[Hashable, list[Instruction]] = {}

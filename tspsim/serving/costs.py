@@ -27,12 +27,13 @@ from ..step.question import Question
 from ..steps import PromptChunk, Speculation
 from .compositions import StepComposition
 from .decodes import Decodes, evened
-from .grid import Cells
-from .mixed import Mixed, Shape, around
+from .grid import Cells, around
+from .mixed import Mixed
 from .model_drafts import ModelDrafts, hiding_nothing
 from .overlapped import Overlapped
 from .programs import ALONE, Priced, StepPrograms
 from .sampled import Deviation, Seen
+from .shape import Shape
 from .tables import Floats, KnotCurve
 from .traffic import ProcessTimes
 from .work import StepWork
@@ -104,9 +105,18 @@ class ProgramCosts:
         self._seen.add(works)
         return self._together(works)
 
+    def prepare(self) -> None:
+        """Writes the programs that all tables begin with, so that the first step asked for takes no longer than
+        others."""
+        self._decodes.prepare()
+        if self._drafter is not None:
+            self._verifier.prepare()
+        else:
+            self._mixed.prepare()
+
     def seconds_of(self, work: StepWork) -> float:
         """Seconds of one step of one attention replica, which is not kept for :meth:`check`."""
-        return self._seconds(work, None) if work.columns[0] else self._decodes.once_s(work)
+        return self._seconds(work, None)
 
     def _together(self, works: Sequence[StepWork]) -> float:
         if len(works) == 1:
@@ -237,7 +247,8 @@ class ProgramCosts:
     def process(self) -> ProcessTimes:
         """Times of the server's process that reads all requests and streams all answers."""
         engine = self.question.work.stack.engine
-        return ProcessTimes(engine.intake.value, engine.tokenize.value, engine.streamed.value, engine.turns)
+        intake = engine.intake_of(self.question.model.chat)
+        return ProcessTimes(intake.value, engine.tokenize.value, engine.streamed.value, engine.turns)
 
     @once
     def capacity(self) -> Capacity:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from ..base.memo import once
 from ..parallel.serving_engine import Captured
 from .grid import TILE, Quarters, TokenVectors
-from .programs import TYPICAL_CONTEXT, StepPrograms
+from .programs import TYPICAL_BATCH, TYPICAL_CONTEXT, StepPrograms
 from .tables import Floats, KnotCurve
 from .work import StepWork
 
@@ -73,6 +73,10 @@ class Decodes:
         #: Batch → expert seconds, its own tokens, and hidden seconds.
         self._of_all: dict[int, tuple[TokenVectors, int, Quarters | None]] = {}
 
+    def prepare(self) -> None:
+        """Writes a typical step, and prices it."""
+        self._seconds((self._typical,) * TYPICAL_BATCH)
+
     def cell(self, batch: int) -> tuple[int, int, bool]:
         """The smallest and the largest batch (of one stage's part) of a batch's cell, and whether all are padded to the
         largest."""
@@ -94,51 +98,46 @@ class Decodes:
 
     def step_s(self, work: StepWork, expert_tokens: int | None = None) -> float:
         """Seconds of the next step, bit for bit the first of :meth:`steps_s`."""
-        if expert_tokens is not None:
-            return self.step_s(work) + self._shared(work.sequences, expert_tokens)
-        if self._stages > 1 or self._halves:
-            return float(self.steps_s(work, 1)[0])
-        batch, tokens = work.sequences, work.context_tokens
-        uneven = batch > 1 and work.longest * batch > tokens
-        if self.breakpoints and (self.breakpoints[0] <= work.longest or (uneven and self._waits)):
-            return float(self.steps_s(work, 1)[0])
-        seconds = self._once(batch, tokens / batch)
-        if batch == 1 or MOST * work.longest < tokens:
-            return seconds
-        return max(seconds, self._once(1, float(work.longest)))
+        seconds = self._own_step_s(work)
+        return seconds if expert_tokens is None else seconds + self._shared(work.sequences, expert_tokens)
 
-    def once_s(self, work: StepWork) -> float:
-        """Seconds of the next step, up to rounding those of :meth:`step_s`, by plain numbers."""
+    def _own_step_s(self, work: StepWork) -> float:
         batch, tokens = work.sequences, work.context_tokens
         mean = tokens / batch
         if self._stages > 1:
             return self._once_in_parts(batch, mean)
+        if self._halves:
+            return float(self._own_steps_s(work, 1)[0])
         longest = work.longest
-        if self._halves or not self.breakpoints or longest < self.breakpoints[0]:
-            return self.step_s(work)
-        contexts = work.contexts
-        shortest = min(contexts)
-        chosen_of = mean
-        if any(shortest < length < longest for length in self.breakpoints):
-            at = np.array(contexts, dtype=np.float64)
-            start, end, share = self._ends_of(batch)
-            seconds = start.mean(at, shortest, longest)
-            if end is not None:
-                seconds += (end.mean(at, shortest, longest) - seconds) * share
-            ordered = sorted(contexts)
-            for length in self.breakpoints[1::2]:
-                if shortest < length <= longest:
-                    seconds += bisect_left(ordered, length) / batch * self._jump_of(batch, length)
-            reached = max(length for length in self.breakpoints if length <= longest)
-            below = bisect_left(ordered, reached)
-            chosen_of = (tokens + below * reached - sum(ordered[:below])) / batch
+        chosen_of, apart = mean, False
+        if self.breakpoints and self.breakpoints[0] < longest:
+            shortest = min(work.contexts)
+            apart = any(shortest < length < longest for length in self.breakpoints)
+        if apart:
+            seconds, chosen_of = self._once_apart(work)
         else:
             seconds = self._once(batch, mean)
-        if batch > 1 and longest * batch > tokens and self._waits:
+        if self.breakpoints and batch > 1 and longest * batch > tokens and self._waits:
             seconds += self._longer_of(batch).at(chosen_of) * max(0.0, longest - chosen_of)
         if batch == 1 or MOST * longest < tokens:
             return seconds
         return max(seconds, self._once(1, float(longest)))
+
+    def _once_apart(self, work: StepWork) -> tuple[float, float]:
+        """Seconds of contexts on both sides of a breakpoint before any wait, and the mean of what they choose from."""
+        batch, longest = work.sequences, work.longest
+        lengths, counts = np.unique(np.array(work.contexts, dtype=np.float64), return_counts=True)
+        weights = counts / batch
+        start, end, share = self._ends_of(batch)
+        seconds = added(weights * start.along(lengths))
+        if end is not None:
+            seconds = (1.0 - share) * seconds + share * added(weights * end.along(lengths))
+        for length in self.breakpoints[1::2]:
+            # A kernel that starts at a breakpoint starts for all as soon as one sequence is long enough.
+            if lengths[0] < length <= longest:
+                seconds += added(weights[: lengths.searchsorted(length)]) * self._jump_of(batch, length)
+        reached = max(length for length in self.breakpoints if length <= longest)
+        return seconds, added(weights * np.maximum(lengths, reached))
 
     def _once_in_parts(self, batch: int, at: float) -> float:
         """:meth:`_in_parts` at one length."""
@@ -324,15 +323,21 @@ class Decodes:
         """Seconds per further token of the longest context, with the mean constant."""
         key = "longest", batch, padded
         if key not in self._curves:
+            equal = self._curve(batch, padded)
 
             def value(context: int) -> float:
-                # Up to the next breakpoint: what starts there is no wait for longer contexts.
+                # Up to the next breakpoint: what starts there is no wait for longer contexts. Nor do the others, which
+                # are shorter for it, come below the last.
                 beyond = min((length for length in self.breakpoints[1::2] if length > context), default=2 * context)
                 more = min(int(LONGER * context), beyond - 1 - context)
-                others = evened((batch * context - context - more), batch - 1)
-                if not more or not others or others[-1] < 1:
+                if batch == 1 or more < 1:
                     return 0.0
-                return max(0.0, self._seconds((context + more, *others)) - self._seconds((context,) * batch)) / more
+                reached = max((length for length in self.breakpoints[1::2] if length <= context), default=1)
+                mean = max(context, min(reached - (-more // (batch - 1)), beyond - 1 - more))
+                others = evened(batch * mean - mean - more, batch - 1)
+                if others[-1] < 1:
+                    return 0.0
+                return max(0.0, self._seconds((mean + more, *others)) - equal.value(mean)) / more
 
             self._curves[key] = KnotCurve(value, self.breakpoints, epsilon=0.2)
         return self._curves[key]
@@ -346,6 +351,11 @@ def weighed(weights: Floats, values: NDArray[Any]) -> Floats:
     product would round differently)."""
     sums: Floats = np.add.accumulate(weights[:, None] * values)[-1]
     return sums
+
+
+def added(values: Floats) -> float:
+    """Their sum, added in order as in :func:`weighed`."""
+    return float(np.add.accumulate(values)[-1])
 
 
 def evened(tokens: int, sequences: int) -> tuple[int, ...]:

@@ -142,10 +142,6 @@ class TokenVectors:
     def __call__(self, n: int) -> Floats:
         return self._value(n) if n <= FEW else self._cells(n)
 
-    def tile(self, n: int) -> tuple[int, int, Floats, Floats] | None:
-        """:meth:`Cells.tile`."""
-        return None if n <= FEW else self._cells.tile(n)
-
 
 class Quarters:
     """A number over n = 1, 2, …, linear between knots: four per octave, and one stated.
@@ -217,3 +213,16 @@ class KnotLine:
         if abs(exact - line).max() > EPSILON * max(float(exact[0]), self._least):
             self._refine(left, middle, knots)
             self._refine(middle, right, knots)
+
+
+def around(cached: int) -> tuple[int, int]:
+    """Tabulated contexts of prompts around a context: two per octave.
+
+    >>> around(0), around(64), around(100), around(5000)
+    ((0, 0), (64, 96), (96, 128), (4096, 6144))
+    """
+    if not cached:
+        return 0, 0
+    power = 1 << (cached.bit_length() - 1)
+    middle = power + power // 2
+    return (power, max(middle, power + 1)) if cached < middle else (middle, 2 * power)

@@ -63,6 +63,7 @@ class Oracle:
         #: Positions of a decoding sequence: one, and its drafts.
         self.query_len: int = costs.programs.query_len
         self._costs = costs
+        costs.prepare()
         most = costs.capacity_tokens
         #: Tokens that the cache of one replica holds.
         self._most_tokens = float("inf") if most is None else float(most)

@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..base.memo import Itself, knowing, once, remembered
 from ..base.quick import replace
 from ..hardware import Costs
 from ..hardware.over_rows import Seconds, over_rows, over_sums
+from ..hardware.over_tokens import TOKEN_PRICERS, OverTokens, over_tokens
 from ..hardware.pricers import price
-from ..operators import BatchQuantity, Operator, Role, RowSums
+from ..operators import BatchQuantity, Gemm, Operator, Role, RowSums
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of
 from ..parallel.checks import check
 from ..parallel.serving_engine import Captured
@@ -28,12 +31,14 @@ from ..step.question import Question
 from ..step.simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, PromptChunk, Speculation, Step
 from .exchanges import Exchanges
-from .row_consumers import seconds_over, seconds_over_sums
+from .row_consumers import ALIKE, seconds_over, seconds_over_sums
 from .row_variants import LaidOut, RowVariants, Times
 from .work import StepWork
 
 #: The overlap of a step that cannot be split in two.
 ALONE = "none"
+#: Rows of products on which two ways to price them are compared.
+ROWS = (17, 4096)
 #: Operators whose seconds are kept.
 MOST_OPERATORS = 2**14
 #: Context and batch of the step for which a plan's schedule is chosen.
@@ -121,6 +126,9 @@ class StepPrograms:
         self._operators_s: dict[Captured, Callable[[Operator], float]] = {}
         self._once_s: dict[Captured, Callable[[Operator], float]] = {}
         self._layouts: dict[Hashable, InstructionLayout | None] = {}
+        #: Of a product of one row, under a capture: an engine's seconds over its kernel's, None where they differ.
+        self._factors: dict[tuple[Gemm, Captured], float | None] = {}
+        self._over_tokens: dict[tuple[Operator, ...], OverTokens] = {}
         self.decode_step = VERIFY_STEP if speculation and speculation.tokens else DECODE_STEP
         #: Numbers of programs written and of engine runs so far.
         self.written = self.ran = 0
@@ -230,6 +238,11 @@ class StepPrograms:
         """The different kernel calls of a job's programs, and their positions."""
         return self._variants.laid_out(job)[0]
 
+    def calls_of_rows(self, job: Job, layout: InstructionLayout, positions: Sequence[int]) -> list[StageCall] | None:
+        """Of a job whose programs have this layout, calls that are made of rows alone; None where others are asked
+        for."""
+        return self._variants.of_rows(job, layout, positions)
+
     @once
     def _variants(self) -> RowVariants:
         return RowVariants(self.written_out)
@@ -302,6 +315,31 @@ class StepPrograms:
         """Seconds of a kernel that reads all rows, as a function of their sums."""
         return seconds_over_sums(operator, self.once_s(captured), over_sums(self.question.device, operator))
 
+    def over_tokens(self, products: Mapping[int, Timed], captured: Captured) -> tuple[OverTokens, list[int]]:
+        """Seconds of several kernels by their rows, many numbers at once, and the keys of those of which it is known,
+        in order: as they are priced one by one, up to a factor (an engine's own pace)."""
+        engine = self.question.work.stack.engine
+        known: list[tuple[int, Operator, float]] = []
+        for key, what in products.items():
+            if isinstance(what, Gemm) and type(what) in TOKEN_PRICERS:
+                one = what.over(1)
+                if (one, captured) not in self._factors:
+                    self._factors[one, captured] = self._factor_of(one, engine.finding(one), captured)
+                factor = self._factors[one, captured]
+                if factor is not None:
+                    known.append((key, engine.finding(one), factor))
+        every = tuple([product for _, product, _ in known])
+        if every not in self._over_tokens:
+            self._over_tokens[every] = over_tokens(self.question.device, every)
+        over, factors = self._over_tokens[every], np.array([factor for _, _, factor in known])[:, None]
+        return lambda rows: factors * over(rows), [key for key, _, _ in known]
+
+    def _factor_of(self, one: Gemm, priced: Operator, captured: Captured) -> float | None:
+        """An engine's seconds of a product over those of its kernel; None where they are not proportional."""
+        cost, alone_s = self.once_s(captured), over_tokens(self.question.device, (priced,))(np.array([ROWS]))[0]
+        ratios = [cost(one.over(m)) / own_s for m, own_s in zip(ROWS, alone_s.tolist(), strict=True)]
+        return ratios[0] if max(ratios) - min(ratios) <= ALIKE * min(ratios) else None
+
     def _known(self, captured: Captured) -> Callable[[Operator], float]:
         """Seconds of operators under a capture, memoized."""
         if captured not in self._operators_s:
@@ -349,7 +387,7 @@ class StepPrograms:
 
     def chain(self, job: Job) -> Chain | None:
         """A step whose programs form a chain; None for any other."""
-        if set(axes_of(job)) != {"pp"}:
+        if not self._variants.alone(job) and set(axes_of(job)) != {"pp"}:
             return None
         (calls, layout), written = self._variants.laid_out(job)
         if not layout.chained:

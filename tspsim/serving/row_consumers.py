@@ -125,14 +125,7 @@ def seconds_over_sums(
     if quick is None:
         return each
     every = [RowSums(queries, tuple(map(sub, lengths, queries)), 1, CONTEXTS) for queries, lengths in PROBES]
-    if any(abs((quick(sums) or 0.0) - each(sums)) > ALIKE * each(sums) for sums in every):
-        return each
-
-    def seconds(sums: RowSums) -> float:
-        found_s = quick(sums)
-        return each(sums) if found_s is None else found_s
-
-    return seconds
+    return quick if all(abs(quick(sums) - each(sums)) <= ALIKE * each(sums) for sums in every) else each
 
 
 def bent_consumer_of(call: StageCall, passes: Sequence[Job]) -> RowConsumer | None:

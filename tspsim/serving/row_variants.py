@@ -77,20 +77,47 @@ class RowVariants:
         self._alone: dict[Hashable, bool] = {}
         #: Of steps with the same passes: the number of a pass, and what makes operators of its rows, in order.
         self._makers: dict[Hashable, list[tuple[int, MadeOfRows]]] = {}
+        #: Of such steps with one layout: classes of these operators, and by position of a call the number of its own.
+        self._places: dict[Hashable, tuple[list[type[Operator]], dict[int, int]]] = {}
         self._written = BoundedCache(MOST_WRITTEN)
 
-    def laid_out(self, job: Job) -> tuple[LaidOut, WrittenStep | None]:
-        """The different calls in a step's program, and the written one that they are of; None: of their own."""
+    def alone(self, job: Job) -> bool:
+        """Whether only attention reads the rows of passes of such jobs, in a program that all ranks have."""
         plan = Itself(job.plan), job.step.name
         if plan not in self._alone:
             self._alone[plan] = attends_alone(job)
-        if not self._alone[plan] or job.micro_batches > 1:
+        return self._alone[plan]
+
+    def of_rows(self, job: Job, layout: InstructionLayout, positions: Sequence[int]) -> list[StageCall] | None:
+        """Calls at some positions of a step's program, which has this layout, without the program: operators of rows
+        alone. None where there are others, or no such step was written."""
+        passes = passes_of(job)
+        kind = self._kind(job, passes)
+        known = self._places.get((kind, Itself(layout)))
+        if known is None or not known[1].keys() >= set(positions):
+            return None
+        operators = self._operators(kind, passes)
+        if [type(operator) for operator in operators] != known[0]:
+            return None
+        return [StageCall(operators[known[1][position]]) for position in positions]
+
+    def _kind(self, job: Job, passes: Sequence[Job]) -> Hashable:
+        """Equal for steps with the same passes."""
+        return Itself(job.plan), job.step.name, *[part.tokens > 0 for part in passes]
+
+    def _operators(self, kind: Hashable, passes: Sequence[Job]) -> list[Operator]:
+        """What passes have of their rows, in order."""
+        return [op for number, how in self._makers[kind] for op in how.make(how.layer, passes[number].rows)]
+
+    def laid_out(self, job: Job) -> tuple[LaidOut, WrittenStep | None]:
+        """The different calls in a step's program, and the written one that they are of; None: of their own."""
+        if not self.alone(job) or job.micro_batches > 1:
             return self._write(job)[0], None
         passes = passes_of(job)
-        kind = *plan, *[part.tokens > 0 for part in passes]
+        kind = self._kind(job, passes)
         numbers = [(part.tokens, part.head_tokens, mean_tokens(part), part.capture) for part in passes]
         if kind in self._makers:
-            operators = [op for number, how in self._makers[kind] for op in how.make(how.layer, passes[number].rows)]
+            operators = self._operators(kind, passes)
             written: WrittenStep | None = self._written.get(key_of(kind, numbers, operators))
             if written is not None:
                 return written.of(operators), written
@@ -107,6 +134,8 @@ class RowVariants:
         alike = same_makers(self._makers.setdefault(kind, makers), makers)
         if not alike or {number for _, number in places} != set(numbered.values()):
             return first, None
+        places_of = dict(places)
+        self._places.setdefault((kind, Itself(first.layout)), ([type(each) for each in operators], places_of))
         written = self._written[key_of(kind, numbers, operators)] = WrittenStep(first, places)
         return first, written
 

@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.memo import remembered
+
 Floats = NDArray[np.float64]
 
+#: Values of a function that are kept.
+MOST = 4096
 #: Largest relative error of linear interpolation between two knots.
 EPSILON = 0.002
 
@@ -19,9 +23,9 @@ EPSILON = 0.002
 class KnotCurve:
     """A function of a positive whole number, linear between knots.
 
-    Knots lie at powers of two and at ``breakpoints``, and between them at midpoints until a midpoint lies
-    within ``epsilon`` of the line; it is then a knot too, so the checked error is about four times that of
-    the answer. Knots depend only on the function, not on earlier calls.
+    Knots lie at powers of two and at ``breakpoints``, and between two that differ by more than a quarter of ``epsilon``
+    at midpoints, until a midpoint lies within ``epsilon`` of the line; it is then a knot too, so the checked error is
+    about four times that of the answer. Knots depend only on the function, not on earlier calls.
 
     Parameters
     ----------
@@ -43,7 +47,8 @@ class KnotCurve:
     def __init__(
         self, value: Callable[[int], float], breakpoints: Sequence[int] = (), epsilon: float = EPSILON
     ) -> None:
-        self._value, self.epsilon = value, epsilon
+        #: The function, whose values are kept.
+        self.value, self.epsilon = remembered(MOST)(value), epsilon
         self._breakpoints = tuple(sorted(set(breakpoints)))
         self._known: dict[int, float] = {}
         self._x: Floats = np.empty(0)
@@ -75,13 +80,6 @@ class KnotCurve:
         if x <= left:
             return values[index]
         return (values[index + 1] - values[index]) / (knots[index + 1] - left) * (x - left) + values[index]
-
-    def mean(self, x: Floats, low: float, high: float) -> float:
-        """The mean of the values at numbers from ``low`` to ``high``, in any order."""
-        first, last = self._range
-        if low < first or high > last:
-            self.cover(low, high)
-        return float(np.interp(x, self._x, self._y).sum()) / len(x)
 
     def cover(self, low: float, high: float) -> None:
         """Makes knots from ``low`` to ``high``."""
@@ -122,12 +120,13 @@ class KnotCurve:
 
     def _at(self, x: int) -> float:
         if x not in self._known:
-            self._known[x] = self._value(x)
+            self._known[x] = self.value(x)
         return self._known[x]
 
     def _refine(self, left: int, right: int) -> None:
         low, high = self._at(left), self._at(right)
-        if right - left < 2:
+        # What hardly grows is off the line by less than what it grows.
+        if right - left < 2 or abs(high - low) <= self.epsilon / 4 * abs(low):
             return
         middle = (left + right) // 2
         exact = self._at(middle)

@@ -18,6 +18,7 @@ STACKS = {
     "03_primus": "primus",  # hisohara/ai-scripts, training/03_primus
     "train_amd_prim": "primus",  # DmitriiNikolaevAtAmd/tprimat
     "2407.21783": "llama-3",
+    "2104.04473": "megatron-2022@2021",  # Narayanan et al. 2021, before FlashAttention
 }
 #: All other sources ran Megatron-Core: NeMo, Megatron-Bridge, DGX Cloud recipes, MLPerf.
 USUAL_STACK = "megatron-core"

@@ -24,7 +24,7 @@ from ...program import ExpertExchange
 from .. import expert_shards
 from ..builder import ProgramBuilder
 from ..expert_rows import expert_bytes, load_of, own_rows, own_tokens, routed_shard, sent_rows, touched_experts
-from ..interleave import EXCHANGE
+from ..interleave import BESIDE, EXCHANGE
 from ..job import Job
 from ..recompute import recomputed_kernels
 from . import expert_fused
@@ -97,7 +97,6 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
         layer.norm(tokens),
         routed.router(tokens),
         routed.choose(tokens),
-        *_layout(job, tokens),
         after=after,
     )
     with_attention = job.interleaves and job.interleaving.shared_with_attention
@@ -111,7 +110,7 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
         back, _, done = expert_fused.forward(builder, job, routed, sums, [planned], here, meanwhile)
         return builder.compute("sum of experts", routed.sum_rows(rows, tokens), after=[*back, *done])
     done = shared([chosen]) if shared and not beside else []
-    arrived = dispatch(builder, job, routed, "dispatch", [planned, *done])
+    arrived = dispatch(builder, job, routed, "dispatch", [planned, *done], *_layout(job, tokens))
     if shared and beside:
         done = shared([chosen])
     piece, back = piece_of(job, routed), list[int]()
@@ -143,7 +142,8 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
         arrived = []
     else:
         done, back = shared([]) if shared and not beside else [], []
-        arrived = dispatch(builder, job, routed, "dispatch gradients", done)
+        casts = job.work.stack.cast_kernels
+        arrived = dispatch(builder, job, routed, "dispatch gradients", done, beside=casts.gradients_beside)
         if shared and beside:
             done = shared([])
     piece = piece_of(job, routed)
@@ -197,16 +197,31 @@ def weight_gradients(builder: ProgramBuilder, job: Job, layer: LayerShard, token
 
 
 def dispatch(
-    builder: ProgramBuilder, job: Job, routed: RoutedShard, name: str, after: Sequence[int]
+    builder: ProgramBuilder,
+    job: Job,
+    routed: RoutedShard,
+    name: str,
+    after: Sequence[int],
+    *behind: Operator,
+    beside: bool = False,
 ) -> list[list[int]]:
-    """Order and send a rank's rows; returns the dependencies of each piece of experts."""
+    """Order and send a rank's rows; returns the dependencies of each piece of experts. ``behind`` are kernels of a
+    library's exchange between the cast and its transfer; ``beside``: rows are cast on the exchange's multiprocessors,
+    beside kernels."""
     if not expert_shards.tokens_travel(job):
         return [list(after)]
     after, element = list(after), job.plan.dispatch.element_bytes
-    if _casts_tokens(job):
-        assert element is not None
-        after = [builder.compute(f"cast for {name}", routed.cast(own_tokens(job), "cast rows", element), after=after)]
-    elif not _sends_tokens(job):
+    if _sends_tokens(job) and element is not None:
+        cast, what = routed.cast(own_tokens(job), "cast rows", element), f"cast for {name}"
+        if beside:
+            cast = replace(cast, units=job.work.stack.exchange_units or 0)
+            rows = builder.compute(f"rows for {name}", after=after)
+            after = [builder.compute(what, cast, after=[rows], stream=BESIDE)]
+        else:
+            after = [builder.compute(what, cast, *behind, after=after)]
+    elif _sends_tokens(job):
+        after = [builder.compute(f"rows for {name}", *behind, after=after)] if behind else after
+    else:
         after = [builder.compute(f"pack rows for {name}", routed.copy(own_rows(job), "pack rows"), after=after)]
     return [exchange(builder, job, name, 0, after) for _ in range(job.plan.expert_pieces)]
 
@@ -334,6 +349,12 @@ def _arrived(job: Job, product: Gemm) -> Gemm:
     return replace(product, quantised=True) if eight else product
 
 
+def sent_before(job: Job, both: tuple[Gemm, ...]) -> tuple[Gemm, ...]:
+    """Gradients of a shared expert's last product, whose rows an exchange sends too; some stacks cast them once."""
+    shares = job.work.stack.cast_kernels.shares_sent and _casts_tokens(job)
+    return (_arrived(job, both[0]), *both[1:]) if shares else both
+
+
 def _multiply(job: Job, routed: RoutedShard, position: int | None = None) -> tuple[Operator, ...]:
     """Order rows by their experts, then both products."""
     ordered = _ordered(job, routed, position, "rows to experts")
@@ -341,7 +362,10 @@ def _multiply(job: Job, routed: RoutedShard, position: int | None = None) -> tup
 
 
 def _gather_sums(job: Job, routed: RoutedShard, position: int | None) -> tuple[Operator, ...]:
-    """Sum a token's experts on one rank before they return, unless every copy returns."""
-    if not expert_shards.tokens_travel(job) or expert_shards.sliced(job) or not job.plan.dispatch.sums_before_return:
+    """Sum a token's experts on one rank before they return. If every copy returns, a plain exchange takes rows by rank,
+    and several experts leave them by expert: they are put in order again."""
+    if not expert_shards.tokens_travel(job) or expert_shards.sliced(job):
         return ()
+    if not job.plan.dispatch.sums_before_return:
+        return (routed.copy(routed.all_rows, "rows to ranks"),) if routed.local > 1 else ()
     return (routed.sum_rows(routed.all_rows, round(sent_rows(job, position) / job.plan.expert_pieces)),)

@@ -16,7 +16,7 @@ from ..parameter_group import ParameterGroup
 from ..pipeline import Chunk
 from ..scheme import scheme_of
 from .checkpoint import CHECKPOINTS, Checkpoint
-from .data import OwnedParameters
+from .owned import OwnedParameters
 
 
 def written_bytes(job: Job, held: Sequence[ParameterGroup]) -> float:

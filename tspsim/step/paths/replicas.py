@@ -16,7 +16,8 @@ import numpy as np
 from ...base.quick import replace
 from ...parallel import Job, scheme_of
 from ...parallel.builder import ProgramBuilder
-from ...parallel.state.data import OwnedParameters, gather_weights, reduce_layer
+from ...parallel.state.data import gather_weights, reduce_layer
+from ...parallel.state.owned import OwnedParameters
 from ...program.instructions import Mesh
 from ...steps import BACKWARD, FORWARD, Task
 from .groups import Floats, RankGroups

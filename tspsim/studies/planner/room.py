@@ -9,6 +9,7 @@ from ...parallel import Job, peak_bytes, peak_memory, scheme_of
 from ...parallel.feature import features_of
 from ...parallel.state import data
 from ...parallel.state.memory import stage_memory
+from ...parallel.state.owned import OwnedParameters
 from ...step.paths import Division
 from .candidate import Candidate
 
@@ -47,5 +48,5 @@ def first_stage_bytes(job: Job) -> float:
 def state_bytes(job: Job, division: Division) -> float:
     """Weights, gradients and the optimizer's state on a rank of the first stage, under a division."""
     divided = replace(job, plan=replace(job.plan, zero=division.zero, shard_group=division.shard_group))
-    share = data.OwnedParameters(divided, scheme_of(job.plan).residency.weight_shards(divided))
+    share = OwnedParameters(divided, scheme_of(job.plan).residency.weight_shards(divided))
     return sum(part.size_bytes for part in data.state(divided, share, divided.chunks(0)))
