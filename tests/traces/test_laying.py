@@ -21,7 +21,8 @@ from tspsim.step.question import Question, look_up
 from tspsim.traces.kinds import HEAVY
 from tspsim.traces.lay import lay
 from tspsim.traces.learned import factors_of
-from tspsim.traces.match import align, fits, gradient_of
+from tspsim.traces.match import align
+from tspsim.traces.product_sizes import fits, gradient_of
 from tspsim.traces.simulated import Simulated, replay
 
 SHARED = Path(os.environ.get("TSPSIM_SHARED_DATA", Path(__file__).parents[3] / "shared/data")) / "traces_measured"
