@@ -24,6 +24,9 @@ from ..program.layout import InstructionLayout, StageCall
 
 #: Programs of a plan that are kept.
 MOST_WRITTEN = 4096
+#: Classes of operators, and by position of a call the number of its own.
+Places = tuple[list[type[Operator]], dict[int, int]]
+NO_PLACES: Places = [], {}
 #: Seconds of each of some calls; None where only the engine can price some of them.
 Times = list[float] | None
 
@@ -77,8 +80,8 @@ class RowVariants:
         self._alone: dict[Hashable, bool] = {}
         #: Of steps with the same passes: the number of a pass, and what makes operators of its rows, in order.
         self._makers: dict[Hashable, list[tuple[int, MadeOfRows]]] = {}
-        #: Of such steps with one layout: classes of these operators, and by position of a call the number of its own.
-        self._places: dict[Hashable, tuple[list[type[Operator]], dict[int, int]]] = {}
+        #: The same of such steps with one layout.
+        self._places: dict[Hashable, Places] = {}
         self._written = BoundedCache(MOST_WRITTEN)
 
     def alone(self, job: Job) -> bool:
@@ -91,15 +94,17 @@ class RowVariants:
     def of_rows(self, job: Job, layout: InstructionLayout, positions: Sequence[int]) -> list[StageCall] | None:
         """Calls at some positions of a step's program, which has this layout, without the program: operators of rows
         alone. None where there are others, or no such step was written."""
+        if not positions:
+            return []
         passes = passes_of(job)
         kind = self._kind(job, passes)
-        known = self._places.get((kind, Itself(layout)))
-        if known is None or not known[1].keys() >= set(positions):
+        classes, places = self._places.get((kind, Itself(layout)), NO_PLACES)
+        if not places.keys() >= set(positions):
             return None
         operators = self._operators(kind, passes)
-        if [type(operator) for operator in operators] != known[0]:
+        if [type(operator) for operator in operators] != classes:
             return None
-        return [StageCall(operators[known[1][position]]) for position in positions]
+        return [StageCall(operators[places[position]]) for position in positions]
 
     def _kind(self, job: Job, passes: Sequence[Job]) -> Hashable:
         """Equal for steps with the same passes."""
@@ -135,7 +140,7 @@ class RowVariants:
         if not alike or {number for _, number in places} != set(numbered.values()):
             return first, None
         places_of = dict(places)
-        self._places.setdefault((kind, Itself(first.layout)), ([type(each) for each in operators], places_of))
+        self._places.setdefault((kind, Itself(first.layout)), ([type(operator) for operator in operators], places_of))
         written = self._written[key_of(kind, numbers, operators)] = WrittenStep(first, places)
         return first, written
 

@@ -26,8 +26,9 @@ from .work import StepWork
 TYPICAL = 2048
 #: Relative rounding of sums that are compared.
 ROUNDING = 1e-9
-#: Sampled tokens of the largest cell, and of the widest block of written programs.
-OUTPUTS, MOST_OUTPUTS = 64, 512
+#: Tokens of the largest cell of what is no product; sampled tokens of the largest cell, and of the widest block of
+#: written programs.
+OTHERS, OUTPUTS, MOST_OUTPUTS = 64, 64, 512
 #: Parts whose sizes depend on one number.
 SIZED = (BatchQuantity.TOKENS, BatchQuantity.EXPERTS, BatchQuantity.OUTPUTS)
 
@@ -70,10 +71,10 @@ class Shape:
 
         own, experts = BatchQuantity.TOKENS, BatchQuantity.EXPERTS
         every = sizes[-1] if sizes else 0
-        self._tokens = over(holding, own, first=first, few=every)
+        self._tokens = over(holding, own, first=first, few=every, coarse=OTHERS)
         #: The same with experts that get the replica's own tokens.
         few = every or (FEW if where[experts] else 0)
-        self._tokens_and_experts = over(holding, own, experts, first=first, few=few)
+        self._tokens_and_experts = over(holding, own, experts, first=first, few=few, coarse=OTHERS)
         self._of_all = TokenVectors(measured.of_experts, least)
         widest = self._most_outputs()
         self._outputs = over(measured.sampling, BatchQuantity.OUTPUTS, coarse=OUTPUTS, wide=widest)
@@ -124,8 +125,8 @@ class Shape:
                 assert isinstance(consumer.call.what, Operator)
                 self._by_rows.append((column, programs.over_all_rows(consumer.call.what, kind.captured)))
 
-        each = [column for column, _ in (*self._by_prompts, *self._by_rows)]
-        self._columns = np.column_stack(each) if each else layout.follows[:, :0]
+        columns = [column for column, _ in (*self._by_prompts, *self._by_rows)]
+        self._columns = np.column_stack(columns) if columns else layout.follows[:, :0]
         self._runs = self._columns[0].tolist()
 
     def prepare(self) -> None:
