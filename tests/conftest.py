@@ -17,8 +17,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes depends on what else the machine does; no claim of these tests is about that. Examples are
-# drawn anew in every run, so that few a run are many over the runs.
-settings.register_profile("any machine", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# drawn anew in every run, so that few a run are many over the runs, and fewer where a run is on several processors.
+EXAMPLES = 20 if os.environ.get("PYTEST_XDIST_TESTRUNUID") else 30
+settings.register_profile(
+    "any machine", max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 
@@ -98,7 +101,14 @@ WITHOUT = (
     "PaintHolding",
     "PreconnectToSearch",
 )
-ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", f"--disable-features={','.join(WITHOUT)}"]
+#: A page lives for seconds here: what V8 would compile for speed is not worth its compilation.
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    f"--disable-features={','.join(WITHOUT)}",
+    "--js-flags=--no-opt",
+]
 
 
 @pytest.fixture(scope="session")

@@ -228,6 +228,33 @@ def test_blocks_that_lack_room_beside_a_transfer_run_a_second_round(slowdown: fl
         assert submission.makespan_s == pytest.approx(fluid_s + 10 * fluid_s - fluid_s / beside, rel=1e-12)
 
 
+@pytest.mark.parametrize(("blocks", "share"), [(1, 1.0), (2, 0.75), (4, 0.625)])
+def test_a_second_round_of_fewer_blocks_a_multiprocessor_is_shorter(blocks: int, share: float) -> None:
+    """Between 1/blocks of the first round, where throughput decides, and all of it, where latencies do: the middle."""
+    cluster = load_cluster(MESH)
+    fluid_s = traffic_of(cluster, range(8), "all_gather", GIB).fluid_s
+    work = program(Compute((replace(sleep(10.0 * fluid_s), resident=blocks),), "kernel"), collective("all_gather", GIB))
+    submission = play(cluster, work, grid(8), interference=Interference(compute=1.25))
+    beside = (1.0 - share) * 1.25 + share * 2.0
+    assert submission.makespan_s == pytest.approx(fluid_s + 10 * fluid_s - fluid_s / beside, rel=1e-12)
+
+
+@pytest.mark.parametrize(("slowdown", "whole_s"), [(1.0, 10.0), (1.25, 10.0 + 3.0 - 3.0 / 1.25)])
+def test_kernels_of_few_blocks_leave_the_device_to_others(slowdown: float, whole_s: float) -> None:
+    """On a stream of their own they take their own time, and hold multiprocessors as a transfer does; two kernels that
+    fill the device share it."""
+    cluster = load_cluster(MESH)
+    large, small = Compute((sleep(10.0),), "large"), replace(sleep(3.0), units=20)
+    beside = play(
+        cluster, program(large, Compute((small,), "small", stream="beside")), grid(8),
+        interference=Interference(compute=slowdown),
+    )  # fmt: skip
+    assert spans(beside, "small") == [(0.0, 3.0)]
+    assert beside.makespan_s == pytest.approx(whole_s, rel=1e-12)
+    full = Compute((sleep(3.0),), "small", stream="beside")
+    assert play(cluster, program(large, full), grid(8)).makespan_s == pytest.approx(13.0, rel=1e-12)
+
+
 def test_a_transfer_beside_a_kernel_is_slower_by_the_stated_factor() -> None:
     cluster = load_cluster(MESH)
     traffic = traffic_of(cluster, range(8), "all_gather", GIB)

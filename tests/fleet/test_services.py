@@ -58,6 +58,7 @@ def test_replicas_follow_the_load_by_the_rule() -> None:
     assert answer.facts.lost_gpu_hours["redone"] == 0.0
 
 
+@pytest.mark.in_turn(2, group="services")
 def test_a_replica_serves_once_it_has_started_and_leaves_when_it_has_not_been_wanted_for_a_while() -> None:
     answer = service({"start": "20 min", "down_after": "30 min"}, traffic=LONG)
     (told,) = answer.to_json()["fleet"]["services"]
@@ -69,6 +70,7 @@ def test_a_replica_serves_once_it_has_started_and_leaves_when_it_has_not_been_wa
     assert told["unserved_share"] == pytest.approx(1200 / (3600 * sum(DAY)))
 
 
+@pytest.mark.in_turn(2, group="services")
 def test_replicas_wait_for_nodes_that_others_have_and_go_on_after_a_failure() -> None:
     other = {"name": "other", "nodes": 4, "hours": "9 h"}
     (told,) = service({"min": 2}, other, traffic=LONG).to_json()["fleet"]["services"]
@@ -99,6 +101,7 @@ def test_never_fewer_than_min_nor_more_than_max(least: int, more: int, rate: flo
         here, before_s = here + change, at_s
 
 
+@pytest.mark.in_turn(2, group="services")
 def test_more_replicas_are_never_slower() -> None:
     """But for the draws of each rate, a percent."""
     counts = (1, 8)

@@ -209,7 +209,7 @@ def test_a_sheet_with_more_is_never_slower_and_its_range_stays_around_its_time(t
             assert after.low <= after.seconds <= after.high
 
 
-@pytest.mark.parametrize("name", ["a10", "t4", "v100", "v100-16gb", "p100", "l20", "mi250x", "a800"])
+@pytest.mark.parametrize("name", ["a10", "t4", "v100", "v100-16gb", "p100", "l20", "mi250x", "a800", "h100-pcie"])
 def test_what_was_sold_but_is_not_fitted_here_is_not_called_announced(name: str) -> None:
     device = load_device(name)
     node = NODES.load(str(device.spec.node))

@@ -41,13 +41,15 @@ def in_turn(cases: Iterable[object], runs: int = 2) -> list[object]:
 
 
 def mark_left_out(items: Sequence[pytest.Item]) -> None:
-    """The same for tests that are marked ``in_turn(runs)``, in the order of their cases; slow ones are none of them."""
-    marked = [item for item in items if item.get_closest_marker("in_turn") and not item.get_closest_marker("slow")]
-    tests = [item.nodeid.partition("[")[0] for item in marked]
-    cases, number = Counter(tests), Counter[str]()
-    for item, test in zip(marked, tests, strict=True):
-        mark = item.get_closest_marker("in_turn")
-        assert mark is not None
-        if left_out(number[test], min(mark.args[0], cases[test])):
+    """The same for tests that are marked ``in_turn(runs)``, in the order of their cases; slow ones are none of them.
+
+    Tests that name the same ``group`` are cases of one sweep, in whatever file.
+    """
+    marked = [item for item in items if not item.get_closest_marker("slow")]
+    marks = [(item, mark) for item in marked if (mark := item.get_closest_marker("in_turn")) is not None]
+    sweeps = [mark.kwargs.get("group", item.nodeid.partition("[")[0]) for item, mark in marks]
+    cases, number = Counter(sweeps), Counter[str]()
+    for (item, mark), sweep in zip(marks, sweeps, strict=True):
+        if left_out(number[sweep], min(mark.args[0], cases[sweep])):
             item.add_marker(pytest.mark.slow)
-        number[test] += 1
+        number[sweep] += 1

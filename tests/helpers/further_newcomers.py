@@ -26,6 +26,7 @@ from tspsim.operators import DataType, Operator, Role
 from tspsim.parallel import Plan
 from tspsim.parallel.activation_store import ActivationStore
 from tspsim.parallel.balance import Balanced, BalanceOption, ExpertBalance, Visits
+from tspsim.parallel.column_inputs import ColumnInputs
 from tspsim.parallel.decode import tree
 from tspsim.parallel.decode.exchange import DecodeExchange
 from tspsim.parallel.decode.index_exchange import IndexExchange
@@ -36,6 +37,7 @@ from tspsim.parallel.interleave import Interleaving
 from tspsim.parallel.interleavings import alternating
 from tspsim.parallel.ledger import Buffer, Lifetime
 from tspsim.parallel.lengths import BatchAssignment
+from tspsim.parallel.mixed_precision import MixedPrecision
 from tspsim.parallel.pipeline import PipelineOrder
 from tspsim.parallel.recomputed import RecomputeMethod
 from tspsim.parallel.registries import Option
@@ -297,6 +299,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.checkpoints": (Checkpoint("lazy", "the step begins when the state is in hosts", True, False),),
     "tspsim.collective_algorithms": (CollectiveAlgorithm("line", ("scan", "broadcast"), "in a line", in_a_line),),
     "tspsim.collective_kinds": (CollectiveKind("scan", "the vector", reduces=True),),
+    "tspsim.column_inputs": (ColumnInputs("carried", "the tokens of all ranks, carried on", whole=True),),
     "tspsim.deals": (BatchAssignment("root", "square roots of lengths", lambda model, tokens, causal: tokens**0.5),),
     "tspsim.decode_exchanges": (
         DecodeExchange("shout", "as a tree", tree.attend, tree.received_bytes, tree.buffer_bytes),
@@ -318,6 +321,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.kernel_names": (KernelNames("loom", "kernels of a loom", {"gemm": (r"^weave_",)}),),
     "tspsim.launchers": (Launcher(),),
     "tspsim.plan_features": (NOTEBOOKS,),
+    "tspsim.mixed_precisions": (MixedPrecision("loose", "weights alone are cast", casts=(6.0, 6.0)),),
     "tspsim.pipeline_orders": (PipelineOrder("gpipe", all_then_back, word="gpipe"),),
     "tspsim.recompute_methods": (RecomputeMethod("tail", "all but the first", lambda index, count: index >= count),),
     "tspsim.reshard_ways": (

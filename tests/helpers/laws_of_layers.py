@@ -123,8 +123,13 @@ def sums(order: Order, rows: Sequence[Row]) -> Broken:
             yield from flow(order, added, gathered, [])
         for row in gathered if not added else ():
             before = [each for each in rows if each.operators and each.place < row.place][-1:]
-            after = [each for each in here if each.products and each.place > row.place][:1]
-            yield from flow(order, before, [row], after)
+            after = [each for each in here if each.products and each.place > row.place]
+            # A backward gathers the gradient of an output, and then the input again, for its weights' gradient alone.
+            again = backward and row is not gathered[0]
+            used = [each for each in after if not any(map(input_or_output, each.products))] if again else after
+            yield from flow(order, before, [row], used[:1])
+            if again and after and order.follows(after[0], row):
+                yield f"{after[0].name} waits for {row.name}"
 
 
 def input_or_output(product: Gemm) -> bool:

@@ -40,8 +40,11 @@ def name_of(page: Path) -> str:
 
 
 def some_in_turn(long: tuple[str, ...]) -> list[object]:
-    """All pages, of which those that take long are asked in turn."""
-    return [*(page for page in PAGES if name_of(page) not in long), *in_turn((ROOT / name for name in long), len(long))]
+    """All pages, every other one in a run; of those that take long one."""
+    return [
+        *in_turn(page for page in PAGES if name_of(page) not in long),
+        *in_turn((ROOT / name for name in long), len(long)),
+    ]
 
 
 def code(page: Path, language: str) -> list[str]:

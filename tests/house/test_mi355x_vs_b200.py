@@ -40,6 +40,7 @@ def test_the_page_has_every_model_plan_and_load(script: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("model", ["Kimi K2.6", pytest.param("DeepSeek-V3.2", marks=pytest.mark.slow)])
+@pytest.mark.in_turn(2, group="pages")
 def test_a_number_of_the_page_is_what_the_package_says(script: ModuleType, model: str) -> None:
     """Of one client with the plan that drafts nothing, within a tenth."""
     plan = script.numbers().plans(model)[0]

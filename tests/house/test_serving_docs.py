@@ -50,6 +50,7 @@ def test_everything_that_is_registered_is_listed(script: ModuleType, name: str) 
     assert committed(script, name) == script.TABLES[name](), f"python docs/generate_serving.py {name}"
 
 
+@pytest.mark.in_turn(2, group="pages")
 def test_the_burst_of_a_closed_loop_is_a_tenth_of_ten_waves(script: ModuleType) -> None:
     requests, _ = script.told(script.one("burst"))
     first = requests.arrival_s <= 0.0
@@ -58,6 +59,7 @@ def test_the_burst_of_a_closed_loop_is_a_tenth_of_ten_waves(script: ModuleType) 
     assert requests.ttft_s.mean() > 2 * np.median(requests.ttft_s)
 
 
+@pytest.mark.in_turn(2, group="pages")
 def test_short_prompts_wait_for_long_ones_in_front(script: ModuleType) -> None:
     def mean_wait(*overrides: str) -> float:
         requests, _ = script.told(script.one("head-of-line", *overrides))
@@ -68,6 +70,7 @@ def test_short_prompts_wait_for_long_ones_in_front(script: ModuleType) -> None:
     check(script, "head-of-line")
 
 
+@pytest.mark.in_turn(2, group="pages")
 def test_a_short_cache_preempts_by_the_hundred_or_stands_half_empty(script: ModuleType) -> None:
     preempts, reserves = script.asked("storm").served
     assert preempts.runs[0].rate("preemptions") == 0
@@ -78,6 +81,7 @@ def test_a_short_cache_preempts_by_the_hundred_or_stands_half_empty(script: Modu
     check(script, "storm")
 
 
+@pytest.mark.in_turn(2, group="pages")
 def test_beyond_the_highest_rate_a_first_token_s_wait_is_how_long_somebody_measured(script: ModuleType) -> None:
     rates = "traffic.arrivals.rate=[2, 14]"
     short, long = (script.asked("cliff", rates, f"traffic.requests={count}").served[0].runs for count in (250, 1000))

@@ -53,6 +53,7 @@ def test_shipped_scenarios_say_what_stands_there(script: ModuleType, name: str) 
         check_row([cell.strip() for cell in line.strip("|").split("|")], rows)
 
 
+@pytest.mark.in_turn(2, group="pages")
 def test_a_row_of_every_other_kind_says_what_the_package_says(script: ModuleType) -> None:
     work = {"model": "llama-3.1-70b", "context": 8 * 1024}
     check_row(script.decode_row(script.DENSE, "mi300x", 8, **work), committed(script, "decode-dense"))

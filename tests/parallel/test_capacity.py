@@ -97,7 +97,7 @@ def test_vllms_rule_gives_the_memory_for_caches_that_its_logs_say(
     model: str, precision: str, tp: int, logged_gib: float
 ) -> None:
     """H100, gpu_memory_utilization 0.9 (llm-d/llm-d-benchmark 2593348, config_explorer): within 0.7 GiB of 79."""
-    found = asked("vllm@0.19", model, precision, tp=tp).budget
+    found = asked("vllm@0.16", model, precision, tp=tp).budget
     assert found.size_bytes / GIB == pytest.approx(logged_gib, abs=0.7)
     assert found.low - 0.1 * GIB <= logged_gib * GIB <= found.high + 0.4 * GIB
 
@@ -105,9 +105,22 @@ def test_vllms_rule_gives_the_memory_for_caches_that_its_logs_say(
 def test_a_sampler_that_does_not_sort_leaves_vllm_0_11_the_room_that_a_run_had() -> None:
     """Qwen3-32B on one H100 under 0.11.0: 8 prompts of 4,010 tokens run at once and 9 do not, 16 of 2,010 and 17 do not
     (peak tokens/s times the time between tokens: gpustack/gpustack@10e9444a, docs/performance-lab)."""
-    old, later = (asked(f"vllm@{version}", "qwen3-32b", "bf16") for version in ("0.11", "0.17"))
+    old, later = (asked(f"vllm@{version}", "qwen3-32b", "bf16") for version in ("0.11", "0.16"))
     assert (int(old.sessions(4010)), int(old.sessions(2010))) == (8, 16)
     assert int(later.sessions(4010)) == 4
+
+
+def test_a_logit_takes_what_each_versions_sampler_keeps() -> None:
+    """PyTorch's sort to 0.16.0, Triton's masks from 0.17.0, FlashInfer from 0.21.0 (vllm-project/vllm pull
+    requests 33538 and 40376). Of 32558: 384.33 MB and 1.25 GB for 256 rows of 131,072 logits, masked, sorted."""
+    sort, masks, newest = (load_stack(name).stack().engine.logit_bytes for name in ("vllm@0.16", "vllm@0.17", "vllm"))
+    measured = (1.25 * 2**30 - 384.33 * 2**20) / (256 * 131072)
+    floor = 2 + 4 + 4 + 4  # logits in bf16 and fp32; softmax and noise, or masked logits and softmax
+    assert masks.value == load_stack("vllm@0.19").stack().engine.logit_bytes.value
+    assert sort.value - measured < floor <= masks.value <= floor + 1  # masking takes less than what follows it
+    assert floor + 4 <= newest.value <= floor + 4.2 and newest.low <= floor <= newest.high
+    rooms = [asked(name, "qwen3-32b", "bf16").budget.size_bytes for name in ("vllm@0.16", "vllm@0.17")]
+    assert rooms[1] - rooms[0] == pytest.approx((sort.value - masks.value) * 151936 * 1024, rel=1e-3)
 
 
 def test_sglang_keeps_the_reserve_that_its_scripts_compute() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -135,8 +136,10 @@ def test_cheap_recomputation_makes_heads_again_and_no_other_product(
         heads = model.layers * sum(product.flops for product in whole.projections(tokens))
     assert replica_flops(cheap, "gemm") - replica_flops(none, "gemm") == heads
     assert replica_flops(cheap, "attention") == replica_flops(none, "attention")
-    moved = [sorted(move.name for move in communications(programs_of(job)[0])) for job in (none, cheap)]
-    assert moved[0] == moved[1]
+    moved = [Counter(move.name for move in communications(programs_of(job)[0])) for job in (none, cheap)]
+    # Latents of own tokens are gathered before heads are made of them again.
+    again = {"gather latents again": model.layers} if model.latent and cheap.regions else {}
+    assert moved[1] - moved[0] == again and not moved[0] - moved[1]
 
 
 def test_zero_bubble_puts_off_exactly_the_weights_gradients() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import tspsim
 from tspsim.hardware import load_device
-from tspsim.operators import MemoryBound
+from tspsim.operators import MemoryBound, Role
 from tspsim.parallel import scheme_of, write_program
 from tspsim.parallel.expert_rows import routed_shard
 from tspsim.parallel.experts.expert import mapping
@@ -49,6 +49,24 @@ def test_arrivals_are_counted_and_mapped_to_rows_of_experts() -> None:
 def test_gradients_of_experts_weights_read_an_activation_and_its_gradient() -> None:
     shard = routed_shard(job("hai-llm"))
     assert shard.weights_gradient().hbm_bytes == 2 * 2 * shard.all_rows * 2048
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_gradients_are_cast_on_the_exchange_s_multiprocessors_beside_kernels(beside: bool) -> None:
+    """DeepSeek's profile: the forward's cast is a kernel among others, the backward's is on the exchange's stream."""
+    own = job("hai-llm")
+    casts = own.work.stack.casts if beside else ()
+    own = replace(own, work=replace(own.work, sequences=32, stack=replace(own.work.stack, casts=casts)))
+    program = write_program(scheme_of(own.plan), own, {"pp": 3}).unrolled()
+    found: dict[str, set[tuple[str, int]]] = {}
+    for each in program:
+        for operator in getattr(each.instruction, "operators", ()):
+            if operator.role is Role.EXPERT_CAST:
+                found.setdefault(each.instruction.name, set()).add((each.instruction.stream, operator.units))
+    assert found == {
+        "cast for dispatch": {("compute", 0)},
+        "cast for dispatch gradients": {("beside experts", 20) if beside else ("compute", 0)},
+    }
 
 
 def test_steps_of_the_stack_hold_these_kernels() -> None:

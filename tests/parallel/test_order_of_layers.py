@@ -82,7 +82,7 @@ def job(model: str, plan: Mapping[str, Any], **work: Any) -> Job | None:
         return None
 
 
-@pytest.mark.parametrize("recomputation", [None, *in_turn(["none", "selective", "full"], 3)])
+@pytest.mark.parametrize("recomputation", in_turn([None, "none", "selective", "full"], 4))
 @pytest.mark.parametrize("model", MODELS)
 def test_a_layer_of_every_plan_keeps_the_laws_of_order(model: str, recomputation: str | None) -> None:
     """Forward (None), and training with whatever is made again."""

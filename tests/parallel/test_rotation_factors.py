@@ -21,6 +21,14 @@ GRADIENT = replace(ROTATION, computes=Computes.INPUT_GRADIENT)
         ("automodel", "gqa", 1.0, 1.0),
         ("automodel@flex", "gqa", 5.6, 10.4),
         ("megatron-core", "mla", 1.0, 1.0),
+        ("megatron-core", "gqa", 1.0, 1.0),
+        ("megatron-core@unfused", "mla", 3.0, 3.6),
+        ("megatron-core@unfused-padded", "mla", 3.0, 3.6),
+        ("megatron-core@unfused", "gqa", 1.0, 1.0),
+        ("megatron-core@graphs", "gqa", 1.0, 1.0),
+        ("megatron-core@yarn", "gqa", 6.0, 7.0),
+        ("megatron-core@graphs-yarn", "gqa", 6.0, 7.0),
+        ("megatron-core@whole-graphs-yarn", "gqa", 6.0, 7.0),
     ],
 )
 def test_kernels_around_attention_are_of_a_kind_of_attention_and_a_version(
@@ -42,6 +50,23 @@ def test_counts_of_automodels_source() -> None:
     turned = 2 * (64 + 8) * 64
     outputs = [size * 64 * 64 / 2 for size in (2 + 4 + 4 + 2 + 2 + 2, 2 + 4 + 4 + 4 + 4 + 2 + 2 + 4 + 4 + 4 + 2 + 2)]
     assert dict(flex.rotation_factors)["gqa"] == pytest.approx([2 + size / turned for size in outputs], abs=0.06)
+
+
+def test_counts_of_megatron_cores_source() -> None:
+    """Elements moved for one that is turned, by kernels: times cosines, half negated, halves joined, times sines, sum,
+    joined with an empty rest; in a backward both products, half negated, joined, sum, the rest's zeros and their sum.
+    DeepSeek's heads turn 64 of 192, are parted into even and odd ones first, and values of 128 are copied."""
+    yarn, mla = (load_stack(f"megatron-core@{name}").stack() for name in ("yarn", "unfused"))
+    forward, backward = 2 + 1 + 2 + 2 + 3 + 2, 2 * 2 + 1 + 2 + 3 + 1 + 3
+    assert dict(yarn.rotation_factors)["gqa"] == pytest.approx((forward / 2, backward / 2))
+    around = (forward + 2) * 64 + 2 * 2 * 192 + 2 * 128
+    assert dict(mla.rotation_factors)["mla"][0] == pytest.approx(around / 640)
+
+
+def test_versions_with_yarn_differ_from_those_without_in_rotation_alone() -> None:
+    for name in ("graphs", "whole-graphs"):
+        plain, yarn = (load_stack(f"megatron-core@{name}{more}").stack() for more in ("", "-yarn"))
+        assert replace(yarn, name=plain.name, rotation_factors=(), engine=plain.engine) == plain
 
 
 def test_a_step_takes_longer_by_what_they_move() -> None:

@@ -195,19 +195,21 @@ def test_queries_and_keys_are_normalised_by_kernels_of_their_own_under_sglang_on
     assert (cost(rope), cost(normed)) == (4.5e-6, 22.5e-6)
     large = load_stack("sglang").stack().cost(lambda operator: 1e-4, load_device("mi300x"))
     assert (large(rope), large(normed)) == pytest.approx((1e-4, 3e-4))
-    for name, device in (("sglang", "b200"), ("vllm", "mi300x")):
-        assert load_stack(name).stack().cost(lambda operator: 1e-6, load_device(device))(normed) == 1e-6
+    for name, device, time_s in (("sglang", "b200", 1e-6), ("vllm", "mi300x", 4.5e-6)):
+        assert load_stack(name).stack().cost(lambda operator: 1e-6, load_device(device))(normed) == time_s
 
 
 def test_routed_experts_have_a_pace_where_a_search_found_better_kernels() -> None:
     stack = load_stack("vllm").stack()
-    experts, plain = FusedMoE(64, 7168, 256, 256, 8, "fp8_block"), FusedMoE(64, 7168, 256, 256, 8)
-    measured, fitted = stack.engine.paces
-    for name, paces in (("mi355x", (fitted, fitted)), ("mi300x", (fitted, measured))):
+    dtypes = ("fp8_block", "mxfp4", "bf16")
+    experts = [FusedMoE(64, 7168, 256, 256, 8, dtype) for dtype in dtypes]
+    plain, copy = Gemm(64, 7168, 7168), MemoryBound("norm", 1e8, 100)
+    for name, paces in (("mi300x", (1.8, 1.8, 1.3, 1.3)), ("mi355x", (2.0, 1.3, 2.0, 1.0)), ("b200", (1.0,) * 4)):
         cost = stack.cost(lambda operator: 1.0, load_device(name))
-        assert (cost(experts), cost(plain)) == tuple(pace.value for pace in paces)
-        assert cost(MemoryBound("norm", 1e8, 100)) == 1.0
-    assert stack.cost(lambda operator: 1.0, B200)(experts) == 1.0
+        assert tuple(cost(each) for each in (*experts, plain)) == paces, name
+        assert cost(copy) == 1.0
+        least_s = stack.cost(lambda operator: 1e-6, load_device(name))(copy)
+        assert least_s == (4.5e-6 if name == "mi300x" else 1e-6)
 
 
 def test_experts_are_chosen_by_several_kernels_where_one_does_not_take_their_number() -> None:

@@ -10,12 +10,16 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tspsim.model import load_model
 from tspsim.parallel import load_stack
+from tspsim.scenario import load
 from tspsim.scenario.traffic import TrafficSpec
+from tspsim.serving.costs import ProgramCosts
 from tspsim.serving.metrics import Waits
 from tspsim.serving.requests import Request
 from tspsim.serving.traffic import NO_PROCESS, Clients, ProcessTimes
 from tspsim.serving.traffic.server_process import ServerProcess
+from tspsim.studies.query import Library
 
 SECONDS = st.floats(1e-4, 1e-1)
 TIMES = st.builds(ProcessTimes, SECONDS, st.floats(0.0, 1e-4), st.floats(0.0, 1e-3), st.booleans())
@@ -105,3 +109,21 @@ def test_vllm_0_11_parses_a_template_for_every_request_and_0_10_does_not() -> No
     assert 4 * old.intake.value < parsing.intake.value <= 8e-3 and later.intake.value == 0.0
     times = ProcessTimes(old.intake.value, old.tokenize.value, old.streamed.value, old.turns)
     assert times.highest_rate(220, 200) == pytest.approx(76.5, rel=0.05)
+
+
+def test_harmony_renders_chats_without_a_template() -> None:
+    """vLLM 0.11.0, serving_chat.py: ``use_harmony`` of gpt_oss; what is left of a request is as in 0.10."""
+    old, parsing, grace = (
+        load_stack(name).stack().engine.on(device)
+        for name, device in (("vllm@0.10", "h100"), ("vllm@0.11", "h100"), ("vllm@0.11", "gb200"))
+    )
+    oss, qwen = load_model("gpt-oss-20b").chat, load_model("qwen3-32b").chat
+    assert (oss, qwen) == ("harmony", "template")
+    assert old.intake_of(oss) == old.intake_of(qwen) == old.intake
+    assert parsing.intake_of(oss).value == old.intake.value and parsing.intake_of(qwen) == parsing.intake
+    assert grace.intake_of(oss).value == pytest.approx(2.1 * parsing.intake_of(oss).value)
+    for model, request_s in (("gpt-oss-20b", 1e-3), ("qwen3-14b", 8e-3)):
+        work = {"model": model, "pass": "decode", "batch": 1, "context": 100, "stack": "vllm@0.11"}
+        scenario = {"name": "s", "cluster": {"device": "h100", "nodes": 1}, "workload": work}
+        asked = Library().look_up(load(scenario | {"plans": [{"name": "P", "tp": 1}]}))
+        assert ProgramCosts(asked, asked.plans[0]).process.request_s == request_s

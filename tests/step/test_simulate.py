@@ -320,7 +320,7 @@ LONG = {"tsp-figures-micro-batch", "deepseek-v3-2048-h100", "purchase-70b", "pla
 
 
 @pytest.mark.parametrize(
-    "name", in_turn((pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in SCENARIOS), 3)
+    "name", in_turn((pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in SCENARIOS), 5)
 )
 def test_a_shipped_scenario_stays_within_what_physics_allows(name: str) -> None:
     """Row by row, transfer by transfer, link by link, and plan by plan below its bound: one run answers all four."""

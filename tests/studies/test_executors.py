@@ -197,6 +197,7 @@ def test_a_store_of_nothing_yet_can_be_resumed(tmp_path: Path) -> None:
         AnswerStore(path)
 
 
+@pytest.mark.in_turn(2, group="processes")
 def test_processes_give_answers_in_order_and_a_death_is_told() -> None:
     assert list(in_order(1, len, ["a", "bb"])) == list(in_order(2, len, ["a", "bb"])) == [1, 2]
     with pytest.raises(TspsimError, match="a worker died"):
@@ -256,12 +257,14 @@ assert by_program()
 """
 
 
+@pytest.mark.in_turn(2, group="processes")
 def test_a_script_without_a_guard_is_not_run_again_by_its_workers(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SCRIPT.format(own=""), encoding="utf-8")
     ran = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert ran.stdout.splitlines() == ["begun", "[1]"], ran.stderr
 
 
+@pytest.mark.in_turn(2, group="processes")
 def test_a_script_that_registers_its_own_is_told_of_the_guard_it_needs(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SCRIPT.format(own=OWN), encoding="utf-8")
     ran = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)

@@ -144,6 +144,7 @@ def killed_and_resumed(catalog: Path, out: Path, kills: int, seed: int) -> None:
     assert len(now) == ANSWERS
 
 
+@pytest.mark.in_turn(2, group="processes")
 def test_kill_9_at_random_moments_loses_nothing_and_repeats_nothing(
     catalog: Path, undisturbed: list[list[str]], tmp_path: Path
 ) -> None:
@@ -201,6 +202,7 @@ def test_a_worker_killed_on_the_way_changes_nothing(
     assert table_of(out) == undisturbed
 
 
+@pytest.mark.in_turn(2, group="processes")
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
     catalog: Path, undisturbed: list[list[str]], tmp_path: Path
 ) -> None:
@@ -219,6 +221,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
     assert table_of(out) == undisturbed
 
 
+@pytest.mark.in_turn(2, group="processes")
 def test_a_full_disk_is_one_clear_message_and_nothing_is_lost(
     catalog: Path, undisturbed: list[list[str]], tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ def generator() -> ModuleType:
     return documents.script("generate_purchase")
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("name", ["offers", "project", "verdict", "faults"])
 def test_what_is_committed_is_what_the_package_says(generator: ModuleType, name: str) -> None:
     (committed,) = generator.pages.block(name).findall(TEXT)

@@ -38,6 +38,7 @@ def one_gpu(asked: Any) -> Any:
     return asked.model_copy(update={"offers": tuple(small)})
 
 
+@pytest.mark.in_turn(2, group="sizes")
 def test_so_many_machines_keep_the_bounds_and_one_less_does_not(trace: Path):
     asked = sizing.question_of(
         str(trace), model="llama-3.1-8b", stack="vllm", slo={"ttft": "1 s", "tpot": "14 ms"}, offers=["h200"]
@@ -55,6 +56,7 @@ def test_so_many_machines_keep_the_bounds_and_one_less_does_not(trace: Path):
     assert f"{found.machines} nodes" in told and "replicas" in told and "an hour" in told
 
 
+@pytest.mark.in_turn(2, group="sizes")
 def test_the_command_tells_writes_and_launches(trace: Path, tmp_path: Path, capsys, monkeypatch):
     real = sizing.question_of
     monkeypatch.setattr(sizing, "question_of", lambda *of, **more: one_gpu(real(*of, **more)))

@@ -192,6 +192,7 @@ def test_a_file_that_changed_between_two_sweeps_of_a_process_is_read_again(catal
     assert all(four > two for two, four in zip(then, now, strict=True))
 
 
+@pytest.mark.in_turn(2, group="processes")
 def test_any_number_of_workers_gives_the_same_bytes(catalog: Path, tmp_path: Path) -> None:
     over = ["workload.sequence=2Ki..32Ki*2", "workload.sequences_per_replica=1..2"]
     for jobs in (1, 2):

@@ -7,6 +7,9 @@ sources have them; three of its tables of indices were first taken for the cache
 Lists f and g are all from tables of profiles and from other tools' tests in public repositories (numbers of files are
 those of a public index of repositories): 192 of 215 and, by the rules repaired on f, 49 of 59 had the right kind. One
 name of each is still unknown, since it says nothing (``main_kernel`` is what TileLang calls every program).
+Lists h to j are as engines and libraries name their kernels, each written down before the rules were asked: 134 of 150,
+then, of engines that no list before had (LMDeploy, LightLLM, RTP-LLM, FBGEMM, Unsloth), 94 of 130, and by the rules
+repaired on both 86 of 105, llama.cpp's among them.
 """
 
 from __future__ import annotations
@@ -32,7 +35,10 @@ def wrong(part: str) -> list[tuple[str, str, str]]:
     return [(kind, answer, name) for kind, answer, name in answers if answer not in kind.split("|")]
 
 
-@pytest.mark.parametrize(("part", "most"), [("a", 0), ("b", 4), ("c", 4), ("d", 0), ("e", 0), ("f", 1), ("g", 1)])
+@pytest.mark.parametrize(
+    ("part", "most"),
+    [("a", 0), ("b", 4), ("c", 4), ("d", 0), ("e", 0), ("f", 1), ("g", 1), ("h", 1), ("i", 8), ("j", 5)],
+)
 def test_names_of_libraries_compilers_and_engines(part: str, most: int) -> None:
     errors = wrong(part)
     assert len(errors) <= most, errors

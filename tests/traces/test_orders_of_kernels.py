@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.profiles import kineto, written
+from helpers.profiles import Kernel, decode_step, kineto, written
 
 import tspsim
 from tspsim import traces
@@ -14,6 +14,7 @@ from tspsim.operators import Computes, Role
 from tspsim.step.question import look_up
 from tspsim.traces.alignment import matched
 from tspsim.traces.kinds import HEAVY
+from tspsim.traces.lay import lay
 from tspsim.traces.names import narrow
 from tspsim.traces.simulated import Operation, Simulated, ordered
 
@@ -102,3 +103,19 @@ def test_every_product_finds_its_operator(way: str, operations: list[Operation],
 def test_names_state_narrow_operands() -> None:
     assert narrow("void deep_gemm::fp8_gemm_kernel<4096u>") and narrow("matmul_ogs_NNT_bf16xbf16xmxfp4_64x256x128")
     assert not narrow("nvjet_sm90_tst_128x256_64x4_bf16") and not narrow("Cijk_Alik_Bljk_BBS_BH_MT64x32x256")
+
+
+@pytest.mark.parametrize("first", ["drafts", "verifies"])
+def test_drafts_stand_before_or_behind_the_pass_that_verifies(first: str, tmp_path: Path) -> None:
+    """SGLang drafts before it verifies, vLLM behind."""
+    join = Kernel("Cijk_join", 20.0)
+    drafts = [*[join, *decode_step(1)] * 2]
+    kernels = [*drafts, *decode_step(36)] if first == "drafts" else [*decode_step(36), *drafts]
+    path = written(tmp_path / "t.json", kineto([("step[TARGET_VERIFY bs=32 toks=96]", kernels)], graph=True))
+    work = {"model": "qwen3-8b", "pass": "verify", "batch": 32, "context": 1024, "stack": "sglang"}
+    scenario = {"name": "t", "cluster": "mi300x-8", "plans": [{"name": "P", "tp": 1}],
+                "workload": {**work, "speculation": {"tokens": 2, "draft": "eagle"}}}  # fmt: skip
+    laid = lay(traces.read([path]), look_up(tspsim.load(scenario)))
+    assert not [row for row in laid.left_over if row.kind in HEAVY], laid.left_over
+    rows = {row.name: row for row in laid.operators}
+    assert rows["join projection"].measured_s == pytest.approx(2 * 20e-6)

@@ -52,6 +52,14 @@ def test_keys_rotated_by_their_product_count_to_the_rotation() -> None:
     assert taken("rope quantize gemm rope copy quantize gemm", own) == [0, 1, 1, 0, 0, 2, 2]
 
 
+def test_copies_behind_a_rotation_further_on_are_no_casts() -> None:
+    """They count to the rotation, unless an operator that casts has kernels of its own and took them too."""
+    cast = MemoryBound("cast", 1e6, 64)
+    own = operations(ROPE, PRODUCT, cast, PRODUCT)
+    assert taken("rope gemm rope copy copy gemm", own) == [0, 1, 0, 0, 0, 3]
+    assert taken("rope gemm quantize gemm", own) == [0, 1, 2, 3]
+
+
 def test_what_is_learned_of_a_product_has_its_casts() -> None:
     """A cast that is priced with its product is a row of its own in the comparison, and the product's in a fit."""
     cast = Operation(0, "quantize", "cast for gemm", "", "forward", 0, "compute", 0.0, 1e-3, False, prepares=True)

@@ -261,7 +261,7 @@ def test_a_step_of_torchtitan_finds_its_operators(tmp_path: Path) -> None:
 
 
 def test_a_step_of_a_stage_of_megatron_finds_its_operators(tmp_path: Path) -> None:
-    """Megatron gathers inputs of column-split products again for their backward: these alone have no operator."""
+    """Gathers of inputs of column-split products for their backward find their operators too."""
     file = megatron().nsight(tmp_path / "stage0.sqlite")
     workload = {
         "model": "llama-3.1-8b",
@@ -275,10 +275,11 @@ def test_a_step_of_a_stage_of_megatron_finds_its_operators(tmp_path: Path) -> No
     trace = traces.read([file])
     assert trace.facts["steps_by"] == "annotation" and set(trace.columns["step"].tolist()) == {0, 1}
     laid = lay(trace, question(workload, plan), "P")
-    assert laid.matched_share >= 0.95
+    assert laid.matched_share >= 0.995
     assert {left.kind for left in laid.left_over} <= {"all_gather", "all_reduce"}, laid.left_over
-    again = next(left.count for left in laid.left_over if left.kind == "all_gather")
-    assert 0 <= again - 2 * M_LAYERS * 4 <= 8
+    assert sum(left.count for left in laid.left_over) <= 8, laid.left_over
+    again = [item for item in laid.lane.operations if item.name.startswith("gather again")]
+    assert len(again) == 2 * M_LAYERS * 4
     assert 0.6 < laid.measured_s / laid.simulated_s < 1.2, shown(laid)
     for other, told in (
         ({"tp": 2, "pp": 4, **regions}, "attention of 32 layers, found 64"),

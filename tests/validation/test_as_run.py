@@ -11,6 +11,7 @@ from tspsim.parallel.dispatch import DISPATCHES
 from tspsim.parallel.recomputed import PartialRecompute
 from tspsim.validation.as_run import RECIPES, as_run, stack_as_run
 from tspsim.validation.published import recomputation_of, recomputed_of, schedule_of
+from tspsim.validation.recipe_rows import RowFacts
 from tspsim.validation.unstated import completed
 
 PRIMUS = "https://github.com/AMD-AGI/Primus/blob/main/docs_deprecated/tech_blogs/projection/projection.md"
@@ -48,11 +49,11 @@ def test_recipes_name_versions_dispatchers_and_recomputation_that_exist() -> Non
     ],
 )
 def test_the_stack_that_a_row_ran(address: str, notes: str, model: str, precision: str, gpus: int, stack: str) -> None:
-    assert stack_as_run(address, as_run(address, notes, model, precision, gpus)) == stack
+    assert stack_as_run(address, as_run(RowFacts(address, model, "", precision, gpus, notes))) == stack
 
 
 def test_eight_nodes_recompute_what_rocms_page_says() -> None:
-    wide, narrow = (as_run(PRIMUS, "8-node", "Llama 3.1 70B", precision, 64) for precision in ("bf16", "fp8"))
+    wide, narrow = (as_run(RowFacts(PRIMUS, "Llama 3.1 70B", "", kind, 64)) for kind in ("bf16", "fp8"))
     assert recomputed_of(wide.recompute) == PartialRecompute(12)
     assert recomputed_of(narrow.recompute) is None and recomputation_of(narrow.recompute) == "full"
     row = {
@@ -72,7 +73,7 @@ def test_eight_nodes_recompute_what_rocms_page_says() -> None:
 
 def test_fine_tuning_packs_short_examples() -> None:
     notes = "NeMo 24.07, DGX-H100"
-    tuned, trained = (as_run(NEMO, notes, f"LLAMA2-7B{kind}", "fp8", 8) for kind in (" [LoRA]", ""))
+    tuned, trained = (as_run(RowFacts(NEMO, f"LLAMA2-7B{kind}", notes=notes)) for kind in (" [LoRA]", ""))
     assert (tuned.example, trained.example) == (256, 0)
 
 

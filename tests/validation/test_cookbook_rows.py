@@ -81,7 +81,7 @@ def test_a_note_that_states_the_accepted_length_alone_is_of_the_engines_own_chai
 
 def test_an_engine_of_a_row_is_of_its_version() -> None:
     run = cookbook_run(ROW | {"engine": "vllm", "version": "0.12.0"})
-    assert (run.policy, run.plan.stack) == ("vllm", "vllm@0.17")
+    assert (run.policy, run.plan.stack) == ("vllm", "vllm@0.16")
 
 
 @pytest.mark.parametrize(

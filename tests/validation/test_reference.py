@@ -46,7 +46,7 @@ def test_every_shipped_table_has_its_errors_tracked() -> None:
     assert {path.relative_to(folder).as_posix() for path in folder.rglob("*.csv")} == {*ERRORS}
 
 
-@pytest.mark.parametrize("path", in_turn(ERRORS))
+@pytest.mark.parametrize("path", in_turn(ERRORS, 4))
 def test_errors_stay_as_low_as_they_are(path: str) -> None:
     predicted, median, mean, within = ERRORS[path]
     summary = outcome(path).summary()

@@ -126,3 +126,19 @@ def test_an_engine_takes_what_it_takes_on_gpus_of_that_memory() -> None:
     usual = replayed.usual_options(replayed._costs(wide).question, "vllm")
     assert (usual["max_num_batched_tokens"], usual["max_num_seqs"]) == (8192, 1024)
     assert replayed.usual_options(replayed._costs(wide).question, "sglang") == {}
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "stack", "lengths", "clients", "measured_s"),
+    [
+        # GPUStack's laboratory (72aee9dd), Qwen3-32B in bf16 on one H100; as H100 SXM 26 ms.
+        ("qwen3-32b", "h100-pcie", "vllm@0.10", (1000, 128), 1, 43.3e-3),
+        # Qwen3Guard-8B on one MI300X: 6.8 ms with kernels as they are measured alone.
+        ("qwen3-8b", "mi300x", "vllm", (1024, 1024), 32, 9.42e-3),
+    ],
+)
+def test_times_that_laboratories_published_on_boards_without_rows_of_their_own(
+    model: str, device: str, stack: str, lengths: tuple[int, int], clients: int, measured_s: float
+) -> None:
+    run = ServedRun(ServedPlan(model, device, 1, stack=stack), "vllm", *lengths, clients, 2 * clients)
+    assert replay(run).tpot_s == pytest.approx(measured_s, rel=0.1)

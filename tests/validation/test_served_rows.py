@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +13,7 @@ import pytest
 from tspsim.base.errors import InputError
 from tspsim.validation.run import read
 from tspsim.validation.served import disaggregated, published, silicon
-from tspsim.validation.served.groups import fitted, group_of
+from tspsim.validation.served.groups import fitted, group_of, key_of
 from tspsim.validation.served.run import ServedRun
 from tspsim.validation.served.scripts import MeasuredRun, inferencex
 
@@ -83,6 +84,26 @@ def test_llama_waits_for_batches_of_prompts_where_its_script_says_so() -> None:
 
 
 @pytest.mark.parametrize(
+    ("prompt", "clients", "ran"), [(1024, 64, (8, 1, 8)), (8192, 32, (8, 1, 8)), (8192, 64, (1, 8, 8))]
+)
+def test_deepseek_r1_under_tensorrt_llm_on_h200_has_whole_experts_whatever_its_label_says(
+    prompt: int, clients: int, ran: tuple[int, int, int]
+) -> None:
+    """One script ran in November, labelled without expert parallelism, and in December, labelled with it (EP_SIZE=TP,
+    InferenceMAX ff7e462): 13.81 and 13.82 ms a token for four clients, 48.3 and 47.8 for 64 of 8 Ki."""
+    row = {"backend": "trtllm", "model_path": "deepseek-ai/DeepSeek-V3", "system": "h200_sxm", "precision": "fp8"}
+    source = {"isl": f"{prompt}.0", "silicon_data_source": f"db-dump; silicon_concurrency={clients}"}
+    labels = {"tp_size": "8.0", "moe_tp_size": "8.0", "moe_ep_size": "1.0"}, {"tp_size": "64.0", "moe_ep_size": "8.0"}
+    for label in labels:
+        run = run_of(**row | source | {"moe_tp_size": "8.0"} | label)
+        assert isinstance(run, ServedRun)
+        assert (run.plan.tp, run.plan.dp, run.plan.ep) == ran
+        options = run.engine_options
+        assert options["max_num_tokens"] == (clients + prompt + 64 + 63) // 64 * 64
+        assert options.get("attention_dp_config", {}).get("enable_balance", False) == (ran[1] > 1)
+
+
+@pytest.mark.parametrize(
     ("stated", "run"),
     [
         (("8", "1", "8", "1"), (8, 1, 1)),
@@ -139,7 +160,7 @@ def test_scripts_give_an_engine_its_options() -> None:
     run = run_of()
     assert isinstance(run, ServedRun)
     assert dict(run.options) == {"max_num_batched_tokens": 8192, "max_num_seqs": 512}
-    assert (run.policy, run.plan.stack, run.memory, run.plan.kv) == ("vllm", "vllm@0.17", 0.9, "fp8")
+    assert (run.policy, run.plan.stack, run.memory, run.plan.kv) == ("vllm", "vllm@0.16", 0.9, "fp8")
     scripts = [inferencex("sglang", MeasuredRun("deepseek-r1", "b200", 8, 1024, 1024, clients)) for clients in (8, 16)]
     polled = [script.options["scheduler_recv_interval"] for script in scripts]
     assert polled == [10, 30]
@@ -211,7 +232,7 @@ WORKERS = {
 @pytest.mark.parametrize(
     ("engine", "version", "stack"),
     [
-        ("vllm", "0.15.1", "vllm@0.17"), ("vllm", "0.18.0", "vllm@0.19"), ("vllm", "", "vllm@0.19"),
+        ("vllm", "0.15.1", "vllm@0.16"), ("vllm", "0.18.0", "vllm@0.19"), ("vllm", "", "vllm@0.19"),
         ("sglang", "0.5.9", "sglang@0.5.9"), ("sglang", "0.5.10.post1", "sglang"),
         ("sglang", "0.5.6.post2", "sglang@0.5.6"), ("sglang", "", "sglang@0.5.6"),
         ("trtllm", "1.0.0rc3", "trtllm@1.0"), ("trtllm", "1.2.0", "trtllm"),
@@ -407,6 +428,13 @@ def complete(row: dict[str, str]) -> bool:
     except InputError:
         return False
     return True
+
+
+def test_versions_told_apart_later_move_no_run_between_those_fitted_on_and_the_others() -> None:
+    run = run_of(backend_version="0.16.0")
+    assert isinstance(run, ServedRun) and run.plan.stack == "vllm@0.16"
+    before, other = (replace(run, plan=replace(run.plan, stack=name)) for name in ("vllm@0.17", "vllm@0.19"))
+    assert key_of(run) == key_of(before) != key_of(other)
 
 
 @needs_silicon

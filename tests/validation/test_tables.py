@@ -262,6 +262,7 @@ def test_the_command_writes_json_rows_and_a_page(
     assert "http-equiv" in page
 
 
+@pytest.mark.in_turn(2, group="processes")
 def test_processes_change_no_answer(tmp_path: Path) -> None:
     found = reference_folder()
     for path in (GEMM, "published/training_megatron_a100.csv"):

@@ -111,20 +111,31 @@ def lay(
 def scenario(file: str, out_file: str | None) -> None:
     """Write a first scenario from a trace: device, model, degrees and batch, as far as the trace has them.
 
-    What the trace lacks stands as a comment. An existing file is not replaced.
+    What the trace lacks stands as a comment. A dense model that is not in the catalog is written beside FILE of --out,
+    as NAME-model.yaml. An existing file is not replaced.
     """
     from ..base.errors import InputError
     from ..base.files import atomic_write
     from ..traces import read as read_files
-    from ..traces.scenario import lines
+    from ..traces.scenario import guess, lines, model_lines
 
     target = writable(out_file, inputs=files_of(file)) if out_file is not None else None
     if target is not None and target.exists():
         raise InputError("exists already; name another file", file=str(short(target)))
-    text = "".join(f"{printable(line)}\n" for line in lines(read_files([file])))
+    profile = read_files([file])
+    run = guess(profile)
+    model = list(model_lines(run, profile.files[0].name)) if target is not None else []
+    beside = target.with_name(f"{target.stem}-model.yaml") if target is not None and model else None
+    if beside is not None and beside.exists():
+        raise InputError("exists already; name another file", file=str(short(beside)))
+    named = beside.name if beside is not None else ""
+    text = "".join(f"{printable(line)}\n" for line in lines(profile, run, named))
     if target is None:
         click.echo(text, nl=False)
         return
+    if beside is not None:
+        atomic_write(beside, "".join(f"{printable(line)}\n" for line in model))
+        click.echo(f"model: {printable(str(short(beside)))}")
     atomic_write(target, text)
     click.echo(f"scenario: {printable(str(short(target)))}; check it with tspsim check {printable(str(short(target)))}")
 

@@ -18,7 +18,7 @@ from ..operators import Operator
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
 from ..program.instructions import Content, Issued, Mesh, content, waits_in_turn
 from .instances import Cost, Template, Templates
-from .ranks import LoweredInstruction
+from .ranks import LoweredInstruction, second_round
 from .timeline import ON_HOST, Label, Labels
 
 
@@ -35,6 +35,8 @@ class Costed(NamedTuple):
     is_compute: bool
     #: Share of kernels' time that runs a second round beside a transfer.
     resident: float = 0.0
+    #: Whether all kernels have few blocks.
+    few: bool = False
 
 
 class InstructionCosts:
@@ -135,7 +137,7 @@ class Compiled(NamedTuple):
 
     times: int
     number: int
-    body: Sequence[tuple[str, tuple[int, ...], float, tuple[int, ...], bool, float]]
+    body: Sequence[tuple[str, tuple[int, ...], float, tuple[int, ...], bool, float, bool]]
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ class IssuedItems:
             body = bodies[id(compiled)]
             for _ in range(compiled.times):
                 begin = position
-                for append, waits, duration_s, keys, is_compute, resident in body:
+                for append, waits, duration_s, keys, is_compute, resident, few in body:
                     if waits and not alone:
                         waits = waits_in_turn(waits, begin, first)
                     meets: tuple[tuple[int, int], ...] = ()
@@ -172,7 +174,7 @@ class IssuedItems:
                             use = uses.get(key, 0)
                             uses[key] = use + 1
                             meets += ((key, use),)
-                    append(_lowered((position, waits, duration_s, meets, is_compute, resident)))
+                    append(_lowered((position, waits, duration_s, meets, is_compute, resident, few)))
                     position += 1
         return streams
 
@@ -206,13 +208,13 @@ def lower_program(program: Program, cost: Cost, templates: Templates) -> Lowered
         """Compile the body of a Repeat, or a single instruction, whose dependencies count from the program's start."""
         body, does = [], []
         for instruction in instructions:
-            duration_s, keys, _, is_compute, resident = costs_of.look_up(instruction, new)
+            duration_s, keys, _, is_compute, resident, few = costs_of.look_up(instruction, new)
             stream, after = instruction.stream, instruction.after
             if kernels.setdefault(stream, is_compute) is not is_compute:
                 # A stream's process runs either kernels or communication.
                 raise TspsimError(f"stream '{stream}' of '{program.role}' mixes kernels and communication")
-            body.append((stream, after, duration_s, keys, is_compute, resident))
-            does.append((stream, duration_s, keys, resident, tuple([index - begin for index in after])))
+            body.append((stream, after, duration_s, keys, is_compute, resident, few))
+            does.append((stream, duration_s, keys, resident, few, tuple([index - begin for index in after])))
         return Compiled(times, numbers.setdefault((times, *does), len(numbers)), body)
 
     position = 0
@@ -275,8 +277,9 @@ def costed(
             costs[operator] = cost(operator)
         duration_s += costs[operator]
         if operator.resident:
-            resident_s += costs[operator]
-    return Costed(duration_s, (), label, True, resident_s / duration_s if resident_s > 0.0 else 0.0)
+            resident_s += second_round(operator.resident) * costs[operator]
+    few = bool(instruction.operators) and all(operator.units for operator in instruction.operators)
+    return Costed(duration_s, (), label, True, resident_s / duration_s if resident_s > 0.0 else 0.0, few)
 
 
 def meeting_keys(instruction: Collective | SendReceive | Copy, templates: Templates) -> tuple[int, ...]:

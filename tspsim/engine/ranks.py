@@ -1,9 +1,10 @@
 """Streams of ranks as SimPy processes, the state of ranks, and the devices on which their kernels run.
 
 As on a GPU, a stream runs its instructions in order, one at a time. Before each it waits for the instructions of other
-streams on which it depends. A stream is one of three processes, which yield SimPy events:
+streams on which it depends. A stream is one of four processes, which yield SimPy events:
 
     kernels     a compute stream: a kernel occupies the device and yields a timeout, shared by all that ends then
+    few_blocks  a compute stream whose kernels leave most of the device to those of others
     transfers   a communication stream: a transfer begins when all its ranks have arrived; all yield its one event
     launches    the host's stream: a launch yields a timeout
 """
@@ -27,12 +28,24 @@ from ..network.fluid import Calendar, Channel, Fluid, Instant
 ROUNDS = 2.0
 
 
+def second_round(blocks: int) -> float:
+    """Time of the second round over the first where every multiprocessor has ``blocks`` blocks in the first, and at
+    most one in the second: at least 1/blocks, if a multiprocessor's throughput decides, at most 1, if latencies do. The
+    middle.
+
+    >>> [round(second_round(blocks), 2) for blocks in (1, 2, 3)]
+    [1.0, 0.75, 0.67]
+    """
+    return (1.0 + 1.0 / blocks) / 2.0
+
+
 class LoweredInstruction(NamedTuple):
     """A lowered instruction: its dependencies ``after``, and its cost or its rendezvous.
 
     ``meets`` are ``(key of SimulatedDevice.channels, use)``: none for a kernel, one for a collective, up to two for a
     message (send, receive). ``use`` is the number of this program's earlier uses of the key, so that ranks meet in
-    order. ``resident`` is the share of a kernel's time that runs a second round beside a transfer.
+    order. ``resident`` is the share of a kernel's time that runs a second round beside a transfer. ``few``: its blocks
+    leave most multiprocessors to kernels of other streams.
     """
 
     number: int
@@ -41,6 +54,7 @@ class LoweredInstruction(NamedTuple):
     meets: tuple[tuple[int, int], ...]
     is_compute: bool
     resident: float
+    few: bool = False
 
 
 class Ended(simpy.Event):
@@ -80,7 +94,7 @@ class SimulatedDevice:
     computing: list[RunningKernel] = field(default_factory=list)
     #: Factor on the time of the kernels under way.
     stretch: float = 1.0
-    #: Number of transfers under way; only counted if transfers slow kernels.
+    #: Number of transfers and of kernels of few blocks under way; only counted if transfers slow kernels.
     moving: int = 0
 
 
@@ -145,6 +159,13 @@ class Machine:
         if event is None:
             event = rank.awaited[instruction] = Ended(self.env)
         return event
+
+    def hold(self, device: SimulatedDevice, holders: int) -> None:
+        """Let ``holders`` more kernels or transfers (−1: one fewer) hold multiprocessors, which slows other kernels."""
+        if self.compute_slowdown > 1.0:
+            device.moving += holders
+            if device.computing and device.moving in (0, holders):
+                self.toggle(device)
 
     def toggle(self, device: SimulatedDevice) -> None:
         """Let the kernels of a device get new ends at the end of this instant."""
@@ -260,7 +281,7 @@ Process = Generator[simpy.Event, float, None]
 def process_of(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction]) -> Process:
     """The generator of a stream: kernels, launches or transfers."""
     if stream[0].is_compute:
-        return kernels(machine, rank, stream)
+        return (few_blocks if all(step.few for step in stream) else kernels)(machine, rank, stream)
     return (launches if any(step.duration_s > 0.0 for step in stream) else transfers)(machine, rank, stream)
 
 
@@ -268,7 +289,7 @@ def kernels(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction]) 
     """Run the kernels of one stream in order, each after its dependencies."""
     now, kernel, end_of = machine.env.now, kernel_of(machine, rank, stream), machine.end_of
     done, start_s, end_s, awaited = rank.done, rank.start_s, rank.end_s, rank.awaited
-    for number, after, alone_s, _, _, _ in stream:
+    for number, after, alone_s, _, _, _, _ in stream:
         for other in after:
             if not done[other]:
                 now = yield end_of(rank, other)
@@ -281,12 +302,31 @@ def kernels(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction]) 
             awaited.pop(number).happen(now)
 
 
+def few_blocks(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction]) -> Process:
+    """Run the kernels of a stream all of which have few blocks: each takes its own time, and holds multiprocessors as a
+    transfer does."""
+    now, end_of, at, device = machine.env.now, machine.end_of, machine.calendar.at, rank.device
+    done, start_s, end_s, awaited = rank.done, rank.start_s, rank.end_s, rank.awaited
+    for number, after, alone_s, _, _, _, _ in stream:
+        for other in after:
+            if not done[other]:
+                now = yield end_of(rank, other)
+        start_s[number] = now
+        if alone_s > 0.0:
+            machine.hold(device, 1)
+            now = yield at(now, alone_s * rank.slowness)
+            machine.hold(device, -1)
+        end_s[number], done[number] = now, 1
+        if number in awaited:
+            awaited.pop(number).happen(now)
+
+
 def transfers(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction]) -> Process:
     """Arrive at the collectives and messages of one stream in order, and wait until the data of each has moved."""
     now, end_of, arrive = machine.env.now, machine.end_of, machine.fluid.arrive
     done, start_s, end_s, awaited = rank.done, rank.start_s, rank.end_s, rank.awaited
     channels, first_use = rank.device.channels, rank.first_use
-    for number, after, _, meets, _, _ in stream:
+    for number, after, _, meets, _, _, _ in stream:
         for other in after:
             if not done[other]:
                 now = yield end_of(rank, other)
@@ -311,7 +351,7 @@ def launches(machine: Machine, rank: Rank, stream: Sequence[LoweredInstruction])
     """Let the host launch in order, ahead of the device unless a launch waits for a dependency."""
     now, end_of, at = machine.env.now, machine.end_of, machine.calendar.at
     done, start_s, end_s, awaited = rank.done, rank.start_s, rank.end_s, rank.awaited
-    for number, after, host_s, _, _, _ in stream:
+    for number, after, host_s, _, _, _, _ in stream:
         for other in after:
             if not done[other]:
                 now = yield end_of(rank, other)

@@ -301,7 +301,7 @@ def system_of(
 def with_algorithms(role: LoweredProgram, device: SimulatedDevice) -> LoweredProgram:
     """The role with the algorithm of one of its devices' channels in the labels of communication."""
     distinct = list(role.distinct)
-    for _, keys, label, _, _ in role.by_instruction.values():
+    for _, keys, label, _, _, _ in role.by_instruction.values():
         channel = device.channels.get(keys[0]) if keys else None
         if channel is not None:
             distinct[label] = distinct[label].with_shape(f"{distinct[label].shape}, {channel.algorithm}")

@@ -26,9 +26,9 @@ from tspsim.operators import DTYPES, Operator, element_bytes
 
 from . import pricers
 from .facts import DeviceFacts, maker_of, version_of
-from .families import FAMILIES, SEGMENTED, read_shape
+from .families import FAMILIES, read_shape
 from .isolated import IsolatedKernels
-from .kernels import Kernel, find_kernel, limits_of
+from .kernels import Kernel, find_kernel, limits_of, widening_weights
 from .limits import DeviceLimits, Estimate, minimum
 from .pricers import price
 
@@ -171,14 +171,16 @@ class Device(IsolatedKernels, DeviceFacts):
         key = kernel, second_dtype, widths
         call = self._over_segments.get(key)
         if call is None:
-            columns = read_shape({"batch": 1.0, **dict(widths)})
-            call = self._over_segments[key] = SEGMENTED[kernel.family].over(
-                self.limits(kernel.dtype), kernel.parameters, kernel.switches, columns, kernel.dtype,
-                second_dtype or kernel.dtype,
-            )  # fmt: skip
+            call = self._over_segments[key] = self.over_segments(kernel, second_dtype, dict(widths))
         q_len = tuple([float(queries) for queries, _ in segments])
         kv_len = tuple([float(context) for _, context in segments])
         return kernel.estimate(float(call(q_len, kv_len)))
+
+    def over_segments(self, kernel: Kernel, second_dtype: str | None, widths: Mapping[str, float]) -> Any:
+        """Seconds of one call as a function of query and context tokens of every segment (two tuples)."""
+        call = self._seconds(kernel, read_shape({"batch": 1.0, **widths}), second_dtype)
+        assert callable(call)
+        return call
 
     def _seconds(self, kernel: Kernel, shape: Mapping[str, Any], second_dtype: str | None) -> Any:
         return FAMILIES[kernel.family].seconds(
@@ -285,13 +287,14 @@ class Device(IsolatedKernels, DeviceFacts):
             kernel = self._kernels[key] = find_kernel(self.spec, self.relatives, family, dtype, library, kv_dtype)
         return kernel
 
-    def product_without_cast(self, family: str, dtype: str) -> Kernel:
+    def product_without_cast(self, family: str, dtype: str, weight_dtype: str | None = None) -> Kernel:
         """The kernel model of products of a type without the cast of A that some tables time with them.
 
         If the cast is part of the measured call, its bytes are removed, and the product's launch time is at most that
         of the same library in bf16, which casts nothing. The rest of the measured launch time belongs to the cast.
+        ``weight_dtype``: type of weights that the kernel widens to ``dtype``; None: it widens none.
         """
-        key = (family, dtype, ALONE, None)
+        key = (family, dtype, ALONE, weight_dtype)
         kernel = self._kernels.get(key)
         if kernel is None:
             kernel = self.kernel(family, dtype)
@@ -299,7 +302,7 @@ class Device(IsolatedKernels, DeviceFacts):
             if own["quantise_gb_per_s"] > 0.0:
                 start_us = min(own["launch_us"], self.kernel(family, "bf16", kernel.library).parameters["launch_us"])
                 kernel = replace(kernel, parameters={**own, "quantise_gb_per_s": 0.0, "launch_us": start_us})
-            self._kernels[key] = kernel
+            self._kernels[key] = kernel = kernel if weight_dtype is None else widening_weights(kernel)
         return kernel
 
     def streaming(self, size_bytes: Any, rows: Any = 0) -> Estimate:

@@ -41,6 +41,9 @@ class Family:
     curve: tuple[str, ...] | None = None
     #: Whether the kernel converts the second type to the first: then each second type is a kernel of its own.
     converts: bool = False
+    #: Columns that differ between the segments of one call; ``form`` has no arguments for them, and gives seconds as a
+    #: function of them.
+    by_segment: tuple[str, ...] = ()
 
     def seconds(
         self,
@@ -51,12 +54,14 @@ class Family:
         dtype: str,
         second_dtype: str,
     ) -> Any:
-        """Seconds of one call, without a range; ``second_dtype`` is the type of cached K and V, or of expert
-        weights."""
-        columns = [shape[name] for name in self.shape]
+        """Seconds of one call, without a range; where ``shape`` lacks the columns that differ by segment, a function of
+        them. ``second_dtype`` is the type of cached K and V, or of expert weights."""
+        columns = [shape[name] for name in self.shape if name not in self.by_segment]
         widths = element_bytes(dtype), element_bytes(second_dtype)
         more = {name: shape.get(name, usual) for name, usual in self.further.items()}
-        return self.form(limits, parameters, *columns, *widths, **switches, **more)
+        call = self.form(limits, parameters, *columns, *widths, **switches, **more)
+        lengths = [shape[name] for name in self.by_segment if name in shape]
+        return call(*lengths) if lengths else call
 
     def check_switches(self, given: Mapping[str, Any]) -> None:
         """Raise ValueError for an unknown switch, or a value that it does not allow."""
@@ -66,37 +71,6 @@ class Family:
             if value not in self.switches[name]:
                 allowed = ", ".join(str(v) for v in self.switches[name])
                 raise ValueError(f"switch {name} = {value} is not one of {allowed}")
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentedFamily(Family):
-    """A family whose calls have many segments: its ``form`` has no lengths, and gives seconds as a function of them."""
-
-    def seconds(
-        self,
-        limits: DeviceLimits,
-        parameters: Mapping[str, float],
-        switches: Mapping[str, Any],
-        shape: Shape,
-        dtype: str,
-        second_dtype: str,
-    ) -> Any:
-        return self.over(limits, parameters, switches, shape, dtype, second_dtype)(shape["q_len"], shape["kv_len"])
-
-    def over(
-        self,
-        limits: DeviceLimits,
-        parameters: Mapping[str, float],
-        switches: Mapping[str, Any],
-        shape: Shape,
-        dtype: str,
-        second_dtype: str,
-    ) -> Callable[[Any, Any], Any]:
-        """Seconds as a function of ``q_len`` and ``kv_len``, by the other columns of ``shape``."""
-        columns = [shape[name] for name in self.shape if name not in _LENGTHS]
-        widths = element_bytes(dtype), element_bytes(second_dtype)
-        call: Callable[[Any, Any], Any] = self.form(limits, parameters, *columns, *widths, **switches)
-        return call
 
 
 MEMORY_BOUND_PARAMETERS: dict[str, Parameter] = {
@@ -157,15 +131,21 @@ FAMILIES: dict[str, Family] = {
     "gemm": Family(gemm.seconds, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
     "grouped_gemm": Family(gemm.seconds, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
     "grouped_gemm_backward": Family(gemm.both_gradients, _GEMM_SHAPE, gemm.PARAMETERS, _GEMM_SWITCHES),
-    "attention_forward": SegmentedFamily(
-        prefill.segments_of, _ATTENTION_SHAPE, prefill.PARAMETERS, _ATTENTION_SWITCHES, is_attention=True
+    "attention_forward": Family(
+        prefill.segments_of,
+        _ATTENTION_SHAPE,
+        prefill.PARAMETERS,
+        _ATTENTION_SWITCHES,
+        is_attention=True,
+        by_segment=_LENGTHS,
     ),
-    "attention_backward": SegmentedFamily(
+    "attention_backward": Family(
         partial(prefill.segments_of, backward=True),
         _ATTENTION_SHAPE,
         prefill.BACKWARD_PARAMETERS,
         _BACKWARD_SWITCHES,
         is_attention=True,
+        by_segment=_LENGTHS,
     ),
     "attention_decode": Family(
         decode.seconds,
@@ -174,12 +154,13 @@ FAMILIES: dict[str, Family] = {
         further={"queries": 1.0},
         is_attention=True,
     ),
-    "latent_prefill": SegmentedFamily(
+    "latent_prefill": Family(
         latent.prefill_of_segments,
         ("batch", "q_len", "kv_len", "heads", "key_dim", "value_dim"),
         latent.PREFILL_PARAMETERS,
         _LATENT_SWITCHES,
         is_attention=True,
+        by_segment=_LENGTHS,
     ),
     "latent_decode": Family(
         latent.decode_seconds,
@@ -219,8 +200,6 @@ FAMILIES: dict[str, Family] = {
 
 #: Families whose kernels convert their second operand.
 CONVERTING = frozenset(name for name, family in FAMILIES.items() if family.converts)
-#: Families whose calls have many segments.
-SEGMENTED = {name: family for name, family in FAMILIES.items() if isinstance(family, SegmentedFamily)}
 
 
 # --- shapes of calls ------------------------------------------------------------------------------------------

@@ -61,6 +61,9 @@ TILES: dict[str, tuple[tuple[int, int], ...]] = {
     ),
     "wide": ((128, 64), (128, 128), (128, 256), (256, 128), (256, 256)),
 }  # fmt: skip
+#: Tiles of a library → those of its kernels that widen weights of few bits: these have tiles of 16 rows, whatever the
+#: library's others have (Marlin, arXiv:2408.11743, §3.4).
+WIDENING_TILES = {"wide": "all"}
 SPLITS: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
 
 

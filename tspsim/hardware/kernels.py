@@ -19,6 +19,7 @@ import numpy as np
 from tspsim.base.errors import InputError
 from tspsim.operators import multiplied_as, similar_types
 
+from . import gemm
 from .facts import is_of, of_library
 from .families import CONVERTING, FAMILIES
 from .limits import DeviceLimits, Estimate
@@ -102,6 +103,18 @@ class Kernel:
         regime = np.searchsorted(np.array(self.borders_s), seconds, side="right")
         regime = regime + REGIMES * ((seconds < self.domain_s[0]) | (seconds > self.domain_s[1]))
         return Estimate(seconds, seconds * np.array(self.low)[regime], seconds * np.array(self.high)[regime])
+
+
+def widening_weights(kernel: Kernel) -> Kernel:
+    """The model of products that widen weights of few bits, by that of products that widen none: with the tiles of such
+    kernels, and a wider range, because the time to widen weights was not measured."""
+    tiles = kernel.switches.get("tiles")
+    return replace(
+        kernel,
+        switches={**kernel.switches, "tiles": gemm.WIDENING_TILES.get(tiles, tiles)} if tiles else kernel.switches,
+        low=tuple(math.exp(-math.hypot(math.log(value), OTHER_TYPE)) for value in kernel.low),
+        high=tuple(math.exp(math.hypot(math.log(value), OTHER_TYPE)) for value in kernel.high),
+    )
 
 
 #: Regimes of predicted times; a range has as many factors again for times outside the measured shapes.

@@ -30,9 +30,10 @@ from ..operators import (
 )
 from . import sparse
 from .device import Device
-from .families import FAMILIES, SEGMENTED, read_shape
+from .families import FAMILIES
 from .kernels import Kernel
 from .limits import Estimate
+from .pricers import registers
 from .prices import scoring_at_clock
 
 #: Seconds of one call over prompts, by the query tokens of each and its context with these.
@@ -49,12 +50,7 @@ SUM_PRICERS: dict[type[Operator], SumPricer[Any]] = {}
 
 def row_pricer(*classes: type[Priced]) -> Callable[[RowPricer[Priced]], RowPricer[Priced]]:
     """Decorator that registers a function as the row pricer of these classes, without their subclasses."""
-
-    def register(function: RowPricer[Priced]) -> RowPricer[Priced]:
-        ROW_PRICERS.update(dict.fromkeys(classes, function))
-        return function
-
-    return register
+    return registers(ROW_PRICERS, classes)
 
 
 def over_rows(device: Device, operator: Operator) -> Seconds | None:
@@ -65,12 +61,7 @@ def over_rows(device: Device, operator: Operator) -> Seconds | None:
 
 def sum_pricer(*classes: type[Priced]) -> Callable[[SumPricer[Priced]], SumPricer[Priced]]:
     """Decorator that registers a function as the pricer of these classes over the sums of all rows."""
-
-    def register(function: SumPricer[Priced]) -> SumPricer[Priced]:
-        SUM_PRICERS.update(dict.fromkeys(classes, function))
-        return function
-
-    return register
+    return registers(SUM_PRICERS, classes)
 
 
 def over_sums(device: Device, operator: Operator) -> OverSums | None:
@@ -99,11 +90,7 @@ def _segments(
     device: Device, kernel: Kernel, attention: Attention | LatentPrefill, columns: dict[str, Any], *, half: float
 ) -> Seconds:
     """One call over all segments at the clock of a step; a segment's queries see q·kv − ``half``·q² pairs."""
-    second = attention.kv_dtype or kernel.dtype
-    call = SEGMENTED[kernel.family].over(
-        device.limits(kernel.dtype), kernel.parameters, kernel.switches, read_shape({"batch": 1.0, **columns}),
-        kernel.dtype, second,
-    )  # fmt: skip
+    call = device.over_segments(kernel, attention.kv_dtype, columns)
     slowed = device.shares_at_clock(Estimate(1.0, 1.0, 1.0), 1.0, kernel).seconds - 1.0
     # FLOPs are proportional to pairs, bytes to queries and to contexts: those of three small calls give the factors.
     one, longer, wider = (replace(attention, segments=(segment,)) for segment in ((1, 1), (1, 2), (2, 2)))

@@ -31,20 +31,27 @@ Bound = Literal["bytes", "rows", "arithmetic"]
 Priced = TypeVar("Priced", bound=Operator)
 #: (device, operator) → time; the device's type is Any, because :class:`~tspsim.hardware.Device` imports this module.
 Pricer = Callable[[Any, Priced], Estimate]
+#: A function that a table keeps for classes of operators.
+Kept = TypeVar("Kept", bound=Callable[..., Any])
 
 #: Modules that register pricers when they are imported.
 ENTRY_POINTS = "tspsim.pricers"
 PRICERS: dict[type[Operator], Pricer[Any]] = {}
 
 
-def pricer(*classes: type[Priced]) -> Callable[[Pricer[Priced]], Pricer[Priced]]:
-    """Decorator that registers a function as the pricer of these classes, without their subclasses."""
+def registers(table: dict[type[Operator], Kept], classes: tuple[type[Operator], ...]) -> Callable[[Kept], Kept]:
+    """Decorator that enters a function in a table for these classes, without their subclasses."""
 
-    def register(function: Pricer[Priced]) -> Pricer[Priced]:
-        PRICERS.update(dict.fromkeys(classes, function))
+    def register(function: Kept) -> Kept:
+        table.update(dict.fromkeys(classes, function))
         return function
 
     return register
+
+
+def pricer(*classes: type[Priced]) -> Callable[[Pricer[Priced]], Pricer[Priced]]:
+    """Decorator that registers a function as the pricer of these classes, without their subclasses."""
+    return registers(PRICERS, classes)
 
 
 def price(device: Any, operator: Operator) -> Estimate:

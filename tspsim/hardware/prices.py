@@ -100,15 +100,10 @@ def _product_without_cast(device: Device, product: Gemm) -> Estimate:
     in their type. Gradients use the kernel measured for them, or are slower by ``sustained.gradients``.
     """
     spec = device.spec
-    kernel = device.product_without_cast(_family(device, product), product.dtype)
+    kernel = device.product_without_cast(_family(device, product), product.dtype, product.weight_dtype)
     one = replace(kernel, family="grouped_gemm") if kernel.family == GRADIENTS else kernel
-    if product.weight_dtype is not None and one.switches.get("tiles") == "wide":
-        # kernels that widen weights come in tiles of 16 rows, whatever the library has (Marlin, arXiv:2408.11743, §3.4)
-        one = replace(one, switches={**one.switches, "tiles": "all"})
     shape = {"m": product.m, "n": product.n, "k": product.k, "batch": product.batch}
     alone = device.isolated(one, product.weight_dtype, **shape)
-    if product.weight_dtype is not None:
-        alone = alone.widened(OTHER_TYPE)  # the time to widen weights was not measured
     alone = device.at_clock(alone, product, kernel)
     slower = spec.sustained.gradients
     if slower is not None and _is_wide_gradient(product) and kernel.family != GRADIENTS:
@@ -264,12 +259,13 @@ def choice_of_experts(device: Device, choice: ChoiceKernels) -> Estimate:
 
 @pricer(MemoryBound)
 def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
-    """Time of a kernel that streams as many bytes: between other kernels all memory-bound ops run as fast as a copy. A
-    resident kernel takes the time of its own op; one of few blocks streams at the rate of its multiprocessors."""
+    """Time of a kernel that streams as many bytes: between other kernels all memory-bound ops run as fast as a copy,
+    unless their stack states what longer they take. A resident kernel takes the time of its own op; one of few blocks
+    streams at the rate of its multiprocessors."""
     if operator.resident:
         return device.memory_bound(operator.size_bytes, operator.op, operator.rows)
     fewer = max(1.0, device.spec.compute_units.value / operator.units) if operator.units else 1.0
-    return device.streaming(fewer * operator.size_bytes, operator.rows)
+    return device.streaming(operator.slower * fewer * operator.size_bytes, operator.rows)
 
 
 def scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:

@@ -58,6 +58,8 @@ ROUTER_BIAS = {
 }
 #: DeepSeek's ``topk_method`` for a router with a correction bias; read in unknown families too.
 CORRECTED = "noaux_tc"
+#: Families whose chats servers render by a library in the place of a template (vLLM: ``use_harmony``).
+CHAT = {"gpt_oss": "harmony"}
 #: Families that add the router's bias to its scores, before the softmax over the chosen (``modeling_gpt_oss.py``).
 BIAS_OF_SCORES = {"gpt_oss"}
 #: Families whose expert products add biases (``gate_up_proj_bias``, ``down_proj_bias`` of ``modeling_gpt_oss.py``).

@@ -137,6 +137,7 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
         linear_bias=family in families.LINEAR_BIAS,
         learned_positions=family in families.LEARNED_POSITIONS,
         max_context=_size(data, "max_context", 0),
+        chat=families.CHAT.get(family, "template"),
         source=f"Hugging Face config.json, model_type {shorten(family or 'not given', 40)}",
         note="; ".join(filter(None, (note, _note(data, bool(window or compressed), bool(chunk))))),
         latent=latent,

@@ -20,6 +20,8 @@ from ..base.units import Count, PositiveCount
 from ..operators import weight_bytes
 
 Scores = Annotated[str, OneOf(lambda: ("sigmoid", "softmax"))]
+#: What servers render a model's chats with: its template, or OpenAI's library for gpt-oss.
+Chat = Annotated[str, OneOf(lambda: ("template", "harmony"))]
 
 
 @dataclass(frozen=True)
@@ -288,6 +290,7 @@ class StatedFacts:
         Field(le=64, description="lanes of the residual stream; several: hyper-connections mix them"),
     ] = 1
     max_context: Annotated[Count, Field(description="longest sequence the model was made for; 0 when unknown")] = 0
+    chat: Annotated[Chat, Field(description="what servers render chats with")] = "template"
     note: Annotated[str, Field(max_length=2000, description="what of the original is simplified")] = ""
 
 

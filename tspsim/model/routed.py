@@ -83,10 +83,15 @@ class RoutedShard:
         size = 2.0 * rows * self.model.hidden * (element_bytes or self.activation_bytes)
         return MemoryBound("copy", size, round(rows), name=name, role=Role.EXPERT_ROWS, computes=computes)
 
+    def order(self, arrived: float, name: str, computes: Computes = Computes.OUTPUT) -> MemoryBound:
+        """Rows of experts from arrived tokens, each read once and written for every expert of it here."""
+        size = (arrived + self.all_rows) * self.model.hidden * self.activation_bytes
+        return MemoryBound("copy", size, self.all_rows, name=name, role=Role.EXPERT_ROWS, computes=computes)
+
     def cast(self, rows: float, name: str, element_bytes: float) -> MemoryBound:
         """Rows read as activations and written with ``element_bytes`` an element."""
         size = rows * self.model.hidden * (self.activation_bytes + element_bytes)
-        return MemoryBound("copy", size, round(rows), name=name, role=Role.EXPERT_CAST)
+        return MemoryBound("cast", size, round(rows), name=name, role=Role.EXPERT_CAST)
 
     def sum_rows(self, rows: float, tokens: int) -> MemoryBound:
         """Weighted sum of ``rows`` rows into ``tokens`` rows."""

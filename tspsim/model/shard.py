@@ -169,11 +169,13 @@ class Shard:
         """Operators after attention, for ranks that divide tokens."""
         return (self.output(tokens),)
 
-    def rope(self, tokens: int) -> MemoryBound:
-        """Rotary embedding of Q and K in place; per-head norms of Q and K run in the same kernel."""
+    def rope(self, tokens: int, *, backward: bool = False) -> MemoryBound:
+        """Rotary embedding of Q and K in place, or of their gradients; per-head norms of Q and K run in the same
+        kernel."""
         size = 2.0 * tokens * (self.heads + self.kv_heads) * self.model.head_dim * self.activation_bytes
         op = "qk_norm_rope" if self.model.qk_norm and not self.model.qk_norm_wide else "rope"
-        return MemoryBound(op, size, tokens, name="rope", role=Role.ROPE)
+        computes = _BACK if backward else Computes.OUTPUT
+        return MemoryBound(op, size, tokens, name="rope", role=Role.ROPE, computes=computes)
 
     def attention(
         self,

@@ -169,6 +169,6 @@ def describe(model: Architecture) -> dict[str, Any]:
             "vocab": model.vocab, "tied": model.tied_embeddings, "learned_positions": model.learned_positions
         },
         "linear_bias": model.linear_bias, "multi_token": model.multi_token, "residual_lanes": model.residual_lanes,
-        "max_context": model.max_context,
+        "max_context": model.max_context, "chat": model.chat,
         "checkpoint": checkpoint, "source": model.source, "note": model.note,
     }  # fmt: skip

@@ -88,8 +88,10 @@ class Operator(ABC):
     role: Role = Role.OTHER
     #: Operand type on the matrix units; empty: they are not used.
     dtype: str = ""
-    #: Whether its grid is a fixed number of blocks on all multiprocessors, each of which takes rows in turn.
-    resident: bool = False
+    #: Blocks on each multiprocessor, of a grid that is as many and no more, whose blocks take rows in turn; 0: another.
+    resident: int = 0
+    #: Multiprocessors that its few blocks occupy; 0: all.
+    units: int = 0
 
     @property
     def family(self) -> str:
@@ -139,8 +141,9 @@ class Operator(ABC):
         unknown."""
         return ()
 
-    def without_flash(self) -> tuple[Operator, ...]:
-        """Kernels of a framework that writes attention scores to HBM; other operators: themselves."""
+    def without_flash(self, score_bytes: tuple[float, float] | None = None) -> tuple[Operator, ...]:
+        """Kernels of a framework that writes attention scores to HBM, and moves ``score_bytes`` a score between its
+        products, forward and backward; other operators: themselves."""
         return (self,)
 
     def unfused(self, traffic: float) -> Operator:
@@ -182,7 +185,7 @@ class CachedContext:
 #: Ops that a compiler fuses into one kernel and an eager framework runs as several.
 FUSED = frozenset({"add_rmsnorm", "rope", "qk_norm_rope", "swiglu", "add", "softmax"})
 #: All ops of memory-bound operators in this package.
-MEMORY_BOUND_OPS = FUSED | {"rmsnorm", "copy", "cache_write", "adamw"}
+MEMORY_BOUND_OPS = FUSED | {"rmsnorm", "copy", "cast", "cast_back", "cache_write", "adamw"}
 
 
 @quick
@@ -202,9 +205,11 @@ class MemoryBound(Operator):
     role: Role = Role.OTHER
     computes: Computes = Computes.OUTPUT
     #: Its time is that of the op's own kernel and not of a copy.
-    resident: bool = False
-    #: Multiprocessors that its few blocks occupy, which move bytes at their share of the device's rate; 0: all.
+    resident: int = 0
+    #: Few blocks move bytes at their multiprocessors' share of the device's rate.
     units: int = 0
+    #: Its time over that of a copy of its bytes.
+    slower: float = 1.0
 
     kind = "memory_bound"
     reads = BatchQuantity.TOKENS

@@ -239,15 +239,18 @@ class Attention(Operator):
             for causal in (False, True)
         )
 
-    def without_flash(self) -> tuple[Operator, ...]:
+    def without_flash(self, score_bytes: tuple[float, float] | None = None) -> tuple[Operator, ...]:
         """Batched products of all scores, masked ones included, and the kernels between them."""
         kernels: list[Operator] = []
+        between = SCORE_BYTES[self.direction]
+        if score_bytes is not None:
+            between = {"softmax": score_bytes[self.direction != "forward"]}
         for queries, context in dict.fromkeys(self.segments):
             batch = self.heads * self.segments.count((queries, context))
             scores, outputs = (queries, context, self.head_dim), (queries, self.head_dim, context)
             shapes = (scores, outputs) if self.direction == "forward" else (scores, outputs, outputs, outputs)
             kernels += [Gemm(m, n, k, self.dtype, batch, self.name, computes=self.computes) for m, n, k in shapes]
-            for op, moved in SCORE_BYTES[self.direction].items():
+            for op, moved in between.items():
                 size = moved * batch * queries * context
                 kernels.append(MemoryBound(op, size, batch * queries, name=f"{op} of scores"))
         return tuple(kernels)

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 
 from ..base.registry import Registry
 from ..operators import Computes, MemoryBound, Operator, Role
-
-#: Bytes of an fp8 element with an fp32 scale per block of 128 (DeepSeek-V3, §3.3.2).
-SCALED_BYTE = 1.0 + 4.0 / 128.0
+from .separate_kernels import CAST, CAST_BACK, EIGHT_BITS, forward_activation, is_activation
 
 
 @dataclass(frozen=True)
@@ -35,21 +33,29 @@ class ActivationStore:
     products_in_eight_bits: bool = False
 
     def cast(self, operators: Sequence[Operator]) -> Iterator[Operator]:
-        """The operators with casts after an activation, and back before its backward."""
+        """The operators with casts after a forward's activation, and back before the first kernel of a backward that
+        reads what was kept."""
+        #: By role the size of a cast back that still lacks: of the first gradient, which reads the kept inputs.
+        back: dict[Role, float] = {}
+        if self.columns_bytes is not None:
+            for operator in reversed(operators):
+                if is_activation(operator) and operator.computes is not Computes.OUTPUT:
+                    back[operator.role] = operator.hbm_bytes
         for operator in operators:
-            if self.columns_bytes is None or not isinstance(operator, MemoryBound) or operator.role not in _ACTIVATIONS:
+            if self.columns_bytes is None or not is_activation(operator):
                 yield operator
                 continue
-            there = operator.computes is Computes.OUTPUT
             # Of the three tensors that a gated activation moves, two are inputs; of the five of its backward, two.
             # Without a gate, one of two, and one of three.
-            moved = _MOVED[there] * operator.size_bytes
-            size = moved * (1.0 + self.columns_bytes / 2.0)
-            cast = MemoryBound("copy", size, operator.rows, name="cast for backward")
-            yield from (operator, cast) if there else (cast, operator)
+            factor = 1.0 + self.columns_bytes / 2.0
+            rows, size = operator.rows, back.pop(operator.role, 0.0)
+            if size:
+                yield MemoryBound(CAST_BACK, _MOVED[False] * size * factor, rows, name="cast back")
+            yield operator
+            if forward_activation(operator, operators):
+                yield MemoryBound(CAST, _MOVED[True] * operator.size_bytes * factor, rows, name="cast for backward")
 
 
-_ACTIVATIONS = frozenset({Role.ACTIVATION, Role.EXPERTS_ACTIVATION})
 #: Share of a gated activation's bytes that are its inputs, forward (True) and backward.
 _MOVED = {True: 2.0 / 3.0, False: 2.0 / 5.0}
 
@@ -59,6 +65,6 @@ ACTIVATION_STORES.register(ActivationStore("fp8", "inputs of the MLP's activatio
 ACTIVATION_STORES.register(
     ActivationStore(
         "fp8_products", "and inputs of products that are in eight bits",
-        columns_bytes=SCALED_BYTE, products_bytes=SCALED_BYTE, products_in_eight_bits=True,
+        columns_bytes=EIGHT_BITS, products_bytes=EIGHT_BITS, products_in_eight_bits=True,
     )
 )  # fmt: skip

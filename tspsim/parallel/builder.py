@@ -18,7 +18,7 @@ from ..program import Collective, Compute, Copy, ExpertExchange, Instruction, La
 from . import hyper_connections
 from .interleave import EXCHANGE
 from .job import Job
-from .rank_groups import ranks_along
+from .rank_groups import expert_copies, ranks_along
 from .recompute import recomputed_inputs
 from .serving_engine import Captured
 from .whole import accumulates_gradients
@@ -49,13 +49,20 @@ def lowering_of(job: Job) -> Lowering:
         steps.append(lambda operators: tuple(adapters.attach(operators)))
     if job.training and store.columns_bytes is not None:
         steps.append(lambda operators: tuple(store.cast(operators)))
+    mixed = job.mixed_precision
+    if job.training and not mixed.casts_nothing:
+        steps.append(lambda operators: tuple(mixed.lower(operators, job.activation_bytes)))
     if not stack.fuses:
         accumulates = accumulates_gradients(job)
         biased = job.training and job.model.experts is not None and job.model.experts.expert_bias
-        inputs = recomputed_inputs(job) if job.training else ()
-        steps.append(
-            lambda operators: tuple(stack.run(operators, accumulates=accumulates, biased=biased, recomputed=inputs))
+        run = partial(
+            stack.run,
+            accumulates=accumulates,
+            biased=biased,
+            lone_experts=_adds_own_experts(job),
+            recomputed=recomputed_inputs(job) if job.training else (),
         )
+        steps.append(lambda operators: tuple(run(operators)))
 
     def lower(operators: Sequence[Operator]) -> tuple[Operator, ...]:
         lowered = tuple(operators)
@@ -64,6 +71,13 @@ def lowering_of(job: Job) -> Lowering:
         return lowered
 
     return lower
+
+
+def _adds_own_experts(job: Job) -> bool | None:
+    """Whether gradients of experts that no other rank holds are added to kept ones; None: others hold them."""
+    if not job.training or job.plan.ep == 1 or expert_copies(job) > 1:
+        return None
+    return job.micro_batches > 1
 
 
 def waiting_for(instruction: Instruction, after: tuple[int, ...]) -> Instruction:
@@ -430,6 +444,8 @@ class ProgramBuilder:
             if instruction.stream == EXCHANGE and self._job.interleaves:
                 # Each exchange is a node, and so is what runs up to it.
                 host_s += 2.0 * stack.node_launches * stack.kernel_s
+        if isinstance(instruction, SendReceive) and instruction.to is None and stack.awaits_sends:
+            return self._put(instruction)
         if host_s == 0.0 and (isinstance(instruction, Compute) or stack.kernel_s == 0.0):
             index = self._put(instruction)
         else:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from ..base.registry import Registry
 from ..program import Collective, Instruction, Program
 
-#: Stream of exchanges with experts.
-EXCHANGE = "experts"
+#: Stream of exchanges with experts, and of kernels that run on their multiprocessors.
+EXCHANGE, BESIDE = "experts", "beside experts"
 
 #: The instructions of two tasks, dependencies as indices of their own lists → one list.
 Merge = Callable[[Sequence[Sequence[Instruction]]], Iterator[Instruction]]

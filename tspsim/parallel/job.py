@@ -17,9 +17,11 @@ from ..operators import Operator, element_bytes
 from ..steps import Batch, Speculation, Step, Task
 from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import Balanced, balanced
+from .column_inputs import COLUMN_INPUTS, ColumnInputs
 from .draft import DRAFTS
 from .interleave import HALVES, INTERLEAVINGS, Interleaving
 from .lengths import OFFLOAD_FROM, Groups, Pack, SequenceAssignment, assign, group_axis
+from .mixed_precision import MIXED_PRECISIONS, MixedPrecision
 from .pipeline import IN_ROUNDS, Chunk, ChunkPlacement, PipelineOrder, chunk_layers, in_turns
 from .plan import Plan
 from .recomputed import KEPT
@@ -359,6 +361,21 @@ class Job:
     def interleaving(self) -> Interleaving:
         """The order of two interleaved tasks: the stack's in training; halves of a serving step alternate."""
         return INTERLEAVINGS.get(self.work.stack.interleaving if self.training else HALVES)
+
+    @property
+    def column_inputs(self) -> ColumnInputs:
+        """What column-split products keep of inputs that sequence regions gathered: the stack's."""
+        return COLUMN_INPUTS.get(self.work.stack.column_inputs)
+
+    @property
+    def mixed_precision(self) -> MixedPrecision:
+        """How bf16 products and fp32 weights go together: the stack's."""
+        return MIXED_PRECISIONS.get(self.work.stack.mixed_precision)
+
+    @property
+    def regions(self) -> bool:
+        """Whether the residual stream's tokens are divided among ranks of ``tp``."""
+        return self.plan.sequence_regions and self.plan.tp > 1
 
     def tasks(self, stage: int) -> list[Task]:
         """The tasks of a stage in a step, in order."""

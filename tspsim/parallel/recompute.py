@@ -6,6 +6,9 @@
                 ``moe_act`` and ``mla_up_proj``)
     full        the whole layer with its exchanges (written by :mod:`tspsim.parallel.step`)
 
+With sequence regions a backward also gathers inputs of column-split products again
+(:mod:`tspsim.parallel.column_inputs`).
+
 A stack may recompute norms or products itself (:attr:`tspsim.parallel.stack.Stack.remakes`), whatever the plan: fused
 backward kernels keep the input of a norm or an activation, not its output.
 """
@@ -38,6 +41,20 @@ def recomputed_groups(job: Job) -> frozenset[str]:
     """Keys of :data:`ROLES` that a layer does not keep."""
     again = job.plan.recomputation
     return frozenset(ROLES) if again == CHEAP else frozenset(() if again == FULL else job.work.stack.remakes)
+
+
+def keeps_gathered_inputs(job: Job) -> bool:
+    """Whether inputs that sequence regions gathered stay whole for the backward. Adapters keep theirs so (NeMo and
+    Megatron-Bridge, ``ParallelLinearAdapter``: ``gather_from_sequence_parallel_region``)."""
+    return job.regions and (job.column_inputs.whole or job.work.adapters is not None)
+
+
+def gathers_inputs_again(job: Job) -> bool:
+    """Whether a backward gathers inputs of column-split products for their weights' gradient: those of which a rank
+    kept its own tokens, or computes these again."""
+    if not job.regions or job.work.adapters is not None:
+        return False
+    return not job.column_inputs.whole or NORMS in recomputed_groups(job)
 
 
 def recomputed_kernels(job: Job, *operators: Operator) -> tuple[Operator, ...]:

@@ -23,7 +23,7 @@ from ..base.strict import PLAIN, FileKey, section
 from ..base.units import Bytes, PositiveCount, Seconds
 from ..model.attention import NO_CONTEXT, decoded
 from ..model.attention.base import tokens_of
-from ..model.parts import Experts
+from ..model.parts import Chat, Experts
 from ..operators import AbsorbProduct, Gemm, Operator, Role
 from .engine_memory import ALL_FOR_CACHES, EngineLimits, MemoryRule, Pages, StateRule
 from .paces import Factor, Pace, of_families
@@ -255,6 +255,11 @@ class ServingEngine:
     front_end: Annotated[Time, Field(description="from arrival to schedule and first token to client")] = NONE
     tokenize: Annotated[Time, Field(description="a token of a prompt, in one process for all of them")] = NONE
     intake: Annotated[Time, Field(description="a request, in the same process, before the engine has it")] = NONE
+    intakes: Annotated[
+        Mapping[str, Prior],
+        FileKey(dict[Chat, Expected[Seconds]]),
+        Field(description="what renders chats → the same, if different"),
+    ] = field(default_factory=dict)
     streamed: Annotated[Time, Field(description="a token of an answer, in the same process")] = NONE
     turns: Annotated[
         StrictBool,
@@ -431,7 +436,13 @@ class ServingEngine:
         if (factor, skew, limits, block, chosen, states) == here:
             return self
         times = {name: getattr(self, name).scaled(factor) for name in HOST_TIMES}
-        return replace(self, skew=skew, limits=limits, block_tokens=block, selection=chosen, states=states, **times)
+        intakes = {chat: time.scaled(factor) for chat, time in self.intakes.items()}
+        facts = replace(self, skew=skew, limits=limits, block_tokens=block, selection=chosen, states=states)
+        return replace(facts, intakes=intakes, **times)
+
+    def intake_of(self, chat: str) -> Prior:
+        """Time of a request in the server's process, by what renders its chat."""
+        return self.intakes.get(chat, self.intake)
 
     # --- memory ---------------------------------------------------------------------------------------------
 

@@ -21,9 +21,19 @@ from ..hardware.pricers import in_steps
 from ..model.routed import CHOICE_BYTES
 from ..operators import ChoiceKernels, Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role, element_bytes
 from .activation_store import ACTIVATION_STORES
+from .column_inputs import COLUMN_INPUTS, SHARDED
 from .interleave import INTERLEAVINGS
+from .mixed_precision import MIXED_PRECISIONS, PARAMETERS
 from .paces import paced
-from .separate_kernels import WIDE, bias_kernels, with_casts
+from .separate_kernels import (
+    CAST,
+    CAST_BACK,
+    WIDE,
+    CastKernels,
+    bias_kernels,
+    forward_activation,
+    norm_kernels,
+)
 from .serving_engine import NO_ENGINE, Captured, Saving, ServingEngine
 
 if TYPE_CHECKING:
@@ -35,7 +45,9 @@ Lower = Annotated[float, Field(ge=0.3, le=1.0)]
 Upper = Annotated[float, Field(ge=1.0, le=20.0)]
 #: A registered store of activations; the error for an unknown name offers the nearest.
 StoreName = Annotated[str, AfterValidator(lambda name: ACTIVATION_STORES.get(name).name)]
-#: The same of an order of interleaved micro-batches.
+#: The same of what is kept of gathered inputs, and of an order of interleaved micro-batches.
+InputsName = Annotated[str, AfterValidator(lambda name: COLUMN_INPUTS.get(name).name)]
+PrecisionName = Annotated[str, AfterValidator(lambda name: MIXED_PRECISIONS.get(name).name)]
 OrderName = Annotated[str, AfterValidator(lambda name: INTERLEAVINGS.get(name).name)]
 BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
 Launches = Annotated[float, Field(ge=0.0, le=1000.0, allow_inf_nan=False)]
@@ -129,6 +141,14 @@ class Stack:
         STATED,
         Field(description="for models without routed experts the host runs ahead of the device: launches cost nothing"),
     ] = False
+    awaits_sends: Annotated[
+        StrictBool,
+        STATED,
+        Field(
+            description="messages of pipelines are exchanged between tasks: kernels wait until a message has arrived,"
+            " and receives stand ready before their task"
+        ),
+    ] = False
     queues_chunks: Annotated[
         StrictBool,
         STATED,
@@ -144,10 +164,20 @@ class Stack:
         Field(description="bytes of a logit's softmax that the loss keeps beside logit and gradient; default 4 (fp32)"),
     ] = 4.0
     accumulation_bytes: Annotated[BytesPerWeight, STATED, Field(description="beyond writing a gradient in bf16")] = 0.0
+    lone_expert_bytes: Annotated[
+        BytesPerWeight | None,
+        STATED,
+        Field(description="the same of experts that no other rank holds; default: as accumulation_bytes"),
+    ] = None
     optimizer_state: Annotated[
         BytesPerWeight | None,
         STATED,
         Field(description="bytes per parameter of master weights and moments, if a workload states no optimizer"),
+    ] = None
+    optimizer_bytes: Annotated[
+        BytesPerWeight | None,
+        STATED,
+        Field(description="moved by the optimizer's kernels; default: each of its tensors once"),
     ] = None
     activation_factor: Annotated[Factor, STATED, Field(description="kept activations over those of fused kernels")] = (
         1.0
@@ -193,6 +223,22 @@ class Stack:
         FlopsPerSecond | None, FileKey(Stated, "attention"), Field(description="highest rate of its attention kernel")
     ] = None
     flash_attention: Annotated[StrictBool, STATED] = True
+    score_bytes: Annotated[
+        tuple[BytesPerWeight, BytesPerWeight] | None,
+        STATED,
+        Field(
+            description="without flash_attention, bytes per score of the kernels between its products; forward,"
+            " backward; default: one softmax with mask, and dropout"
+        ),
+    ] = None
+    mixed_precision: Annotated[
+        PrecisionName, STATED, Field(description="how bf16 products and fp32 weights go together in training")
+    ] = PARAMETERS.name
+    attention_factors: Annotated[
+        tuple[Factor, Factor],
+        STATED,
+        Field(description="time of the attention kernel over that of its library; forward, backward"),
+    ] = (1.0, 1.0)
     libraries: Annotated[
         tuple[tuple[str, str], ...],
         FileKey(dict[str, Stated[str]]),
@@ -231,6 +277,19 @@ class Stack:
             " around it that sum and scale; forward, backward"
         ),
     ] = None
+    norm_blocks: Annotated[
+        tuple[PositiveCount, PositiveCount],
+        STATED,
+        Field(description="blocks of such a norm on each multiprocessor; forward, backward"),
+    ] = (1, 1)
+    head_norm_tensors: Annotated[
+        tuple[Tensors, Tensors] | None,
+        STATED,
+        Field(
+            description="norms of queries' and keys' heads are kernels of their own beside the rotation: tensors of"
+            " queries and keys moved by them; forward, backward"
+        ),
+    ] = None
     rotation_factors: Annotated[
         tuple[tuple[str, tuple[Factor, Factor]], ...],
         FileKey(Stated[dict[str, tuple[Factor, Factor]]]),
@@ -244,6 +303,17 @@ class Stack:
         STATED,
         Field(description="separate kernels cast and transpose the operands of products in eight bits"),
     ] = False
+    casts: Annotated[
+        tuple[str, ...],
+        FileKey(Stated[tuple[Literal["in_activations", "turns_scales", "shares_sent", "gradients_beside"], ...]]),
+        Field(description="how these kernels are cut, by attributes of CastKernels"),
+    ] = ()
+    cast_time: Annotated[
+        Factor, STATED, Field(description="time of a kernel that casts rows over that of a copy of its bytes")
+    ] = 1.0
+    cast_back_units: Annotated[
+        Count, STATED, Field(description="multiprocessors of the kernels that cast rows back; 0: all")
+    ] = 0
     choice_kernels: Annotated[
         tuple[Count, Count, Count, Count, Count] | None,
         STATED,
@@ -252,6 +322,22 @@ class Stack:
             " numbers, top-k searches; in a backward over all scores, over few numbers"
         ),
     ] = None
+    rows_in_place: Annotated[
+        StrictBool,
+        STATED,
+        Field(
+            description="a library's exchange reads tokens where they stand and sums on return, whatever their type;"
+            " the kernel that orders arrivals reads each once"
+        ),
+    ] = False
+    notice_s: Annotated[
+        Seconds,
+        FileKey(Stated, "notice"),
+        Field(
+            description="time of the kernel before each exchange with experts in which ranks tell each other how much"
+            " comes, for each doubling of the nodes of their group"
+        ),
+    ] = 0.0
     layout_token_s: Annotated[
         Seconds,
         FileKey(Stated, "layout_token"),
@@ -274,8 +360,8 @@ class Stack:
         tuple[BytesPerWeight, BytesPerWeight, BytesPerWeight, BytesPerWeight] | None,
         STATED,
         Field(
-            description="bytes per output element of separate kernels that add experts' biases: of gate and up in a"
-            " forward and a backward, of down in both"
+            description="bytes per output element of separate kernels that add experts' biases, and clamp gate and up:"
+            " of these in a forward and a backward, of down in both"
         ),
     ] = None
     pads_experts: Annotated[
@@ -289,11 +375,35 @@ class Stack:
     regathers_context: Annotated[
         StrictBool, STATED, Field(description="keys and values are gathered again for the backward, and not kept")
     ] = False
+    column_inputs: Annotated[
+        InputsName,
+        STATED,
+        Field(description="what column-split products keep of inputs that sequence regions gathered"),
+    ] = SHARDED.name
+    sums_beside_weights: Annotated[
+        StrictBool,
+        STATED,
+        Field(
+            description="without overlap too, gradients of column-split products' inputs are summed beside the"
+            " products of their weights' gradients"
+        ),
+    ] = False
+    quantised_gathers: Annotated[
+        StrictBool, STATED, Field(description="rows that tp gathers for a product move in the product's type")
+    ] = False
     row_copies: Annotated[
         Passes, STATED, Field(description="further reads and writes of rows that tp gathers or scatters")
     ] = 0.0
     overlap_gradients: Annotated[StrictBool, STATED] = True
     overlap_weights: Annotated[StrictBool, STATED] = True
+    collection_s: Annotated[
+        Seconds,
+        FileKey(Stated, "collection"),
+        Field(
+            description="in training, time in which automatic collections of garbage stop the host, for each layer and"
+            " micro-batch of a replica: a pipeline's stages stop in turn"
+        ),
+    ] = 0.0
     step_s: Annotated[Seconds, FileKey(Stated, "step"), Field(description="time of every step, whatever its size")] = (
         0.0
     )
@@ -311,7 +421,10 @@ class Stack:
     def fuses(self) -> bool:
         """Whether a schedule's operators are the kernels that run."""
         unfused = self.traffic_factor > 1.0 or self.loss_factor is not None or self.accumulation_bytes > 0.0
-        counted = (self.expert_bias_bytes, self.choice_kernels, self.norm_tensors, self.rotation_factors)
+        counted = (
+            *(self.expert_bias_bytes, self.choice_kernels, self.norm_tensors, self.rotation_factors),
+            self.head_norm_tensors,
+        )
         return self.flash_attention and not unfused and not self.casts_apart and not any(counted)
 
     @property
@@ -368,6 +481,8 @@ class Stack:
 
     def seconds(self, operator: Operator, best_s: float) -> float:
         """Seconds of a kernel that takes ``best_s`` with the device's best library."""
+        if operator.role is Role.ATTENTION:
+            best_s *= self.attention_factors[operator.computes is not Computes.OUTPUT]
         if operator.role is Role.ATTENTION and self.attention_flops_per_s is not None:
             return max(best_s, operator.flops / self.attention_flops_per_s)
         return best_s
@@ -422,7 +537,7 @@ class Stack:
                 return replace(self, rotation_factors=own).on(device, kind)
         if factor == 1.0:
             return self if engine is self.engine else replace(self, engine=engine)
-        names = ("kernel_s", "collective_s", "collective_s_per_rank", "message_s", "expert_s")
+        names = ("kernel_s", "collective_s", "collective_s_per_rank", "message_s", "expert_s", "collection_s")
         times = {name: factor * getattr(self, name) for name in names}
         return replace(self, engine=engine, **times)
 
@@ -432,51 +547,68 @@ class Stack:
         *,
         accumulates: bool = True,
         biased: bool = False,
+        lone_experts: bool | None = None,
         recomputed: Container[Role] = (),
     ) -> Iterator[Operator]:
         """The kernels that this stack runs for operators; ``accumulates``: gradients are added to kept ones;
-        ``biased``: routed experts have biases; ``recomputed``: roles of products whose inputs are computed again."""
-        adds = self.accumulation_bytes > 0.0 and accumulates
+        ``biased``: routed experts have biases; ``lone_experts``: whether those of experts are that no other rank holds,
+        None: others hold them; ``recomputed``: roles of products whose inputs are computed again."""
+        added = of_experts = self.accumulation_bytes if accumulates else 0.0
+        if lone_experts is not None and self.lone_expert_bytes is not None:
+            of_experts = self.lone_expert_bytes if lone_experts else 0.0
+        operators = tuple(operators)
         for operator in operators:
+            if self.casts_apart and forward_activation(operator, operators):
+                operator = self.cast_kernels.in_activation(operator)
             yield from self._kernels(operator, recomputed)
             if biased and self.expert_bias_bytes is not None and isinstance(operator, GroupedGemm):
                 yield from bias_kernels(operator, self.expert_bias_bytes)
-            if adds and isinstance(operator, Gemm) and operator.computes is Computes.WEIGHT_GRADIENT:
-                weights = operator.batch * operator.m * operator.n
-                yield MemoryBound("add", self.accumulation_bytes * weights, operator.m, name=ADD_TO_GRADIENT)
+            if isinstance(operator, Gemm) and operator.computes is Computes.WEIGHT_GRADIENT:
+                size = of_experts if operator.role.routed else added
+                if size:
+                    weights = operator.batch * operator.m * operator.n
+                    yield MemoryBound("add", size * weights, operator.m, name=ADD_TO_GRADIENT)
 
     def _kernels(self, operator: Operator, recomputed: Container[Role]) -> tuple[Operator, ...]:
         if not self.flash_attention and operator.role is Role.ATTENTION:
-            return operator.without_flash()
+            return operator.without_flash(self.score_bytes)
         if self.choice_kernels is not None and operator.role in _ROUTES:
             return self._chosen(operator, self.choice_kernels)
         if self.casts_apart and isinstance(operator, Gemm) and element_bytes(operator.dtype) < WIDE:
-            return with_casts(operator, recomputed)
+            return tuple(map(self._cast, self.cast_kernels.around(operator, recomputed)))
         if self.norm_tensors is not None and operator.role is Role.NORM and isinstance(operator, MemoryBound):
-            return self._norm(operator, *self.norm_tensors)
-        if self.rotation_factors and operator.role is Role.ROPE and isinstance(operator, MemoryBound):
-            return (self._rotation(operator, *self.rotation_factors[0][1]),)
+            return norm_kernels(operator, self.norm_tensors, self.norm_blocks)
+        if operator.role is Role.ROPE and isinstance(operator, MemoryBound):
+            return self._rotated(operator)
         own_factor = self.loss_factor if operator.role is Role.LOSS else None
-        return (operator.unfused(self.traffic_factor if own_factor is None else own_factor),)
+        return (self._cast(operator).unfused(self.traffic_factor if own_factor is None else own_factor),)
 
-    @staticmethod
-    def _rotation(operator: MemoryBound, forward: float, backward: float) -> MemoryBound:
-        """The kernels that rotate heads, and lay them out for attention."""
-        factor = forward if operator.computes is Computes.OUTPUT else backward
-        return replace(operator, size_bytes=factor * operator.size_bytes)
+    def _cast(self, operator: Operator) -> Operator:
+        """A cast of rows as long as this stack's takes, and one back on as many multiprocessors."""
+        if not self.casts_apart or not isinstance(operator, MemoryBound):
+            return operator
+        slower = self.cast_time if operator.op == CAST else 1.0
+        units = self.cast_back_units if operator.op == CAST_BACK else operator.units
+        return replace(operator, slower=slower, units=units)
 
-    @staticmethod
-    def _norm(
-        operator: MemoryBound, forward: tuple[float, float], backward: tuple[float, float]
-    ) -> tuple[MemoryBound, ...]:
-        """A norm's own kernel, and those around one of the residual stream."""
-        if operator.op != "add_rmsnorm":
-            return (replace(operator, resident=True),)
-        own, others = forward if operator.computes is Computes.OUTPUT else backward
-        tensor_bytes = operator.size_bytes / NORM_TENSORS
-        norm = replace(operator, size_bytes=own * tensor_bytes, resident=True)
-        around = replace(operator, op="copy", size_bytes=others * tensor_bytes, name=f"sums around {operator.name}")
-        return (around, norm) if others else (norm,)
+    @once
+    def cast_kernels(self) -> CastKernels:
+        """How kernels that cast apart are cut."""
+        return CastKernels(**dict.fromkeys(self.casts, True))
+
+    def _rotated(self, operator: MemoryBound) -> tuple[MemoryBound, ...]:
+        """The kernels that rotate heads and lay them out for attention, and those of the heads' norms."""
+        backward = operator.computes is not Computes.OUTPUT
+        size, kernels = operator.size_bytes, list[MemoryBound]()
+        if self.head_norm_tensors is not None and operator.op == NORMED_ROTATION:
+            moved = self.head_norm_tensors[backward] / ROTATION_TENSORS
+            norms = replace(operator, op="rmsnorm", size_bytes=moved * size, name=f"norms before {operator.name}")
+            kernels.append(norms)
+            operator = replace(operator, op="rope")
+        if not self.rotation_factors:
+            return *kernels, operator.unfused(self.traffic_factor)
+        factor = self.rotation_factors[0][1][backward]
+        return *kernels, replace(operator, size_bytes=factor * size)
 
     def _chosen(self, operator: Operator, counts: tuple[int, int, int, int, int]) -> tuple[Operator, ...]:
         """The kernels that replace the single one that chooses experts; in a backward, before the router's product."""
@@ -500,8 +632,8 @@ def launch_name(role: Role, computes: Computes = Computes.OUTPUT) -> str:
 
 #: Names of operators in :attr:`Stack.role_launches`.
 LAUNCH_NAMES = tuple(launch_name(role, computes) for role in Role for computes in Computes)
-#: Tensors of the residual stream that a fused residual add and norm moves, forward or backward.
-NORM_TENSORS = 4.0
+#: Tensors of queries and keys that a rotation in place moves, and its name with their norms.
+ROTATION_TENSORS, NORMED_ROTATION = 2.0, "qk_norm_rope"
 #: Roles of the operators that choose a token's experts.
 _ROUTES = frozenset({Role.ROUTER, Role.EXPERT_CHOICE})
 #: Bytes per weight of a product that adds in fp32: 4 read and 4 written instead of 2 written.

@@ -17,7 +17,7 @@ def send(builder: ProgramBuilder, job: Job, what: str, after: list[int], chunk: 
     builder.part = "pipeline"
     name, way = f"{what} to the next stage", chunk.way
     sent = builder.send("pp", offset_of(what, chunk), message_bytes(job), name, after=after, wrap=wrap, way=way)
-    if job.order.waits:
+    if job.order.waits or (job.training and job.work.stack.awaits_sends):
         builder.compute(f"{what} sent", after=[sent])
 
 

@@ -135,6 +135,8 @@ class ExpertExchange(NamedTuple):
         §2.1.2).
     multiprocessors
         SMs that the communication kernels occupy.
+    notice_s
+        Seconds of the kernel in which ranks tell each other how much comes, for each doubling of their nodes.
     """
 
     tokens: float
@@ -144,6 +146,7 @@ class ExpertExchange(NamedTuple):
     groups: int = 1
     kept_groups: int = 1
     multiprocessors: int = MULTIPROCESSORS
+    notice_s: float = 0.0
 
 
 @quick

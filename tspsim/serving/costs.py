@@ -247,7 +247,8 @@ class ProgramCosts:
     def process(self) -> ProcessTimes:
         """Times of the server's process that reads all requests and streams all answers."""
         engine = self.question.work.stack.engine
-        return ProcessTimes(engine.intake.value, engine.tokenize.value, engine.streamed.value, engine.turns)
+        intake = engine.intake_of(self.question.model.chat)
+        return ProcessTimes(intake.value, engine.tokenize.value, engine.streamed.value, engine.turns)
 
     @once
     def capacity(self) -> Capacity:

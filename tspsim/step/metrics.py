@@ -336,7 +336,9 @@ def turn_s(job: Job, makespan_s: float, slowest_s: float) -> float:
 def host_s(job: Job, run_s: float, makespan_s: float) -> float:
     """Seconds between the end of a step's programs and the next step: host time, and a pipeline's wait for its slowest
     stage (``run_s``: :func:`period_s`, or the makespan of a step that does not serve)."""
-    return job.work.stack.step_s + host_of_passes_s(job) + max(run_s, hidden_host_s(job)) - makespan_s
+    stack = job.work.stack
+    collected_s = stack.collection_s * job.model.layers * job.micro_batches if job.training else 0.0
+    return stack.step_s + collected_s + host_of_passes_s(job) + max(run_s, hidden_host_s(job)) - makespan_s
 
 
 def slowest_stage_s(submission: Submission) -> float:

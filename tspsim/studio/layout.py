@@ -34,8 +34,11 @@ def page() -> Any:
             dcc.Store(id="curve-of"),
             dcc.Store(id="writing"),
             dcc.Store(id="keys-of"),
+            dcc.Store(id="offered"),
+            dcc.Store(id="named"),
+            dcc.Store(id="lists-filled"),
             dcc.Store(id="pins", storage_type="session"),
-            html.Div(id="offered"),
+            html.Div(id="lists"),
             dcc.Interval(id="tick", interval=TICK_MS, disabled=True),
             dcc.Interval(id="curve-tick", interval=TICK_MS, disabled=True),
             dcc.Interval(id="plans-tick", interval=TICK_MS, disabled=True),
@@ -76,7 +79,6 @@ def _ask() -> Any:
                     dcc.Input(
                         id="find", type="text", list="keys", debounce=True, className="input", autoComplete="off"
                     ),
-                    html.Datalist(id="keys"),
                 ],
                 className="row find",
             ),
@@ -231,7 +233,6 @@ def _answer() -> Any:
                                         placeholder="type to search, such as sequence, price, bandwidth",
                                         autoComplete="off",
                                     ),
-                                    html.Datalist(id="numbers"),
                                 ],
                                 className="row",
                             ),

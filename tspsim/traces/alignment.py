@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.memo import remembered
-from .kinds import COLLECTIVES
+from .halves import receives
+from .kinds import ATTENTION, COLLECTIVES
 from .match import align
 from .names import narrow, waits
 from .simulated import Operation, RankTimeline, Simulated, ordered
 from .table import Trace, busy_s
 
-_ATTENTION = ("attention", "linear_attention")
 _BACKWARD_KERNEL = re.compile(r"bwd|bprop|backward", re.IGNORECASE)
 _ATTENTION_KERNEL = re.compile(r"fmha|flash|sdpa|attn|attention", re.IGNORECASE)
 
@@ -28,7 +28,7 @@ def attention_rows(measured: Trace, phase: str = "forward") -> NDArray[Any]:
     with linear attention another kernel. A kernel with and without a causal mask, or a window, is one
     (:func:`family_of`): a layer's pieces, or layers, differ so."""
     kinds, phases = measured.word("kind"), measured.word("phase")
-    rows = np.flatnonzero(np.isin(kinds, _ATTENTION))
+    rows = np.flatnonzero(np.isin(kinds, ATTENTION))
     if phase != "forward":
         rows = rows[phases[rows] == phase]
     elif np.isin(phases[rows], ["forward"]).any():
@@ -66,7 +66,7 @@ def family_of(kernel: str) -> str:
 
 def states_phases(measured: Trace) -> bool:
     """Whether attention is told as forward in a trace, so that what a backward pass computes again is apart."""
-    return bool(((measured.word("phase") == "forward") & np.isin(measured.word("kind"), _ATTENTION)).any())
+    return bool(((measured.word("phase") == "forward") & np.isin(measured.word("kind"), ATTENTION)).any())
 
 
 def attention_again(measured: Trace) -> int | None:
@@ -78,7 +78,7 @@ def attention_again(measured: Trace) -> int | None:
     if not states_phases(measured) or len(kinds) != 1 or _ATTENTION_KERNEL.search(names[forward[0]]) is None:
         return None
     family = family_of(names[forward[0]])
-    rows = np.flatnonzero(np.isin(measured.word("kind"), _ATTENTION) & (phases == "backward"))
+    rows = np.flatnonzero(np.isin(measured.word("kind"), ATTENTION) & (phases == "backward"))
     again = [name for name in names[rows].tolist() if _BACKWARD_KERNEL.search(name) is None]
     return sum(family_of(name) == family for name in again)
 
@@ -89,7 +89,7 @@ def anchors_of(lane: RankTimeline, phases: bool = True) -> list[Operation]:
     firsts: dict[int, Operation] = {}
     for operation in lane.operations:
         forward = operation.phase == "forward" or (not phases and operation.runs_forward)
-        if operation.kind in _ATTENTION and forward and operation.layer >= 0 and not operation.merges:
+        if operation.kind in ATTENTION and forward and operation.layer >= 0 and not operation.merges:
             firsts.setdefault(operation.instruction, operation)
     return ordered(list(firsts.values()))
 
@@ -202,12 +202,13 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
     waiting = np.array([waits(name) for name in names.tolist()], bool)
     eight = np.array([narrow(name) for name in names.tolist()], bool)
     takers = np.full(len(measured), -1, np.int64)
+    sender = receives(kinds, names, exchanges_of(operations))
     if not any(operation.kind == "loss" and operation.phase == "forward" for operation in operations):
         # One operator computes the loss and its gradient; frameworks compute the former in the forward pass.
         phases = np.where((kinds == "loss") & (phases == "forward"), "backward", phases)
     named = set(phases.tolist()) - {""}
     for of_transfers in (False, True):
-        rows = np.flatnonzero(transfer == of_transfers)
+        rows = np.flatnonzero((transfer == of_transfers) & (sender < 0))
         pool = [index for index, operation in enumerate(operations) if operation.is_transfer == of_transfers]
         splits: dict[str, int] | None = None
         for own in _lanes(named, of_transfers):
@@ -226,7 +227,12 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
                 takers[mine] = np.where(given >= 0, np.array([*theirs, -1])[given], -1)
                 if splits is None and not any(shapes[mine].tolist()):
                     splits = _splits(operations, theirs, Counter(takers[mine[kinds[mine] == "gemm"]].tolist()))
-    return takers
+    return np.where(sender >= 0, takers[sender], takers)
+
+
+def exchanges_of(operations: Sequence[Operation]) -> dict[str, int]:
+    """The number of exchanges with experts, by kind."""
+    return Counter(operation.kind for operation in operations if operation.kind in _EXCHANGES)
 
 
 def _splits(operations: Sequence[Operation], own: Sequence[int], kernels: Mapping[int, int]) -> dict[str, int]:

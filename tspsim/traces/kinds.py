@@ -4,6 +4,8 @@ from __future__ import annotations
 
 #: Products of matrices, and attention.
 PRODUCTS = ("gemm", "grouped_gemm", "attention", "linear_attention", "convolution")
+#: Products that let a layer's tokens see each other.
+ATTENTION = ("attention", "linear_attention")
 #: Transfers between ranks. ``exchange`` is a transfer whose kernel serves several kinds.
 COLLECTIVES = (
     "all_reduce",

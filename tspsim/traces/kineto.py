@@ -51,12 +51,10 @@ def read_kineto(path: Path) -> FilePart:
     about = ending.beside
     distributed = about.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
-    rank = distributed.get("rank")
-    rank_stated = isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0
-    if not rank_stated:
+    stated, world = _number_of(distributed.get("rank")), _number_of(distributed.get("world_size"))
+    if stated is None:
         missing.append("the rank (distributedInfo)")
-    rank = rank if isinstance(rank, int) and rank_stated else 0
-    world = distributed.get("world_size", 0)
+    rank = stated or 0
     several = _several(reading)
     rows, origin, threads = _rows(reading, rank if several is None else several)
     ranks = [rank] if several is None else sorted(set(several.tolist()))
@@ -67,12 +65,12 @@ def read_kineto(path: Path) -> FilePart:
     return FilePart(
         rows,
         machine_of(about.get("deviceProperties"), rows.numbers["device"][0] if len(rows) else 0),
-        max(world if isinstance(world, int) else 0, len(ranks) if several is not None else 0),
+        max(world or 0, len(ranks) if several is not None else 0),
         tuple(_groups(distributed)),
         tuple(_marks(reading, ranks, threads, origin)),
         tuple(missing),
         {"origin_us": dict.fromkeys(ranks, origin)},
-        rank_unknown=not rank_stated and several is None,
+        rank_unknown=stated is None and several is None,
     )
 
 
@@ -115,15 +113,22 @@ def machine_of(properties: object, device: int) -> TracedDevice:
     )
 
 
+def _number_of(value: object) -> int | None:
+    """A number of ranks, or of one; None for what is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else None
+
+
 def _groups(distributed: dict[str, Any]) -> list[TracedGroup]:
     groups = []
-    for entry in distributed.get("pg_config") or []:
+    stated = distributed.get("pg_config")
+    for entry in stated if isinstance(stated, list) else []:
         if isinstance(entry, dict):
-            ranks = entry.get("ranks")
-            ranks = tuple(rank for rank in ranks if isinstance(rank, int)) if isinstance(ranks, list) else ()
+            listed = entry.get("ranks")
+            listed = listed if isinstance(listed, list) else []
+            ranks = tuple(rank for value in listed if (rank := _number_of(value)) is not None)
             name = f"{entry.get('pg_name', '')} {entry.get('pg_desc', '')}".strip()
-            size = entry.get("pg_size", len(ranks))
-            groups.append(TracedGroup(name, size if isinstance(size, int) else len(ranks), ranks))
+            size = _number_of(entry.get("pg_size"))
+            groups.append(TracedGroup(name, len(ranks) if size is None else size, ranks))
     return groups
 
 

@@ -12,9 +12,19 @@ from ..base.errors import InputError
 from ..base.units import duration, several
 from ..operators import Computes
 from ..step.question import Question
-from .alignment import anchors_of, attention_again, attention_rows, lane_shown, matched, measured_of, states_phases
+from .alignment import (
+    anchors_of,
+    attention_again,
+    attention_rows,
+    exchanges_of,
+    lane_shown,
+    matched,
+    measured_of,
+    states_phases,
+)
 from .causes import causes_of
 from .comparison import Laid, gaps_of, kinds_of, layers_of, left_over_of, operators_of
+from .halves import receives
 from .kinds import COLLECTIVES, MEASURE, STEP
 from .match import stated_sizes, within_padding
 from .names import waits
@@ -224,15 +234,11 @@ def same_plan(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
     # Those between layers (embedding, head, weights of several layers) frameworks count otherwise.
     least = Counter(operation.kind for operation in transfers if operation.layer >= 0)
     most = Counter(operation.kind for operation in transfers)
-    # Megatron-Core and Transformer Engine keep a product's own tokens alone, and gather all again for its backward.
-    most["all_gather"] += sum(
-        operation.kind == "reduce_scatter" and operation.axis == "tp" and operation.phase == "backward"
-        for operation in transfers
-    )
     kinds = measured.word("kind")
     names = measured.word("name")
+    received = receives(kinds, names, exchanges_of(lane.operations)) >= 0
     counts: Counter[str] = Counter()
-    for kind, name in zip(kinds.tolist(), names.tolist(), strict=True):
+    for kind, name in zip(kinds[~received].tolist(), names[~received].tolist(), strict=True):
         if kind in COLLECTIVES and not waits(name):
             counts[kind] += 1
     if counts["exchange"]:

@@ -9,6 +9,7 @@ assignment, a whole row at a time. Stated shapes are binding: a product takes no
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from ..base.memo import remembered
 from ..operators import Computes
+from .halves import orders_in_turn
 from .kinds import COLLECTIVES, HEAVY, KINDS
 from .simulated import Operation
 
@@ -92,6 +94,8 @@ _NEVER = -(2.0**26)
 _IN_PIECES = frozenset({"rope"})
 #: Largest difference in worth between assignments that count as equal.
 _SAME = 0.5
+#: Parts of a program that draft tokens.
+_DRAFTS = re.compile(r"^draft\b|\bfurther token\b")
 #: Largest distance, in operators, between the two gradients of one product.
 _TWINS = 4
 
@@ -163,7 +167,7 @@ def align(
     heavy = np.isin(kinds, list(HEAVY)) if len(kinds) else np.zeros(0, bool)
     best: tuple[int, float, NDArray[np.int64]] | None = None
     for outputs_first in (True, False):
-        for order in _orders(operations):
+        for order in _orders(operations, kinds):
             own = [operations[place] for place in order]
             given, value = _aligned(kinds, shapes, own, helpers, narrow, outputs_first, may_split)
             over = int((heavy & (given < 0)).sum())
@@ -177,9 +181,10 @@ def align(
     return best[2]
 
 
-def _orders(operations: Sequence[Operation]) -> list[list[int]]:
+def _orders(operations: Sequence[Operation], kinds: Sequence[str]) -> list[list[int]]:
     """Orders in which frameworks run the operators. The first is the simulated one. In layers with routed and shared
-    experts, the shared ones may also run after the routed ones, or the first of them before and the second after."""
+    experts, the shared ones may also run after the routed ones, or the first of them before and the second after. Two
+    halves of a batch may take turns elsewhere."""
     visits: dict[tuple[int, str, Computes], tuple[list[int], list[int]]] = {}
     for index, operation in enumerate(operations):
         if operation.layer >= 0 and (operation.kind == "grouped_gemm" or operation.of_dense_mlp):
@@ -196,7 +201,11 @@ def _orders(operations: Sequence[Operation]) -> list[list[int]]:
                 order[place] = index
         if order not in orders:
             orders.append(order)
-    return orders
+    # vLLM drafts behind the pass that verifies, SGLang before it.
+    drafts = next((index for index, operation in enumerate(operations) if _DRAFTS.search(operation.part)), 0)
+    if drafts:
+        orders.append([*whole[drafts:], *whole[:drafts]])
+    return orders + orders_in_turn(operations, kinds)
 
 
 def _aligned(
@@ -347,8 +356,10 @@ def _tell_gradients_apart(
 
 def _join_pieces(takers: NDArray[np.int64], kinds: Sequence[str], operations: Sequence[Operation]) -> None:
     """Give a small operator the kernels of its kind that a framework runs further on, with copies behind them: keys are
-    rotated where their product is, and queries where theirs is, in one operator here."""
+    rotated where their product is, and queries where theirs is, in one operator here. A small operator that has
+    kernels of its own kind keeps the copies that it took."""
     own = list(takers.tolist())
+    filled = {taker for kind, taker in zip(kinds, own, strict=True) if taker >= 0 and operations[taker].kind == kind}
     last = -1
     for row, (kind, place) in enumerate(zip(kinds, own, strict=True)):
         last = max(last, place)
@@ -362,7 +373,7 @@ def _join_pieces(takers: NDArray[np.int64], kinds: Sequence[str], operations: Se
             if kinds[behind] not in _TAKES[kind][1]:
                 break
             taker = own[behind]
-            if taker >= 0 and operations[taker].kind not in HEAVY:
+            if taker in filled and operations[taker].kind not in HEAVY:
                 break
             takers[behind] = near[-1]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..base.errors import InputError
 from ..base.registry import Registry
 from .clocks import aligned
-from .kinds import MEASURE, PRODUCTS, STEP, UNKNOWN
+from .kinds import ATTENTION, MEASURE, PRODUCTS, STEP, UNKNOWN
 from .machines import device_of
 from .names import guessed, kind_of
 from .pieces import first_bytes
@@ -218,6 +218,8 @@ def _with_steps(trace: Trace) -> Trace:
     columns, how = dict(trace.columns), set()
     step, layer = columns["step"].copy(), columns["layer"].copy()
     heavy = np.array([word in PRODUCTS for word in trace.words["kind"]])[columns["kind"]]
+    mixes = np.array([word in ATTENTION for word in trace.words["kind"]])[columns["kind"]]
+    embeds = np.array([word == "embedding" for word in trace.words["kind"]])[columns["kind"]]
     backward = np.array([word in BACKWARD for word in trace.words["phase"]] or [False])[columns["phase"]]
     for rank in trace.ranks:
         rows: Any = np.flatnonzero((columns["rank"] == rank) & (step < 0))
@@ -232,6 +234,8 @@ def _with_steps(trace: Trace) -> Trace:
             columns["name"][rows],
             columns["kind"][rows],
             heavy[rows],
+            mixes[rows],
+            embeds[rows],
             backward[rows],
             marks,
         )

@@ -18,19 +18,30 @@ import numpy as np
 from ..base import catalog
 from ..base.errors import InputError
 from ..model import load_model
+from .alignment import attention_rows
 from .kinds import MEASURE, STEP
 from .match import stated_sizes
 from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace
+from .widths import Widths, widths_of
 
-#: Kernels and annotations of each engine.
-_STACKS = (
-    ("sglang", re.compile(r"sgl_|sglang|resolve_future_token_ids|step\[(DECODE|EXTEND)|store_kvcache")),
+#: Kernels and annotations of each engine, and of each stack that only trains.
+_ENGINES = (
+    (
+        "sglang",
+        re.compile(
+            r"sgl_|sglang|resolve_future_token_ids|step\[(DECODE|EXTEND)|store_kvcache|set_(mla_)?kv_buffer|write_req_to_token"
+        ),
+    ),
     ("vllm", re.compile(r"vllm::|unified_attention|execute_(context|\d+_context)")),
     ("trtllm", re.compile(r"tensorrt_llm|xqa_kernel")),
+)
+_TRAINERS = (
     ("hai-llm", re.compile(r"\bdpsk::")),
     ("megatron-core", re.compile(r"transformer_engine|te_gemm|megatron")),
 )
+#: Without any: kernels of PyTorch's compiler, and operators of which eager PyTorch makes a norm.
+_COMPILED, _EAGER = re.compile(r"^triton_(red|per|poi)_fused"), {"aten::pow", "aten::mean", "aten::rsqrt"}
 #: Words in the description of a process group, by degree.
 _DEGREES = (
     ("tp", re.compile(r"\btp\b|tensor[_ ]?(model[_ ])?parallel", re.IGNORECASE)),
@@ -62,6 +73,13 @@ class Sequences:
     batch: int = 0
     queries: int = 0
     keys: int = 0
+    head_dim: int = 0
+
+
+#: Exchanges of a few tokens, and attention of decoding sequences.
+_FEW_TOKENS = re.compile(r"_ll::|low_latency")
+_LATENT = re.compile(r"(\b|_)mla_|_mla_|[Ff]lashMLA|\bmla::")
+_DECODES = re.compile(r"splitkv_mla|[Bb]atch_?[Dd]ecode|decode_att|mla_dec|flash_decod|paged_attention|mmha|xqa")
 
 
 @dataclass(frozen=True)
@@ -79,6 +97,14 @@ class Guess:
     trains: bool
     sequences: Sequences = Sequences()
     recomputes: bool = False
+    #: The model's widths where the catalog has none with them, and the trace states all.
+    widths: Widths | None = None
+    #: Whether tokens travel to experts in a step that serves, by kernels for few tokens, and in two halves of a batch.
+    exchanges: bool = False
+    few_tokens: bool = False
+    halves: bool = False
+    #: Whether attention's kernels are those of decoding.
+    decodes: bool = False
 
 
 def guess(trace: Trace) -> Guess:
@@ -86,8 +112,11 @@ def guess(trace: Trace) -> Guess:
     if set(trace.time_by("kind")) <= {STEP, MEASURE}:
         raise InputError("has no kernels; a scenario needs a profile", file=str(trace.files[0]))
     texts = [*trace.words["name"], *(mark.name for mark in trace.marks), *trace.words["operator"]]
-    stack = next((name for name, pattern in _STACKS if any(pattern.search(text) for text in texts)), "")
     phases, kinds = set(trace.word("phase").tolist()), set(trace.word("kind").tolist())
+    exchanges = "dispatch" in kinds and not {"backward", "weight gradient"} & phases
+    stacks = _ENGINES if exchanges else (*_ENGINES, *_TRAINERS)
+    stack = next((name for name, pattern in stacks if any(pattern.search(text) for text in texts)), "")
+    stack = stack or ("" if exchanges else _plain_pytorch(trace))
     marks = step_marks(trace.marks, trace.ranks[0])
     batches = [batch for mark in marks if (batch := batch_of(mark.name)) is not None]
     usual = Counter(batches).most_common(1)[0][0] if batches else None
@@ -102,8 +131,30 @@ def guess(trace: Trace) -> Guess:
         degrees["ep"] = ranks
     routed = bool(kinds & {"grouped_gemm", "dispatch", "combine"})
     sequences = _sequences(trace)
-    models = tuple(_models(layers, hidden, sequences.heads, _widths(trace), routed=routed))
+    if not degrees and not exchanges and usual is not None and _sums(trace) > 1.5 * layers > 0:
+        degrees["tp"] = max(trace.world_size, len(trace.ranks))
+    widths_seen = _widths(trace)
+    latent = any(_LATENT.search(name) for name in trace.words["name"])
+    # A drafter's layer behind the model's, and halves of a batch, look like layers.
+    drafts = usual is not None and usual.row_tokens > usual.rows > 0
+    candidates = (layers, *([layers - 1] if drafts else []), *([layers // 2] if exchanges else []))
+    models = next(
+        (
+            found
+            for count in candidates
+            if (found := tuple(_models(count, hidden, sequences.heads, widths_seen, routed=routed, latent=latent)))
+        ),
+        (),
+    )
     ranks = max(trace.world_size, len(trace.ranks))
+    if exchanges:
+        degrees.setdefault("ep", ranks)
+    visits = len(attention_rows(trace)) / max(len(np.unique(trace.columns["step"][trace.columns["step"] >= 0])), 1)
+    halves = exchanges and bool(models) and visits > 1.6 * load_model(models[0]).layers
+    widths = None
+    if not models and not routed:
+        spread = degrees.get("tp", 1)
+        widths = widths_of(trace, layers, hidden, sequences.heads, sequences.head_dim, spread)
     return Guess(
         trace.device,
         ranks,
@@ -116,7 +167,25 @@ def guess(trace: Trace) -> Guess:
         "backward" in phases,
         sequences,
         _recomputes(trace),
+        widths,
+        exchanges,
+        exchanges and any(_FEW_TOKENS.search(name) for name in trace.words["name"]),
+        halves,
+        any(_DECODES.search(name) for name in trace.words["name"]),
     )
+
+
+def _sums(trace: Trace) -> float:
+    """All-reduces of a step: two a layer where a layer's heads and columns are spread over the ranks."""
+    steps = trace.columns["step"][(trace.word("kind") == "all_reduce") & (trace.columns["step"] >= 0)]
+    return len(steps) / max(len(np.unique(steps)), 1)
+
+
+def _plain_pytorch(trace: Trace) -> str:
+    """The stack whose kernels PyTorch's own are, compiled or eager; empty for other ones."""
+    if any(_COMPILED.match(name) for name in trace.words["name"]):
+        return "torchtitan"
+    return "torchtitan-eager" if set(trace.words["operator"]) >= _EAGER else ""
 
 
 def _hidden(trace: Trace) -> int:
@@ -158,14 +227,14 @@ def _sequences(trace: Trace) -> Sequences:
             continue
         whole = [shape for shape in inputs if shape and all(isinstance(size, int) for size in shape)]
         if whole and len(whole[0]) == 3:
-            return Sequences(whole[0][1])
+            return Sequences(whole[0][1], head_dim=whole[0][2])
         if len(whole) < 2 or len(whole[0]) != 4 or len(whole[1]) != 4:
             continue
         (batch, *query), (_, *key) = whole[:2]
         if _HEADS_FIRST.search(operator):
-            return Sequences(query[0], batch, query[1], key[1])
+            return Sequences(query[0], batch, query[1], key[1], query[2])
         if _TOKENS_FIRST.search(operator):
-            return Sequences(query[1], batch, query[0], key[0])
+            return Sequences(query[1], batch, query[0], key[0], query[2])
     return Sequences()
 
 
@@ -184,9 +253,11 @@ def _widths(trace: Trace) -> frozenset[int]:
     return frozenset(width for sizes in stated if sizes is not None for width in sizes)
 
 
-def _models(layers: int, hidden: int, heads: int, widths: frozenset[int], *, routed: bool) -> Iterator[str]:
+def _models(
+    layers: int, hidden: int, heads: int, widths: frozenset[int], *, routed: bool, latent: bool
+) -> Iterator[str]:
     """Models of the catalog with these layers, widths and heads. Models whose vocabulary is the width of a product are
-    returned alone."""
+    returned alone. ``latent``: kernels are named after latent attention."""
     if not layers:
         return
     alike: dict[str, int] = {}
@@ -197,6 +268,7 @@ def _models(layers: int, hidden: int, heads: int, widths: frozenset[int], *, rou
         except InputError:
             continue  # a file in the current folder that describes no model
         fits = hidden in (0, model.hidden) and heads in (0, model.heads) and routed == (model.experts is not None)
+        fits = fits and (not latent or model.latent is not None)
         if model.layers == layers and fits:
             alike[name] = model.vocab
         elif hidden and fits and model.layers > layers:
@@ -206,9 +278,35 @@ def _models(layers: int, hidden: int, heads: int, widths: frozenset[int], *, rou
     yield from same_vocabulary or alike or longer
 
 
-def lines(trace: Trace) -> Iterator[str]:
-    """The scenario as YAML."""
-    run = guess(trace)
+def model_lines(run: Guess, file: str) -> Iterator[str]:
+    """The model as YAML, of the widths that a trace states; nothing where the catalog has it or a width is missing."""
+    if run.widths is None:
+        return
+    widths = run.widths
+    yield f"# From {file}: its products and attention; biases and norms are not in their shapes"
+    yield f"name: {_slug(file)}"
+    yield f"layers: {widths.layers}"
+    yield f"hidden: {widths.hidden}"
+    yield f"attention: {{heads: {widths.heads}, kv_heads: {widths.kv_heads}, head_dim: {widths.head_dim}}}"
+    yield f"mlp: {{width: {widths.mlp}, gated: {str(widths.gated).lower()}}}"
+    if not widths.vocabulary:
+        yield "# no head is in the trace; the vocabulary is one of Llama's"
+    yield f"embedding: {{vocab: {widths.vocabulary or 128256}}}"
+    yield "max_context: 131072"
+    yield f"source: widths of products and attention in {file}"
+
+
+def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Iterator[str]:
+    """The scenario as YAML.
+
+    Parameters
+    ----------
+    run
+        The trace's facts, where they are known already.
+    model_file
+        The file with the model that no entry of the catalog is; without one its widths stand as a comment.
+    """
+    run = guess(trace) if run is None else run
     yield f"# From {', '.join(path.name for path in trace.files[:4])}; facts that the trace does not have are comments"
     yield f"name: {_slug(trace.files[0].name)}"
     gpus = max(run.world_size, 1)
@@ -228,14 +326,23 @@ def lines(trace: Trace) -> Iterator[str]:
         sizes = f"{run.layers or 'an unknown number of'} layers, width {run.hidden or 'not stated'}"
         some = f"; of the catalog {', '.join(run.models[:6])} have them" if run.models else "; none of the catalog"
         yield f"  # {sizes}{some}"
-        yield f"  model: {run.models[0] if run.models else 'llama-3.1-8b'}"
+        if run.widths is not None and not model_file:
+            yield "  # a file with this model, to name here:"
+            yield from (f"  #   {line}" for line in model_lines(run, trace.files[0].name) if not line.startswith("#"))
+        named = model_file if run.widths is not None and model_file else "llama-3.1-8b"
+        yield f"  model: {run.models[0] if run.models else named}"
     if run.stack:
+        if run.stack.startswith("torchtitan"):
+            yield "  # no kernel has the name of a framework; this stack has PyTorch's own, as the trace"
         yield f"  stack: {run.stack}"
     else:
         yield "  # stack: no kernel has the name of a known framework"
     yield from _work(run)
     yield "plans:"
     degrees = ", ".join(f"{key}: {value}" for key, value in run.degrees.items()) or "tp: 1"
+    if run.exchanges:
+        degrees = f"dp: {max(gpus // run.degrees.get('tp', 1), 1)}, {degrees}"
+        degrees += ", expert_dispatch: low_latency" * run.few_tokens + ", expert_overlap: two_batches" * run.halves
     if run.trains and run.sequences.batch > 1:
         degrees += f", micro_batch: {run.sequences.batch}"
     if run.trains:
@@ -248,7 +355,12 @@ def lines(trace: Trace) -> Iterator[str]:
 
 def _work(run: Guess) -> Iterator[str]:
     batch, seen = run.batch, run.sequences
-    if run.trains or (batch is None and not 0 < seen.queries < seen.keys):
+    if batch is None and run.exchanges and not seen.queries:
+        yield "  # the batch of a replica and its contexts are not in the trace"
+        yield f"  pass: {'decode' if run.decodes else 'prefill'}"
+        yield f"  batch: {64 if run.decodes else 2}"
+        yield "  context: 4096"
+    elif run.trains or (batch is None and not 0 < seen.queries < seen.keys):
         yield f"  pass: {'training' if run.trains else 'forward'}"
         if seen.queries:
             yield "  # from the shapes of attention; further micro-batches of a step are not counted"
@@ -266,8 +378,12 @@ def _work(run: Guess) -> Iterator[str]:
         yield f"  batch: {batch.prompts}"
         yield f"  context: {max(1, round(batch.prompt_tokens / max(batch.prompts, 1)))}"
     else:
-        yield f"  pass: {batch.kind}"
+        drafts = batch.row_tokens // max(batch.rows, 1) - 1
+        yield f"  pass: {'verify' if drafts > 0 and not batch.prompts else batch.kind}"
         yield f"  batch: {batch.rows}"
+        if drafts > 0 and not batch.prompts:
+            yield "  # what drafts is not in the annotation: mtp, eagle, ngram"
+            yield f"  speculation: {{tokens: {drafts}, draft: {_drafter(run)}}}"
         if batch.row_context > 0:
             yield f"  context: {max(1, round(batch.row_context / max(batch.rows, 1)))}"
         else:
@@ -278,6 +394,11 @@ def _work(run: Guess) -> Iterator[str]:
             yield f"  sequences_per_replica: {batch.prompts}"
         if batch.prompts:
             yield f"  chunk: {max(1, round(batch.prompt_tokens / batch.prompts))}"
+
+
+def _drafter(run: Guess) -> str:
+    """The model's own module where it has one."""
+    return "mtp" if run.models and load_model(run.models[0]).multi_token else "eagle"
 
 
 def _slug(name: str) -> str:

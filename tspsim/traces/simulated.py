@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.errors import InfeasibleError, InputError, UnknownNameError
-from ..engine.ranks import ROUNDS
+from ..engine.ranks import ROUNDS, second_round
 from ..hardware import Costs
 from ..hardware.pricers import price
 from ..hardware.prices import cast_of
@@ -45,7 +45,15 @@ _JOINED = frozenset({Role.QKV, Role.LATENT_DOWN, Role.GATE_UP})
 _WIDE = frozenset({"fp32", "fp16", "bf16"})
 #: Part of a program that gathers weights.
 _GATHERS = "weights"
-_BY_OP = {"cache_write": "cache", "softmax": "sample", "adamw": "optimizer", "add": "elementwise", "copy": "quantize"}
+_BY_OP = {
+    "cache_write": "cache",
+    "softmax": "sample",
+    "adamw": "optimizer",
+    "add": "elementwise",
+    "copy": "quantize",
+    "cast": "quantize",
+    "cast_back": "quantize",
+}
 
 
 def kind_of_operator(operator: Operator) -> str:
@@ -265,7 +273,7 @@ class Simulated:
         self.run = step_of(own_question, self.job, costs)
         self._cost = self.job.work.stack.cost(costs, own_question.device, self.job.capture)
         slowdown = self.job.work.stack.slowdown(own_question.device)
-        #: Time beside a transfer over time alone, of a kernel and of one that runs a second round.
+        #: Time beside a transfer over time alone, of a kernel and of one that runs a whole second round.
         self._beside = (slowdown, max(slowdown, ROUNDS))
         self._seconds: dict[Operator, float] = {}
         self._casts: dict[Operator, float] = {}
@@ -306,7 +314,9 @@ class Simulated:
         """The part of each operator in the time of an instruction. What transfers beside it cost falls to kernels that
         run a second round more than to others."""
         alone = [self._alone(operator) for operator in operators]
-        beside = [self._beside[operator.resident] for operator in operators]
+        usual, whole = self._beside
+        rounds = [second_round(operator.resident) if operator.resident else 0.0 for operator in operators]
+        beside = [usual + (whole - usual) * share for share in rounds]
         lost = [seconds * (factor - 1.0) for seconds, factor in zip(alone, beside, strict=True)]
         if not any(operator.resident for operator in operators) or not sum(lost):
             stretch = total_s / sum(alone) if sum(alone) > 0.0 else 0.0

@@ -245,7 +245,9 @@ def layers_of(codes: NDArray[Any]) -> Repetition | None:
     return best
 
 
-def _layers(names: NDArray[Any], kinds: NDArray[Any], heavy: NDArray[Any]) -> NDArray[np.int32]:
+def _layers(
+    names: NDArray[Any], kinds: NDArray[Any], heavy: NDArray[Any], mixes: NDArray[np.bool_]
+) -> NDArray[np.int32]:
     """Layers of a step's rows, counted by products and attention; the rows before one belong to its layer."""
     layer = np.full(len(names), -1, np.int32)
     products = np.flatnonzero(heavy)
@@ -254,10 +256,36 @@ def _layers(names: NDArray[Any], kinds: NDArray[Any], heavy: NDArray[Any]) -> ND
     if inner is None or inner.period < 2:
         return layer
     place = np.arange(len(products)) - inner.start
-    number = np.where((place >= 0) & (place < inner.length), place // inner.period, -1)
+    begins = _begins(kinds[products], mixes[products], inner)
+    number = place // inner.period * len(begins) + np.searchsorted(begins, place % inner.period, side="right") - 1
+    number = np.where((place >= 0) & (place < inner.length), number, -1)
     following = np.minimum(np.searchsorted(products, np.arange(len(names))), len(products) - 1)
     layer[:] = np.where(np.arange(len(names)) <= products[-1], number[following], -1)
     return layer
+
+
+def _begins(kinds: NDArray[Any], mixes: NDArray[np.bool_], run: Repetition) -> NDArray[np.int64]:
+    """Places in a period where a layer begins: several where layers with different attention alternate (windows and
+    whole contexts, linear and softmax). Between one attention and the next such layers have the same kinds of products;
+    a layer with two attentions has not."""
+    period, whole = slice(run.start, run.start + run.period), np.zeros(1, np.int64)
+    attends = mixes[period].astype(np.int8)
+    first = np.flatnonzero(np.diff(attends, prepend=0) == 1)
+    last = np.flatnonzero(np.diff(attends, append=0) == -1)
+    if len(first) < 2 or (attends[0] and attends[-1]):
+        return whole
+    turned = np.concatenate([kinds[period], kinds[period]])
+    between = [
+        turned[end + 1 : begin].tolist()
+        for end, begin in zip(last.tolist(), [*first[1:].tolist(), int(first[0]) + run.period], strict=True)
+    ]
+    # A layer with linear attention has a product more before it.
+    counts = [len(pieces) for pieces in between]
+    alike = [list(dict.fromkeys(pieces)) for pieces in between]
+    if 2 * max(counts) > 3 * min(counts) or any(pieces != alike[0] for pieces in alike):
+        return whole
+    begins: NDArray[np.int64] = np.maximum(first - first[0], np.concatenate([[0], last[:-1] + 1]))
+    return begins
 
 
 def numbered(
@@ -266,13 +294,16 @@ def numbered(
     names: NDArray[Any],
     kinds: NDArray[Any],
     heavy: NDArray[Any],
+    mixes: NDArray[np.bool_],
+    embeds: NDArray[np.bool_],
     backward: NDArray[np.bool_],
     marks: Sequence[Mark],
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], str]:
     """Step and layer of every row of one rank (in order of start), and the source of the steps: ``annotation``,
     ``repetition`` or empty.
 
-    Layers of ``backward`` rows are counted separately, from the last one down.
+    Layers of ``backward`` rows are counted separately, from the last one down. ``mixes``: rows of attention;
+    ``embeds``: lookups of tokens. What a pass before a step still runs in it has no step.
     """
     step = np.full(len(start_s), -1, np.int32)
     layer = np.full(len(start_s), -1, np.int32)
@@ -282,6 +313,12 @@ def numbered(
         begins = np.array([mark.start_s for mark in marks])
         at = np.where(np.isfinite(launch_s), launch_s, start_s)
         step[:] = np.searchsorted(begins, at, side="right") - 1
+        if not backward.any():
+            for number in np.unique(step[embeds & (step >= 0)]).tolist():
+                rows = np.flatnonzero(step == number)
+                lookup = int(np.argmax(embeds[rows]))
+                if 0 < mixes[rows[:lookup]].sum() <= mixes[rows[lookup:]].sum():
+                    step[rows[:lookup]] = -1
     else:
         # Only products keep their order; rows on other streams may come in any order.
         products = np.flatnonzero(heavy)
@@ -305,7 +342,7 @@ def numbered(
                 continue
             key = names[rows].tobytes(), kinds[rows].tobytes()
             if key not in layers:
-                layers[key] = _layers(names[rows], kinds[rows], heavy[rows])
+                layers[key] = _layers(names[rows], kinds[rows], heavy[rows], mixes[rows])
             numbers = layers[key]
             layer[rows] = np.where(numbers < 0, -1, numbers.max() - numbers) if back else numbers
     return step, layer, how

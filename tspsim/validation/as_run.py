@@ -6,25 +6,16 @@ in NVIDIA/NeMo-Framework-Launcher. Nothing here is a number that a run was measu
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from .frameworks import stack_of
+from .recipe_rows import RowFacts, RowsOfRecipe, recipe_of
 
 
 @dataclass(frozen=True)
-class AsRun:
-    """A recipe that rows do not state: what rows it is of, and what ran.
+class AsRun(RowsOfRecipe):
+    """A recipe that rows do not state: what rows it is of, and what ran."""
 
-    ``source`` is a part of a row's address; ``model`` and ``notes`` are patterns of how the model's name, in small
-    letters and digits, and the notes begin; ``types`` and ``gpus`` are the row's, if not empty.
-    """
-
-    source: str = ""
-    model: str = ""
-    types: tuple[str, ...] = ()
-    gpus: int = 0
-    notes: str = ""
     #: Version of the source's stack; empty: the stack as it is.
     version: str = ""
     #: Value of a plan's ``expert_dispatch``; empty: as other recipes have it.
@@ -34,24 +25,14 @@ class AsRun:
     #: Tokens of the examples that a sequence packs; 0: it is one.
     example: int = 0
 
-    def matches(self, address: str, notes: str, model: str, precision: str, gpus: int) -> bool:
-        name = re.sub(r"[^a-z0-9]", "", model.lower())
-        return (
-            self.source in address
-            and re.match(self.notes, notes) is not None
-            and re.match(self.model, name) is not None
-            and (not self.types or precision in self.types)
-            and self.gpus in (0, gpus)
-        )
-
 
 #: The first that matches a row is its recipe.
 RECIPES = (
     # Llama 3.1 70B has ``use_torch_fsdp2: true`` everywhere. Eight nodes: ``--micro_batch_size 1 --global_batch_size
     # 256 --recompute_num_layers 12`` in BF16, 4, 256 and 80 in FP8 (ROCm's page of Primus, "Multi-node training").
     # What one node of MI325X recomputes with micro-batches of 1 is nowhere: MI300X's file, for 192 GB, has 80 layers.
-    AsRun("projection.md", "llama3170b", ("bf16",), 64, version="fsdp2", recompute="full block, 12 layers"),
-    AsRun("projection.md", "llama3170b", ("fp8",), 64, version="fsdp2", recompute="full"),
+    AsRun("projection.md", "llama3170b", types=("bf16",), gpus=64, version="fsdp2", recompute="full block, 12 layers"),
+    AsRun("projection.md", "llama3170b", types=("fp8",), gpus=64, version="fsdp2", recompute="full"),
     AsRun("projection.md", "llama3170b", version="fsdp2"),
     # The run's log prints its arguments: ``moe_permute_fusion``, ``gradient_accumulation_fusion``,
     # ``moe_enable_deepep``, ``moe_use_legacy_grouped_gemm`` False, ``moe_token_dispatcher_type alltoall``.
@@ -75,15 +56,15 @@ RECIPES = (
 )
 
 
-def as_run(address: str, notes: str, model: str, precision: str, gpus: int) -> AsRun:
+def as_run(row: RowFacts) -> AsRun:
     """The recipe of a row; one that says nothing if none is known.
 
-    >>> as_run("tech_blogs/projection.md", "8-node", "Llama 3.1 70B", "bf16", 64).recompute
+    >>> as_run(RowFacts("tech_blogs/projection.md", "Llama 3.1 70B", precision="bf16", gpus=64)).recompute
     'full block, 12 layers'
-    >>> as_run("04_megatron-pyxis", "ROCm Megatron-LM, torch FSDP2", "Llama 3.1 70B", "fp8", 64).version
+    >>> as_run(RowFacts("04_megatron-pyxis", "Llama 3.1 70B", notes="ROCm Megatron-LM, torch FSDP2")).version
     'fsdp2'
     """
-    return next((recipe for recipe in RECIPES if recipe.matches(address, notes, model, precision, gpus)), AsRun())
+    return recipe_of(RECIPES, row) or AsRun()
 
 
 def stack_as_run(address: str, recipe: AsRun) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ STACKS = {
     "03_primus": "primus",  # hisohara/ai-scripts, training/03_primus
     "train_amd_prim": "primus",  # DmitriiNikolaevAtAmd/tprimat
     "2407.21783": "llama-3",
+    "2104.04473": "megatron-2022@2021",  # Narayanan et al. 2021, before FlashAttention
 }
 #: All other sources ran Megatron-Core: NeMo, Megatron-Bridge, DGX Cloud recipes, MLPerf.
 USUAL_STACK = "megatron-core"
@@ -56,15 +58,20 @@ WORDS = {
 #: The most common software, for rows that name none.
 USUAL_PLAIN = "fsdp2"
 #: Stack → how the names of models start, in small letters and digits, whose benchmarks ran one of its versions: NeMo
-#: Automodel's page has FlexAttn for gpt-oss alone (docs/performance-summary.mdx, "Kernel Optimizations").
-VERSIONS = {"automodel": (("gptoss", "flex"),)}
+#: Automodel's page has FlexAttn for gpt-oss alone (docs/performance-summary.mdx, "Kernel Optimizations"), and these
+#: four families as of 2025-10-02 (docs/performance-summary.md@01926a5).
+VERSIONS = {
+    "automodel": (("gptoss", "flex"), ("deepseekv3", "2025.10"), ("kimik2", "2025.10"), ("qwen3moe", "2025.10")),
+}
 
 
 def version_run(stack: str, model: str) -> str:
     """The stack in the version that its benchmarks of a model ran.
 
     >>> version_run("automodel", "gpt-oss-20b"), version_run("automodel", "kimi-k2"), version_run("fsdp2", "gpt-oss")
-    ('automodel@flex', 'automodel', 'fsdp2')
+    ('automodel@flex', 'automodel@2025.10', 'fsdp2')
+    >>> version_run("automodel", "Llama3 70B")
+    'automodel'
     """
     name = re.sub(r"[^a-z0-9]", "", model.lower())
     version = next((version for start, version in VERSIONS.get(stack, ()) if name.startswith(start)), "")
@@ -219,6 +226,27 @@ def ends_alone(layers: int, chunks: int) -> tuple[int, ...]:
         return ()
     per_chunk = (layers + 2) // chunks
     return (per_chunk - 1, *[per_chunk] * (chunks - 2), per_chunk - 1)
+
+
+#: Part of a source's address, how a model's name starts, GPUs → layers of a pipeline chunk in the recipe, where the
+#: table beside it repeats another run's number of chunks: NVIDIA-NeMo/Automodel has VP 8 for both runs of DeepSeek-V3,
+#: its deepseek_v3_te_deepep.yaml has ``layers_per_stage: 2`` and deepseek_v3_te_deepep_1024.yaml 4, in every version
+#: (examples/benchmark/configs@604375a, before the table, @037e04a, and examples/llm_benchmark/deepseek@2c92df1).
+LAYERS_OF_CHUNKS = {("Automodel", "deepseekv3", 1024): 4}
+
+
+def chunks_by_recipe(address: str, model: Architecture, gpus: int, stages: int) -> int | None:
+    """Chunks of a stage by a recipe that contradicts the table beside it; None: as the row has it.
+
+    >>> from tspsim.model import load_model
+    >>> [chunks_by_recipe("NVIDIA-NeMo/Automodel", load_model("deepseek-v3"), gpus, stages=4) for gpus in (256, 1024)]
+    [None, 4]
+    """
+    name = re.sub(r"[^a-z0-9]", "", model.name.lower())
+    for (part, start, ranks), layers in LAYERS_OF_CHUNKS.items():
+        if part in address and name.startswith(start) and gpus == ranks:
+            return math.ceil(model.layers / (layers * stages))
+    return None
 
 
 def turns_of(words: str, notes: str, stages: int) -> int:

@@ -13,19 +13,22 @@ from tspsim.parallel.recomputed import PartialRecompute
 
 from .answers import RowAnswers, each_row
 from .as_run import as_run, stack_as_run
-from .cells import Row, count_of, number_of
+from .cells import Row, count_of, number_of, precision_of
 from .conventions import convention_of, step_flops
 from .devices import device, named_device
 from .frameworks import (
     FABRICS,
     adapters_of,
     as_routed,
+    chunks_by_recipe,
     further_tokens,
     layers_of_chunks,
     recomputed_by_recipe,
     stack_of,
     turns_of,
+    version_run,
 )
+from .recipe_rows import RowFacts
 from .recipes import how_run
 from .runs import TOO_LARGE, Predicted, Run, memory_of, nearest_gating, simulate_run
 from .unstated import completed
@@ -97,12 +100,13 @@ def stated_run(row: Row) -> Run:
     shape = as_routed(architecture(row), notes)
     rank, targets, experts = adapters_of(model, str(row["source_url"]), latent=shape.latent is not None)
     tp, ep, gpus = count_of(row, "tp"), count_of(row, "ep", 1), count_of(row, "n_gpus")
-    how = how_run(source, notes, model, name, precision_of(str(row["precision"])))
     zero, precision = str(row.get("zero_stage", "")), precision_of(str(row["precision"]))
-    ran = as_run(source, notes, model, precision, gpus)
+    facts = RowFacts(source, model, name, precision, gpus, notes)
+    how, ran = how_run(facts), as_run(facts)
     recompute = next((words for words in (str(row.get("recompute", "")), ran.recompute) if recomputation_of(words)), "")
     examples = count_of(row, "seq_len") // ran.example if ran.example else 1
-    vpp = count_of(row, "vpp") or chunks_of(source, model)
+    own = how.chunks or chunks_by_recipe(source, shape, gpus, count_of(row, "pp"))
+    vpp = own or count_of(row, "vpp") or chunks_of(source, model)
     if str(row.get("vpp", "")).strip() == "interleaved":
         vpp = 2  # torchtitan's Interleaved1F1B: two stages a rank
     return Run(
@@ -110,7 +114,7 @@ def stated_run(row: Row) -> Run:
         device=name,
         gpus=gpus,
         sequence=count_of(row, "seq_len") // examples,
-        micro_batch=micro_batch_of(row) * examples,
+        micro_batch=how.micro_batch or micro_batch_of(row) * examples,
         global_batch=count_of(row, "gbs") * examples,
         tp=tp,
         cp=count_of(row, "cp"),
@@ -129,7 +133,7 @@ def stated_run(row: Row) -> Run:
         sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or ep > 1),
         multi_token=further_tokens(model, source),
         precision=precision,
-        stack=stack_as_run(source, ran) or (how.stack if shape.experts is not None else stack_of(source)),
+        stack=stack_as_run(source, ran) or (version_run(how.stack, model) if shape.experts else stack_of(source)),
         fabric=next((fabric for words, fabric in FABRICS.items() if words in notes), ""),
         adapter_rank=rank,
         adapter_targets=targets,
@@ -227,22 +231,6 @@ def architecture(row: Row) -> Architecture:
     )
     parameters = number_of(row.get("n_params"))
     return nearest_gating(model, parameters) if parameters > 0.0 else model
-
-
-def precision_of(text: str) -> str:
-    """The simulator's name of a precision, or the source's own if it has none.
-
-    >>> precision_of("amp_bf16"), precision_of("BF16 (assumed)"), precision_of("MXFP8")
-    ('bf16', 'bf16', 'mxfp8')
-    """
-    word = text.lower()
-    if word.startswith(("bf16", "amp_bf16", "fp16")):
-        return "bf16"
-    if word.startswith("mxfp8") or "fp8-mx" in word:
-        return "mxfp8"
-    if "fp4" in word:
-        return "nvfp4"
-    return "fp8" if "fp8" in word else (word or "an unknown precision")
 
 
 def zero_of(text: str) -> int:

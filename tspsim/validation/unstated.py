@@ -15,7 +15,8 @@ from math import gcd
 
 from tspsim.base.errors import InputError
 
-from .cells import Row, count_of
+from .cells import Row, count_of, precision_of
+from .recipe_rows import RowFacts, RowsOfRecipe, recipe_of
 
 #: Keys that a run needs and a row may leave out.
 KEYS = ("tp", "pp", "cp", "mbs", "gbs")
@@ -28,42 +29,31 @@ TENSOR = {"h100": 4, "h200": 4}
 
 
 @dataclass(frozen=True)
-class FrameworkRecipe:
+class FrameworkRecipe(RowsOfRecipe):
     """Values in a framework's own configuration of a model, for pages that show results without them."""
 
-    #: Words of the row's source and of its model.
-    source: str
-    model: str
-    mbs: int
+    mbs: int = 1
     #: Sequences of the global batch per GPU.
-    sequences_per_gpu: int
+    sequences_per_gpu: int = 1
     #: Source of the values.
-    configuration: str
-    #: How the row's precision starts, in capitals, and its number of GPUs; empty, 0: any.
-    precision: str = ""
-    gpus: int = 0
-
-    def matches(self, row: Row) -> bool:
-        source, model, precision = (str(row[column]) for column in ("source_url", "model", "precision"))
-        runs = self.gpus in (0, count_of(row, "n_gpus")) and precision.upper().startswith(self.precision)
-        return runs and self.source in source and self.model in model
+    configuration: str = ""
 
 
 RECIPES = (
     FrameworkRecipe(
-        "primus_pipeline", "Qwen3-235B", 1, 4,
-        "AMD-AGI/Primus@98641be, examples/customer_package/run_qwen3_235b_a22b_pretrain_mi355x.sh, which has the page's"
-        " schedules: micro-batches of 1, 256 sequences on 8 nodes",
+        "primus_pipeline", "qwen3235b", mbs=1, sequences_per_gpu=4,
+        configuration="AMD-AGI/Primus@98641be, examples/customer_package/run_qwen3_235b_a22b_pretrain_mi355x.sh, which"
+        " has the page's schedules: micro-batches of 1, 256 sequences on 8 nodes",
     ),
     FrameworkRecipe(
-        "AMD-AGI/Primus", "Qwen3-235B", 4, 32,
-        "AMD-AGI/Primus@05b350b, examples/megatron/configs/MI355X/qwen3_235B_A22B-BF16-pretrain.yaml: micro-batches of"
-        " 4, 8,192 sequences on 32 nodes",
+        "AMD-AGI/Primus", "qwen3235b", mbs=4, sequences_per_gpu=32,
+        configuration="AMD-AGI/Primus@05b350b, examples/megatron/configs/MI355X/qwen3_235B_A22B-BF16-pretrain.yaml:"
+        " micro-batches of 4, 8,192 sequences on 32 nodes",
     ),
     FrameworkRecipe(
-        "AMD-AGI/Primus", "Llama 3.1 70B", 1, 4,
-        "ROCm's page of training with Primus v25.9, eight nodes in BF16: micro-batches of 1, a global batch of 256",
-        "BF16", 64,
+        "AMD-AGI/Primus", "llama3170b", types=("bf16",), gpus=64, mbs=1, sequences_per_gpu=4,
+        configuration="ROCm's page of training with Primus v25.9, eight nodes in BF16: micro-batches of 1, a global"
+        " batch of 256",
     ),
 )  # fmt: skip
 
@@ -133,7 +123,9 @@ def _shared(values: dict[str, int], pp: int, ranks: int, together: int, most: in
 
 
 def _recipe(row: Row) -> FrameworkRecipe | None:
-    return next((recipe for recipe in RECIPES if recipe.matches(row)), None)
+    source, model, precision = (str(row[column]) for column in ("source_url", "model", "precision"))
+    facts = RowFacts(source, model, precision=precision_of(precision), gpus=count_of(row, "n_gpus"))
+    return recipe_of(RECIPES, facts)
 
 
 def _turns(row: Row) -> int:

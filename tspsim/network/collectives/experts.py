@@ -1,6 +1,6 @@
 """Dispatch and combine of expert-parallel libraries (DeepEP, mori): tokens to their experts, and back.
 
-    t    = base + doubling·log2(1 + experts/8) + node·sqrt(m−1) + move + tokens·topk·per_copy·24/SM
+    t    = base + doubling·log2(1 + experts/8) + node·sqrt(m−1) + notice·log2(m) + move + tokens·topk·per_copy·24/SM
     move = (inside³ + outside³)^(1/3)
 
 There are m nodes of g ranks, n = m·g. A library sends each token once to every rank that holds one of its experts (and
@@ -117,7 +117,7 @@ class ExchangeCost:
         loss = 1.0 + curve.fabric_loss * crowd / (MEASURED_NODES - FREE_NODES)
         outside = size_bytes * sent.outside / (self.nic_bytes_per_s * curve.fabric_efficiency) * loss
         starting = curve.base + curve.doubling * math.log2(1.0 + exchange.experts / 8.0)
-        starting += curve.node * math.sqrt(self.nodes - 1)
+        starting += curve.node * math.sqrt(self.nodes - 1) + exchange.notice_s * math.log2(self.nodes)
         handling = tokens * exchange.topk * curve.per_copy * MULTIPROCESSORS / exchange.multiprocessors
         moving = power_sum((inside, outside), 3.0)
         if curve.sent_per_multiprocessor is not None:

@@ -24,7 +24,7 @@ from ...program import ExpertExchange
 from .. import expert_shards
 from ..builder import ProgramBuilder
 from ..expert_rows import expert_bytes, load_of, own_rows, own_tokens, routed_shard, sent_rows, touched_experts
-from ..interleave import EXCHANGE
+from ..interleave import BESIDE, EXCHANGE
 from ..job import Job
 from ..recompute import recomputed_kernels
 from . import expert_fused
@@ -97,7 +97,6 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
         layer.norm(tokens),
         routed.router(tokens),
         routed.choose(tokens),
-        *_layout(job, tokens),
         after=after,
     )
     with_attention = job.interleaves and job.interleaving.shared_with_attention
@@ -111,12 +110,16 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
         back, _, done = expert_fused.forward(builder, job, routed, sums, [planned], here, meanwhile)
         return builder.compute("sum of experts", routed.sum_rows(rows, tokens), after=[*back, *done])
     done = shared([chosen]) if shared and not beside else []
-    arrived = dispatch(builder, job, routed, "dispatch", [planned, *done])
+    arrived = dispatch(builder, job, routed, "dispatch", [planned, *done], *_layout(job, tokens))
     if shared and beside:
         done = shared([chosen])
     piece, back = piece_of(job, routed), list[int]()
     for arrival in arrived:
-        operators = *mapping(job, piece, position), *_multiply(job, piece), *_gather_sums(job, piece, position)
+        operators = (
+            *mapping(job, piece, position),
+            *_multiply(job, piece, position),
+            *_gather_sums(job, piece, position),
+        )
         multiplied = builder.compute("experts", *operators, after=[*arrival, *here])
         back += exchange(builder, job, "combine", 1, [multiplied])
     expert_shards.used(builder, job, multiplied)
@@ -142,7 +145,8 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
         arrived = []
     else:
         done, back = shared([]) if shared and not beside else [], []
-        arrived = dispatch(builder, job, routed, "dispatch gradients", done)
+        casts = job.work.stack.cast_kernels
+        arrived = dispatch(builder, job, routed, "dispatch gradients", done, beside=casts.gradients_beside)
         if shared and beside:
             done = shared([])
     piece = piece_of(job, routed)
@@ -156,7 +160,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
         multiplied.append(
             builder.compute(
                 "experts backward",
-                _ordered(job, piece, "d rows to experts", Computes.INPUT_GRADIENT),
+                _ordered(job, piece, position, "d rows to experts", Computes.INPUT_GRADIENT),
                 *(down[:1] if behind else down),
                 *recomputed_kernels(job, piece.activation()),
                 piece.activation_backward(),
@@ -196,15 +200,30 @@ def weight_gradients(builder: ProgramBuilder, job: Job, layer: LayerShard, token
 
 
 def dispatch(
-    builder: ProgramBuilder, job: Job, routed: RoutedShard, name: str, after: Sequence[int]
+    builder: ProgramBuilder,
+    job: Job,
+    routed: RoutedShard,
+    name: str,
+    after: Sequence[int],
+    *behind: Operator,
+    beside: bool = False,
 ) -> list[list[int]]:
-    """Order and send a rank's rows; returns the dependencies of each piece of experts."""
+    """Order and send a rank's rows; returns the dependencies of each piece of experts. ``behind`` are kernels of a
+    library's exchange between the cast and its transfer; ``beside``: rows are cast on the exchange's multiprocessors,
+    beside kernels."""
     if not expert_shards.tokens_travel(job):
         return [list(after)]
-    after = list(after)
-    if _sends_tokens(job):
-        element = job.plan.dispatch.element_bytes or job.activation_bytes
-        after = [builder.compute(f"cast for {name}", routed.cast(own_tokens(job), "cast rows", element), after=after)]
+    after, element = list(after), job.plan.dispatch.element_bytes
+    if _sends_tokens(job) and element is not None:
+        cast, what = routed.cast(own_tokens(job), "cast rows", element), f"cast for {name}"
+        if beside:
+            cast = replace(cast, units=job.work.stack.exchange_units or 0)
+            rows = builder.compute(f"rows for {name}", after=after)
+            after = [builder.compute(what, cast, after=[rows], stream=BESIDE)]
+        else:
+            after = [builder.compute(what, cast, *behind, after=after)]
+    elif _sends_tokens(job):
+        after = [builder.compute(f"rows for {name}", *behind, after=after)] if behind else after
     else:
         after = [builder.compute(f"pack rows for {name}", routed.copy(own_rows(job), "pack rows"), after=after)]
     return [exchange(builder, job, name, 0, after) for _ in range(job.plan.expert_pieces)]
@@ -238,10 +257,15 @@ def mapping(job: Job, routed: RoutedShard, position: int | None) -> tuple[Operat
 
 
 def _sends_tokens(job: Job) -> bool:
-    """Whether the exchange's kernels read tokens in place, cast once: DeepSeek's published profile orders no rows
-    before an fp8 dispatch. Frameworks order rows before a bf16 dispatch."""
-    dispatch = job.plan.dispatch
-    return dispatch.phases is not None and dispatch.element_bytes is not None and not expert_shards.sliced(job)
+    """Whether the exchange's kernels read tokens in place: DeepSeek's published profile orders no rows before an fp8
+    dispatch, nor do frameworks that hand a bf16 one its tokens; others order rows before it."""
+    here = job.plan.dispatch.phases is not None and not expert_shards.sliced(job)
+    return here and (job.plan.dispatch.element_bytes is not None or job.work.stack.rows_in_place)
+
+
+def _casts_tokens(job: Job) -> bool:
+    """Whether tokens are cast before they are sent."""
+    return _sends_tokens(job) and job.plan.dispatch.element_bytes is not None
 
 
 def _combines(job: Job) -> bool:
@@ -268,6 +292,8 @@ def exchange(builder: ProgramBuilder, job: Job, name: str, way: int, after: Sequ
         tokens = ExpertExchange(own_tokens(job) * load_of(job, None) / pieces, row_bytes, *choice)
         if job.work.stack.exchange_units is not None:
             tokens = tokens._replace(multiprocessors=job.work.stack.exchange_units)
+        if job.work.stack.notice_s:
+            tokens = tokens._replace(notice_s=job.work.stack.notice_s)
     size = sent_rows(job) * row_bytes / pieces
     return [
         builder.collective("all_to_all", "ep", size, name, after=after, stream=EXCHANGE, algorithm=phase, tokens=tokens)
@@ -310,26 +336,39 @@ def _shared(shared: Shared | None, after: list[int]) -> list[int]:
     return shared(after) if shared else []
 
 
-def _ordered(job: Job, routed: RoutedShard, name: str, computes: Computes = Computes.OUTPUT) -> Operator:
+def _ordered(
+    job: Job, routed: RoutedShard, position: int | None, name: str, computes: Computes = Computes.OUTPUT
+) -> Operator:
     """Order rows by their experts, in the type in which they arrived."""
     element = job.plan.dispatch.element_bytes if _combines(job) else None
+    if _combines(job) and job.work.stack.rows_in_place and element is None:
+        return routed.order(sent_rows(job, position) / job.plan.expert_pieces, name, computes)
     return routed.copy(routed.all_rows, name, computes, element)
 
 
 def _arrived(job: Job, product: Gemm) -> Gemm:
     """A product of rows that came in eight bits: one in eight bits takes them as they are."""
-    eight = _combines(job) and element_bytes(product.dtype) == 1.0
+    eight = _combines(job) and _casts_tokens(job) and element_bytes(product.dtype) == 1.0
     return replace(product, quantised=True) if eight else product
 
 
-def _multiply(job: Job, routed: RoutedShard) -> tuple[Operator, ...]:
+def sent_before(job: Job, both: tuple[Gemm, ...]) -> tuple[Gemm, ...]:
+    """Gradients of a shared expert's last product, whose rows an exchange sends too; some stacks cast them once."""
+    shares = job.work.stack.cast_kernels.shares_sent and _casts_tokens(job)
+    return (_arrived(job, both[0]), *both[1:]) if shares else both
+
+
+def _multiply(job: Job, routed: RoutedShard, position: int | None = None) -> tuple[Operator, ...]:
     """Order rows by their experts, then both products."""
-    ordered = _ordered(job, routed, "rows to experts")
+    ordered = _ordered(job, routed, position, "rows to experts")
     return ordered, _arrived(job, routed.gate_up()), routed.activation(), routed.down()
 
 
 def _gather_sums(job: Job, routed: RoutedShard, position: int | None) -> tuple[Operator, ...]:
-    """Sum a token's experts on one rank before they return, unless every copy returns."""
-    if not expert_shards.tokens_travel(job) or expert_shards.sliced(job) or not job.plan.dispatch.sums_before_return:
+    """Sum a token's experts on one rank before they return. If every copy returns, a plain exchange takes rows by rank,
+    and several experts leave them by expert: they are put in order again."""
+    if not expert_shards.tokens_travel(job) or expert_shards.sliced(job):
         return ()
+    if not job.plan.dispatch.sums_before_return:
+        return (routed.copy(routed.all_rows, "rows to ranks"),) if routed.local > 1 else ()
     return (routed.sum_rows(routed.all_rows, round(sent_rows(job, position) / job.plan.expert_pieces)),)

@@ -94,7 +94,7 @@ def attention_part_backward(builder: ProgramBuilder, job: Job, layer: LayerShard
         last = [
             builder.compute(
                 f"QKV {step + 1}/{groups} backward",
-                group.rope(tokens),
+                group.rope(tokens, backward=True),
                 *(gradient for product in group.projections(tokens) for gradient in gradients(product)),
                 after=[reduced[step]],
             )

@@ -35,7 +35,7 @@ from ..ledger import Buffer, Lifetime
 from ..lengths import BATCH_ASSIGNMENTS, OFFLOAD_FROM
 from ..pipeline import Refusal
 from ..plan import Plan
-from ..recompute import recomputed_heads, recomputed_kernels
+from ..recompute import gathers_inputs_again, keeps_gathered_inputs, recomputed_heads, recomputed_kernels
 from ..registries import Option
 from ..residency import Residency
 from ..residual import residual_of
@@ -98,8 +98,9 @@ def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position
 
 def head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     normed = builder.compute("final norm", layer.norm(residual_tokens(job)))
-    ready = gather_rows(builder, job, job.tokens, [normed], "gather for head")
-    builder.compute("language-model head", layer.head(job.tokens), after=ready)
+    product = layer.head(job.tokens)
+    ready = gather_rows(builder, job, job.tokens, [normed], "gather for head", of=[product])
+    builder.compute("language-model head", product, after=ready)
 
 
 def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -107,15 +108,17 @@ def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     ready: list[int] = []
     if job.plan.tp > 1:
         ready = [builder.collective("all_reduce", "tp", 8 * job.tokens, "softmax sums")]
-    builder.compute("loss", layer.loss(job.tokens), after=ready)
+    lost = builder.compute("loss", layer.loss(job.tokens), after=ready)
     head_ = (layer.head(job.tokens),)
-    column_gradients(builder, job, head_, job.model.hidden, "language-model head backward", "sum d head")
+    name, summed = "language-model head backward", "sum d head"
+    column_gradients(builder, job, head_, job.model.hidden, name, summed, behind=lost)
     builder.compute("final norm backward", layer.norm_backward(residual_tokens(job)))
 
 
 def embed_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
     """Gradients of rows are added at their owners."""
-    builder.compute("embedding backward", layer.embedding(job.tokens))
+    ready = gather_rows(builder, job, job.tokens, [], "gather d embedding")
+    builder.compute("embedding backward", layer.embedding(job.tokens), after=ready)
 
 
 def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
@@ -134,21 +137,30 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
     builder.part = "attention backward"
     own = residual_tokens(job)
     down = [gradient for product in layer.down_projections(own) for gradient in builder.gradients(product)]
-    entered = *layer.latent_norms(own, backward=True), *down, *norm_backward(job, layer, own)
+    again, norm = norm_gradients(job, layer, own, gathered=layer.model.latent is None)
+    entered = *layer.latent_norms(own, backward=True), *down, *norm
     before = [builder.compute("attention norm backward", *entered)] if residual.late else normed
-    ready = gather_rows(builder, job, tokens, before, "gather d attention")
-    d_output = (*builder.gradients(layer.output(tokens)), *recomputed_heads(job, layer, tokens))
-    projected = builder.compute("output projection backward", *d_output, after=ready)
-    method_of(job.plan).backward(builder, job, layer, position, projected)
+    product, projections = layer.output(tokens), layer.projections(tokens)
+    ready = gather_rows(builder, job, tokens, before, "gather d attention", of=[product])
+    heads = recomputed_heads(job, layer, tokens)
+    # Latents were gathered into what a rank keeps, norms' outputs may be computed again.
+    kept = layer.model.latent is not None and keeps_gathered_inputs(job)
+    if heads and not kept and gathers_inputs_again(job):
+        ready += gather_rows(builder, job, tokens, [], "gather latents again", layer.entry_width, of=projections)
+    projected = builder.compute("output projection backward", *builder.gradients(product), *heads, after=ready)
+    attended = method_of(job.plan).backward(builder, job, layer, position, projected)
     summed = column_gradients(
         builder,
         job,
-        layer.projections(tokens),
+        projections,
         layer.entry_width,
         "QKV backward",
         "sum d attention",
-        layer.rope(tokens),
+        layer.rope(tokens, backward=True),
         sums=residual.sums_attention or residual.sums_mlp,
+        behind=attended,
+        again=again,
+        whole=kept,
     )
     if residual.late:
         builder.after_previous_layer(before[0], summed[0], "d attention")
@@ -160,11 +172,13 @@ def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[i
     """Backward of the MLP, or of local experts; returns the dependencies of its input's gradient."""
     tokens, residual = job.tokens, residual_of(job.plan)
     entering, leaving, between = mlp_products(job, layer)
-    norm = norm_backward(job, layer, residual_tokens(job))
+    # Rows of experts stand beside the gathered input of their router.
+    rows = layer.composition.experts and not layer.ffn
+    again, norm = norm_gradients(job, layer, residual_tokens(job), gathered=not rows)
     before = [builder.compute("MLP norm backward", *norm)] if residual.late else []
-    ready = gather_rows(builder, job, tokens, before, "gather d MLP")
+    ready = gather_rows(builder, job, tokens, before, "gather d MLP", of=leaving)
     d_down = [gradient for product in leaving for gradient in builder.gradients(product)]
-    builder.compute("down projection backward", *d_down, *between, after=ready)
+    down = builder.compute("down projection backward", *d_down, *between, after=ready)
     last = (layer.add(tokens),) if residual.side_by_side else ()
     summed = column_gradients(
         builder,
@@ -175,6 +189,9 @@ def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[i
         "sum d MLP",
         after_products=last,
         sums=residual.sums_mlp and not residual.side_by_side,
+        behind=down,
+        again=again,
+        whole=rows,
     )
     if residual.late:
         builder.after_previous_layer(before[0], summed[0], "d MLP")
@@ -197,42 +214,64 @@ def mlp_products(job: Job, layer: LayerShard) -> tuple[Sequence[Gemm], Sequence[
     return (layer.gate_up(tokens),), (layer.down(tokens),), between
 
 
-def norm_backward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
-    return *recomputed_kernels(job, layer.norm(tokens)), layer.norm_backward(tokens)
+def norm_gradients(
+    job: Job, layer: LayerShard, tokens: int, *, gathered: bool
+) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+    """The kernels that compute a norm's output again before it is ``gathered`` again, and those of its backward."""
+    again, back = recomputed_kernels(job, layer.norm(tokens)), layer.norm_backward(tokens)
+    return (again, (back,)) if gathered and gathers_inputs_again(job) else ((), (*again, back))
 
 
 def shared_experts(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
     """Experts that all tokens visit, split by columns like a dense MLP."""
     tokens = job.tokens
-    ready = gather_rows(builder, job, tokens, after, "gather for shared experts")
     products = layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens)
+    ready = gather_rows(builder, job, tokens, after, "gather for shared experts", of=products)
     multiplied = builder.compute("shared experts", *products, after=ready)
     return [reduce_rows(builder, job, tokens, multiplied, "sum shared experts")]
 
 
 def shared_experts_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
     tokens = job.tokens
-    ready = gather_rows(builder, job, tokens, after, "gather d shared experts")
-    d_down = builder.gradients(layer.down(tokens))
+    product, entering = layer.down(tokens), (layer.gate_up(tokens),)
+    ready = gather_rows(builder, job, tokens, after, "gather d shared experts", of=[product])
+    d_down = expert.sent_before(job, builder.gradients(product))
     between = *recomputed_kernels(job, layer.activation(tokens)), layer.activation_backward(tokens)
-    builder.compute("shared experts' down backward", *d_down, *between, after=ready)
-    entering = (layer.gate_up(tokens),)
+    down = builder.compute("shared experts' down backward", *d_down, *between, after=ready)
     return column_gradients(
-        builder, job, entering, job.model.hidden, "shared experts' gate and up backward", "sum d shared experts"
+        builder,
+        job,
+        entering,
+        job.model.hidden,
+        "shared experts' gate and up backward",
+        "sum d shared experts",
+        behind=down,
+        whole=job.plan.hiding.shared_beside,
     )
 
 
 def layer_weights(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
-    """Weight gradients of all products, deferred by a zero-bubble schedule."""
+    """Weight gradients of all products, deferred by a zero-bubble schedule; those of column-split products behind the
+    others, beside which their inputs are gathered again."""
     tokens = job.tokens
-    products = (*layer.down_projections(residual_tokens(job)), *layer.projections(tokens), layer.output(tokens))
-    mlp = (layer.gate_up(tokens), layer.down(tokens))
-    later = (
-        expert.weight_gradients(builder, job, layer, tokens)
-        if layer.composition.experts
-        else tuple(gradients(product)[1] for product in mlp)
-    )
-    builder.compute("weight gradients", *(gradients(product)[1] for product in products), *later)
+    row_split, column_split = [layer.output(tokens)], list(layer.projections(tokens))
+    later: tuple[Operator, ...] = ()
+    if layer.composition.experts:
+        later = expert.weight_gradients(builder, job, layer, tokens)
+    else:
+        row_split.append(layer.down(tokens))
+        column_split.append(layer.gate_up(tokens))
+    own = [gradients(product)[1] for product in layer.down_projections(residual_tokens(job))]
+    first = *own, *(gradients(product)[1] for product in row_split), *later
+    last = [gradients(product)[1] for product in column_split]
+    if not gathers_inputs_again(job):
+        builder.compute("weight gradients", *own, *last, *first[len(own) :])
+        return
+    ready = gather_rows(builder, job, tokens, [], "gather again for QKV", layer.entry_width, of=column_split)
+    if layer.ffn and not (layer.composition.experts and job.plan.hiding.shared_beside):
+        ready = gather_rows(builder, job, tokens, ready, "gather again for MLP", of=column_split)
+    builder.compute("weight gradients", *first)
+    builder.compute("weight gradients of column-split products", *last, after=ready)
 
 
 def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:

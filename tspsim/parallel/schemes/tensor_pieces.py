@@ -11,7 +11,7 @@ from typing import Any
 
 from ...base.units import PositiveCount
 from ...model.layer import LayerShard
-from ...operators import Gemm, MemoryBound, Operator
+from ...operators import Gemm, MemoryBound, Operator, element_bytes
 from ...steps import STEPS, Step
 from ..builder import WHOLE, ProgramBuilder, Slice
 from ..context.method import CONTEXT_METHODS
@@ -25,6 +25,7 @@ from ..feature import features_of
 from ..job import Job
 from ..pipeline import Refusal
 from ..plan import Plan
+from ..recompute import gathers_inputs_again
 from ..registries import Option
 from ..residual import residual_of
 from ..search_rule import SearchRule, decodes
@@ -73,7 +74,11 @@ def column_products(
             slice_of = cut.slice(len(normed))
             norm = layer.norm(tokens // job.plan.tp)
             normed.append(builder.compute("norm", norm, *down, after=waits[len(normed)], slice_of=slice_of))
-            gathered.append(gather_rows(builder, job, tokens, normed[-1:], f"gather for {name}", width, slice_of))
+            # What adapters read too is gathered as it was computed (Transformer Engine, layernorm_linear.py,
+            # ``return_layernorm_output_gathered``).
+            of = () if job.work.adapters is not None else products
+            ready = gather_rows(builder, job, tokens, normed[-1:], f"gather for {name}", width, slice_of, of=of)
+            gathered.append(ready)
         yield normed[chunk], builder.compute(name, *products, after=gathered[chunk], slice_of=cut.slice(chunk))
 
 
@@ -87,21 +92,36 @@ def column_gradients(
     *before: Operator,
     after_products: Sequence[Operator] = (),
     sums: bool = True,
+    behind: int | None = None,
+    again: Sequence[Operator] = (),
+    whole: bool = False,
 ) -> list[int]:
     """Gradients of column-split products and the sum of their common input's, ``width`` elements per token; returns the
-    dependencies of the input's gradient."""
+    dependencies of the input's gradient.
+
+    With sequence regions the input is gathered again behind the kernel ``behind``, beside the product of its gradient,
+    once the kernels ``again`` have made it; not if it was kept ``whole``.
+    """
     pairs = [builder.gradients(product) for product in products]
     d_input = [one[0] for one in pairs]
     d_weight = [gradient for one in pairs for gradient in one[1:]]
     if job.plan.tp == 1 or not sums:
-        return [builder.compute(name, *before, *d_input, *d_weight, *after_products)]
-    multiplied = builder.compute(f"{name}, input", *before, *d_input, *after_products)
-    if not d_weight or job.plan.overlap or residual_of(job.plan).late:
+        return [builder.compute(name, *before, *again, *d_input, *d_weight, *after_products)]
+    gathered: list[int] = []
+    if d_weight and not whole and gathers_inputs_again(job):
+        ready = [] if behind is None else [behind]
+        if again:
+            ready = [builder.compute(f"{name}, input again", *again, after=ready)]
+        gathered = gather_rows(builder, job, job.tokens, ready, f"gather again for {name}", width, of=products)
+        again = ()
+    multiplied = builder.compute(f"{name}, input", *before, *again, *d_input, *after_products)
+    beside = job.plan.overlap or job.work.stack.sums_beside_weights or residual_of(job.plan).late
+    if not d_weight or beside:
         summed = reduce_rows(builder, job, job.tokens, multiplied, sum_name, width)
         if d_weight:
-            builder.compute(f"{name}, weight", *d_weight)
+            builder.compute(f"{name}, weight", *d_weight, after=gathered)
         return [summed]
-    both = builder.compute(f"{name}, weight", *d_weight)
+    both = builder.compute(f"{name}, weight", *d_weight, after=gathered)
     return [reduce_rows(builder, job, job.tokens, both, sum_name, width)]
 
 
@@ -131,18 +151,35 @@ def reduce_rows(
 
 
 def gather_rows(
-    builder: ProgramBuilder, job: Job, tokens: int, after: list[int], name: str, width: int = 0, slice_of: Slice = WHOLE
+    builder: ProgramBuilder,
+    job: Job,
+    tokens: int,
+    after: list[int],
+    name: str,
+    width: int = 0,
+    slice_of: Slice = WHOLE,
+    *,
+    of: Sequence[Operator] = (),
 ) -> list[int]:
-    """With sequence regions, gather every rank's 1/T of the tokens. Returns the dependencies of the whole rows."""
-    if job.plan.tp == 1 or not job.plan.sequence_regions:
+    """With sequence regions, gather every rank's 1/T of the tokens, for the products ``of``. Returns the dependencies
+    of the whole rows."""
+    if not job.regions:
         return after
-    size = tokens * (width or job.model.hidden) * job.activation_bytes
+    size = tokens * (width or job.model.hidden) * gathered_bytes(job, of)
     if job.plan.overlap and copied(job.plan):
         return [copied_rows(builder, size, name, after, slice_of)]
     last = builder.collective("all_gather", "tp", size, name, after=after, stream="gather rows", slice_of=slice_of)
     for kernel in laid_out(job, size):
         last = builder.compute(f"{name}, laid out", kernel, after=[last], slice_of=slice_of)
     return [last]
+
+
+def gathered_bytes(job: Job, products: Sequence[Operator]) -> float:
+    """Bytes of an element that is gathered for ``products``: the activation's, or their own in stacks that quantise
+    before they gather."""
+    wide = job.activation_bytes
+    own = [element_bytes(product.dtype) for product in products if isinstance(product, Gemm)]
+    return min(wide, max(own)) if own and job.work.stack.quantised_gathers else wide
 
 
 def laid_out(job: Job, size_bytes: float) -> tuple[MemoryBound, ...]:

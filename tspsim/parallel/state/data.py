@@ -55,6 +55,7 @@ def state(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator
     if job.work.adapters is not None:
         yield kept("adapters", trained, optimizer.weights, 3)
     yield kept("gradients", trained, optimizer.gradients, 2)
+    yield kept("narrow_weights", owned, job.mixed_precision.copy_bytes, inf)
     yield kept("optimizer_buffers", trained, optimizer.buffers, inf)
     yield kept("optimizer_state", trained, optimizer.state, 1)
     yield kept("optimizer_temporaries", trained, optimizer.temporaries, 1)
@@ -322,7 +323,8 @@ def finish_step(
         waits.append(builder.collective("all_reduce", widest.axis, 4, "gradient norm", stream="gradients"))
     elements = sum(held.share(divided=plan.zero > 0) for held in owned)
     read = (1.0 + stack.clip_passes) * optimizer.gradients
-    size = elements * (read + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries))
+    moved = read + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries)
+    size = elements * (moved if stack.optimizer_bytes is None else stack.optimizer_bytes)
     waits += copied
     kernels = (MemoryBound("adamw", size, name="optimizer"),) if size else ()
     updated = builder.compute("optimizer step", *kernels, after=waits)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ...model import Block
@@ -19,7 +19,7 @@ from ..feature import features_of
 from ..job import Job
 from ..ledger import WORKSPACE, Buffer, Lifetime
 from ..pipeline import Chunk, spread_over
-from ..recompute import NORMS, PRODUCTS, recomputed_groups
+from ..recompute import NORMS, PRODUCTS, keeps_gathered_inputs, recomputed_groups
 from ..recomputed import ATTENTION, CHEAP, FULL, INSIDE, KEPT
 from ..residency import Residency
 from ..scheme import scheme_of
@@ -233,8 +233,10 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
         return 0.0
     residual = residual_tokens(job) * model.hidden
     scores, wide = 0.0, job.activation_bytes
+    # Of a wide stream, the layer's input and the middle; weights are elsewhere.
+    stream = (job.mixed_precision.stream_bytes or wide) / wide
     if plan.recomputation == FULL:
-        return wide * residual
+        return wide * residual * stream
     if not stack.flash_attention and plan.recomputation != ATTENTION and plan.recomputation != CHEAP:
         scores = 5.0 * job.tokens * job.work.sequence * model.heads / compute_shards
     # Type of the store over the activation's, for inputs of activations and of products.
@@ -242,19 +244,35 @@ def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
     cheap, again = plan.recomputation == CHEAP, recomputed_groups(job)
     before = (2 if model.gated else 1) * entering
     columns = before + (PRODUCTS not in again and kept(Role.DOWN)) * multiplied
-    norms = 0 if NORMS in again else (kept(Role.QKV) + kept(Role.GATE_UP)) * multiplied
+    norms = kept_norms(job, block, kept) * multiplied
     output = model.heads * model.latent.value_dim if model.latent else model.attention_width
     heads: float = output if cheap and model.latent else 2 * model.attention_width + 2 * model.kv_width
     if stack.casts_apart and multiplied < 1.0:
         heads -= output * (1.0 - E5M6 / wide)
     split = heads + columns * ffn_width(job, block)
-    per_layer = (2 + norms) * residual + job.tokens * split / compute_shards + latents(job)
+    shares = job.plan.tp if job.regions and not keeps_gathered_inputs(job) else 1
+    per_layer = 2 * stream * residual + norms + job.tokens * split / compute_shards + latents(job) / shares
     if block.experts:
         routed = routed_shard(job)
         columns = before + (PRODUCTS not in again and kept(Role.EXPERTS_DOWN)) * multiplied
         rows = model.hidden * kept(Role.EXPERTS_GATE_UP) * multiplied
         per_layer += routed.all_rows * (rows + columns * routed.width)
     return wide * per_layer * stack.activation_factor + scores
+
+
+def kept_norms(job: Job, block: Block, kept: Callable[[Role], bool]) -> float:
+    """Elements of a layer's kept norms' outputs: of own tokens, or of all that are gathered and kept so
+    (:mod:`tspsim.parallel.column_inputs`). Latents are gathered instead of what they are made of; shared experts beside
+    an exchange keep what they gathered (Megatron-LM, ``shared_experts.py``, ``pre_forward_comm``)."""
+    if NORMS in recomputed_groups(job):
+        return 0.0
+    own, model = residual_tokens(job), job.model
+    whole = job.tokens if keeps_gathered_inputs(job) else own
+    entering = whole if model.latent is None or not model.latent.q_rank else own
+    if block.experts:
+        gathers = job.regions and job.plan.hiding.shared_beside
+        whole = max(whole, job.tokens * gathers) if ffn_width(job, block) else own
+    return model.hidden * (entering * kept(Role.QKV) + whole * kept(Role.GATE_UP))
 
 
 def ffn_width(job: Job, block: Block) -> int:

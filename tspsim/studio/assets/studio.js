@@ -85,6 +85,17 @@
         markBasis();
         return none();
       },
+      /* Id of a list of suggestions → its values, each with a description. */
+      fillLists: function (...parts) {
+        for (const [id, entries] of Object.entries(Object.assign({}, ...parts))) {
+          let list = document.getElementById(id);
+          if (!list) list = document.getElementById("lists").appendChild(Object.assign(document.createElement("datalist"), { id }));
+          list.replaceChildren(
+            ...entries.map(([value, what]) => Object.assign(document.createElement("option"), { value, textContent: what })),
+          );
+        }
+        return none();
+      },
       formDrawn: function () {
         drawingSince = 0;
         redrawForm(0);

@@ -9,6 +9,8 @@ from .run import ServedRun
 
 DENSE = ("llama", "qwen3-32b")
 NVIDIA = ("h", "b", "gb")
+#: Stack → what its runs had when the numbers were fitted: versions that were told apart later move no run.
+FITTED_AS = {"trtllm@1.0": "trtllm", "vllm@0.16": "vllm@0.17"}
 
 
 def group_of(run: ServedRun) -> str:
@@ -30,7 +32,7 @@ def key_of(run: ServedRun) -> str:
     """What makes a configuration: runs of one that were measured twice are fitted on together or not at all."""
     plan = run.plan
     parts = (
-        run.policy, plan.stack.removesuffix("@1.0"), plan.model, plan.device, plan.tp, plan.dp, plan.ep,
+        run.policy, FITTED_AS.get(plan.stack, plan.stack), plan.model, plan.device, plan.tp, plan.dp, plan.ep,
         plan.weights, plan.kv, plan.drafts, run.prompt, run.output, run.concurrency, run.replicas,
         run.prefill is not None,
     )  # fmt: skip

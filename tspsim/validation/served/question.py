@@ -55,7 +55,7 @@ def _node(device: str, gpus: int) -> tuple[str, int]:
     if gpus == whole:
         return name, 1
     used, link = gpus, dict(facts["link"])
-    if facts["intra"] == "full_mesh":
+    if facts.get("intra") == "full_mesh":
         used = max(2, gpus)
         link["per_gpu"] = link["per_gpu"] * (used - 1) // (whole - 1)
     part = {**facts, "name": f"{name}-{used}", "gpus": used, "nics": used, "rails": used, "link": link}

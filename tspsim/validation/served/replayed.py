@@ -75,7 +75,7 @@ def replay(run: ServedRun) -> Measures:
     options = usual_options(costs.question, run.policy)
     if not requests.warm_up:
         options |= CACHES_OFF.get(run.policy, {})
-    options |= dict(run.options)
+    options |= run.engine_options
     engine = Engine(run.policy, kv_tokens=tokens, block_tokens=block, speculation=drafts, **options)
     source = Clients(requests, costs.front_end_s, costs.process)
     pool = ReplicaPool([Members(engine, costs, run.replicas, run.plan.dp)])

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from .clients import Bench
 
-#: Options of an engine by their real names, sorted; hashable.
+#: Options of an engine by their real names, sorted; hashable: a section of options is pairs too.
 Options = tuple[tuple[str, Any], ...]
 
 
@@ -102,6 +102,11 @@ class ServedRun:
         """GPUs of all workers."""
         others = self.prefill[0].gpus * self.prefill[1] if self.prefill else 0
         return self.plan.gpus * self.replicas + others
+
+    @property
+    def engine_options(self) -> dict[str, Any]:
+        """The scheduler's options as an engine takes them."""
+        return {name: dict(value) if isinstance(value, tuple) else value for name, value in self.options}
 
     @property
     def plans(self) -> tuple[ServedPlan, ...]:

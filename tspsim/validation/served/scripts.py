@@ -102,8 +102,9 @@ def _sglang_drafts(run: MeasuredRun) -> Script:
 
 def _trtllm(run: MeasuredRun) -> Script:
     """Options for TensorRT-LLM. Block reuse is off in all scripts."""
+    options: dict[str, Any]
     if run.model.startswith("llama"):
-        options: dict[str, Any] = {"max_num_tokens": 16384, "max_batch_size": 2048}
+        options = {"max_num_tokens": 16384, "max_batch_size": 2048}
         if run.prompt == run.output == 1024 and run.tp < 8:
             options |= {"batch_wait_timeout_iters": 20, "batch_wait_max_tokens_ratio": 0.9}
         return Script(options, None, "fp8")
@@ -111,8 +112,19 @@ def _trtllm(run: MeasuredRun) -> Script:
         if run.device == "h200":
             return Script({"max_num_tokens": 20000, "max_batch_size": run.concurrency}, 0.85)
         return Script({"max_num_tokens": 20000, "max_batch_size": 512}, 0.85, "fp8")
-    tokens = max(8192, -(-(run.concurrency + run.prompt + 64) // 64) * 64)
-    return Script({"max_num_tokens": tokens, "max_batch_size": 2048}, 0.75, "fp8")
+    options = {"max_num_tokens": -(-(run.concurrency + run.prompt + 64) // 64) * 64, "max_batch_size": 2048}
+    if trtllm_degrees(run)[1] > 1:
+        balance = {"enable_balance": True, "timeout_iters": 60, "batching_wait_iters": 0}
+        options["attention_dp_config"] = tuple(balance.items())
+    return Script(options, 0.75, "fp8")
+
+
+def trtllm_degrees(run: MeasuredRun) -> tuple[int, int, int]:
+    """Attention's ranks and replicas, and ranks of whole experts, of DeepSeek-R1 on H200 (dsr1_fp8_h200_trt_slurm.sh,
+    InferenceMAX ff7e462 and InferenceX b5ebafa; nvidia-master.yaml 525079a, "for all sequence lengths, EP=TP"):
+    replicas where more than 64 clients send prompts of 1 Ki, or more than 32 of 8 Ki."""
+    replicas = run.tp if run.concurrency > (32 if run.prompt > 4096 else 64) else 1
+    return run.tp // replicas, replicas, run.tp
 
 
 #: Scripts by engine.

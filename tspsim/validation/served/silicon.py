@@ -21,7 +21,7 @@ from .doubts import DOUBTFUL, refuse_doubtful
 from .racks import EVEN_FROM, RackRecipe, RackWorkers, rack_of
 from .recipes import RECIPES, DecodeWorkers, Recipe
 from .run import Options, ServedPlan, ServedRun
-from .scripts import MeasuredRun, Script, defaults, inferencex
+from .scripts import MeasuredRun, Script, defaults, inferencex, trtllm_degrees
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,8 +63,8 @@ OLD_SGLANG = ("0.5.1.", "0.5.5", "0.5.6")
 #: 0.5.10: since then the gate of shared experts takes no time of its own.
 GATED, GATED_TO = ("0.5.7", "0.5.8", "0.5.9"), "20260401"
 #: Last minor version of vLLM that a stack is of, ascending: 0.11 samples with FlashInfer and parses templates for every
-#: request, 0.18 begins to run column-divided experts on Triton on Hopper.
-VLLM = ((10, "vllm@0.10"), (11, "vllm@0.11"), (17, "vllm@0.17"), (19, "vllm@0.19"))
+#: request, 0.17 samples with Triton's kernels, 0.18 begins to run column-divided experts on Triton on Hopper.
+VLLM = ((10, "vllm@0.10"), (11, "vllm@0.11"), (16, "vllm@0.16"), (17, "vllm@0.17"), (19, "vllm@0.19"))
 #: Models whose script for vLLM has no attention replicas (kimik2.5_fp4_b200.sh, 04107b3: tp alone). Two exports of
 #: their measurements say tp 4, ep 4, a third attention dp 4, for which there is no room.
 UNREPLICATED = ("kimi-k2.5",)
@@ -161,6 +161,8 @@ def _run(row: Row) -> ServedRun:
     run = MeasuredRun(model, name, tp * dp, prompt, output, concurrency)
     if model.startswith("minimax") and name == "b200" and str(row.get("backend_version")).startswith("0.17"):
         ep = tp * dp  # that script divides whole experts whatever is asked (minimaxm2.5_fp8_b200.sh, 07e171a)
+    if engine == "trtllm" and model == "deepseek-r1":
+        tp, dp, ep = trtllm_degrees(run)  # November's labels say parts of experts: the same script and times (2 %)
     gap = "gap-analysis" in str(row["silicon_data_source"]) and "/" in str(row["silicon_data_source"])
     script = _script(engine, row, run, gap, drafts)
     plan = ServedPlan(
@@ -209,7 +211,7 @@ def vllm_of(version: str) -> str:
     """vLLM's stack for a version; without a version, that of the newest in the tables.
 
     >>> vllm_of("0.10.2"), vllm_of("0.12.0"), vllm_of("0.19.0"), vllm_of("")
-    ('vllm@0.10', 'vllm@0.17', 'vllm@0.19', 'vllm@0.19')
+    ('vllm@0.10', 'vllm@0.16', 'vllm@0.19', 'vllm@0.19')
     """
     minor = re.match(r"0\.(\d+)", version)
     newest = VLLM[-1][1]

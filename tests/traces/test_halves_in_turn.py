@@ -1,0 +1,161 @@
+"""Serving steps with experts over all ranks, as two halves of a batch in turn, with kernels named as DeepEP, DeepGEMM
+and FlashMLA name theirs: in the orders of DeepSeek's inference system (as SGLang has them) and in others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.strangers import Recorder
+
+import tspsim
+from tspsim import traces
+from tspsim.base.errors import InputError
+from tspsim.cli import main
+from tspsim.step.question import Question, look_up
+from tspsim.traces.halves import orders_in_turn
+from tspsim.traces.kinds import HEAVY
+from tspsim.traces.lay import lay
+from tspsim.traces.scenario import guess
+
+LAYERS, DENSE = 8, 1
+MODEL = f"""
+name: small-latent
+layers: {LAYERS}
+hidden: 2048
+attention: {{kind: mla, heads: 16, q_rank: 0, kv_rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128}}
+mlp: {{kind: moe, experts: 64, topk: 6, width: 1408, shared_width: 2816, dense_width: 10944, first_dense: {DENSE}}}
+embedding: {{vocab: 102400}}
+max_context: 163840
+source: made here
+"""
+GEMM = "void deep_gemm::fp8_gemm_kernel<{}u, 2048u, 128u, 128u, 128u, 1u, 6u, 128u, 1u, (deep_gemm::GemmType){}>"
+MLA = "void flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576, 64, 64, 8, cutlass::bfloat16_t, 512>, true>"
+LOW = "void deep_ep::internode_ll::{}<3, 10, 2048>(void*, float*, int*, long*, int*)"
+
+#: What a half does in a turn, and how many turns the second half is behind.
+ORDERS: dict[str, tuple[list[str], int]] = {
+    "deepseek-decode": (["before", "attend route", "send shared", "receive experts return", "gather"], 2),
+    "four-turns": (["before attend", "route send shared", "receive experts return", "gather"], 2),
+    "deepseek-prefill": (["before attend route send", "receive experts return", "shared gather"], 0),
+    "dual-batch": (["before attend route send", "receive shared experts return", "gather"], 0),
+}
+
+
+def step(order: str, low_latency: bool = True) -> Recorder:
+    run = Recorder(launch_us=1.0)
+
+    def of(*names: str) -> None:
+        for name in names:
+            run.launch(name, 4.0)
+
+    def exchange(name: str, again: str) -> None:
+        if low_latency:
+            run.launch(LOW.format(name), 20.0)
+        elif again:
+            end = run.launch(f"void deep_ep::intranode::{name}<8, 768, 8192>(int4*, float*, int*)", 90.0, stream=27,
+                             after=run.ends[7])  # fmt: skip
+            run.ends[7] = max(run.ends[7], end)
+
+    def before() -> None:
+        of("void layer_norm::ln_fwd_kernel<2048u>", "void cuda::per_token_cast_to_fp8<__nv_bfloat16, 128>",
+           GEMM.format(3648, 0), "void layer_norm::ln_fwd_kernel<512u>", "rotary_kernel", "rotary_kernel",
+           "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x128x64")  # fmt: skip
+
+    def attend() -> None:
+        run.launch(MLA, 60.0)
+        of("void flash_fwd_splitkv_mla_combine_kernel<cutlass::bfloat16_t, float, int, 512, 32>",
+           "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x128x64",
+           "void cuda::per_token_cast_to_fp8<__nv_bfloat16, 128>", GEMM.format(2048, 0))  # fmt: skip
+
+    def route() -> None:
+        of("void layer_norm::ln_fwd_kernel<2048u>", "sm90_xmma_gemm_bf16f32_bf16f32_f32_tn_n_tilesize64x64x64",
+           "void at::native::vectorized_elementwise_kernel<4, sigmoid_kernel_cuda>",
+           "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>")  # fmt: skip
+
+    def shared() -> None:
+        of("void cuda::per_token_cast_to_fp8<__nv_bfloat16, 128>", GEMM.format(5632, 0),
+           "void cuda::swiglu_forward<__nv_bfloat16>", GEMM.format(2048, 0))  # fmt: skip
+
+    def experts() -> None:
+        of(GEMM.format(2816, 2), "void cuda::swiglu_and_per_token_cast_to_fp8_masked<__nv_bfloat16>",
+           GEMM.format(2048, 2))  # fmt: skip
+
+    parts: dict[str, Any] = {
+        "before": before, "attend": attend, "route": route, "shared": shared, "experts": experts,
+        "send": lambda: exchange("dispatch", "all"), "receive": lambda: exchange("dispatch", ""),
+        "return": lambda: exchange("combine", "all"), "gather": lambda: exchange("combine", ""),
+    }  # fmt: skip
+    turns, lag = ORDERS[order]
+    with run.note("ProfilerStep#1"):
+        for _ in range(DENSE):
+            for part in (before, attend, shared):
+                part()
+        whole = " | ".join(" | ".join(turns) for _ in range(LAYERS - DENSE))
+        # Without a lag the last turn of a layer goes on into the next layer.
+        own = (whole if lag else whole.replace("gather | before", "gather before")).split(" | ")
+        for place in range(len(own) + lag):
+            for half in ([own[place]] if place < len(own) else []) + ([own[place - lag]] if place >= lag else []):
+                for part in half.split():
+                    parts[part]()
+        of("void layer_norm::ln_fwd_kernel<2048u>", "nvjet_tst_128x64_64x8_2x1_v_bz_TNT")
+    run.wait()
+    return run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "small.yaml"
+    path.write_text(MODEL)
+    return path
+
+
+def halves(model: Path, **plan: Any) -> Question:
+    work = {"model": str(model), "pass": "decode", "batch": 64, "context": 4096, "precision": {"weights": "fp8_block"}}
+    chosen = {"name": "P", "dp": 8, "ep": 8, "expert_dispatch": "low_latency", "expert_overlap": "two_batches", **plan}
+    return look_up(tspsim.load({"name": "t", "cluster": "hgx-h800-8", "workload": work, "plans": [chosen]}))
+
+
+def written(run: Recorder, path: Path) -> Path:
+    path.write_text(json.dumps(run.kineto("h100", world=8)))
+    return path
+
+
+@pytest.mark.parametrize("order", sorted(ORDERS))
+def test_halves_take_turns_where_the_engine_does(order: str, model: Path, tmp_path: Path) -> None:
+    trace = traces.read([written(step(order), tmp_path / "t.json")])
+    laid = lay(trace, halves(model))
+    assert laid.matched_share > 0.97, laid.left_over[:4]
+    assert not [row for row in laid.left_over if row.kind in HEAVY and row.count > 1], laid.left_over[:4]
+    # A dispatch that sends and receives is one, of both its kernels.
+    rows = {row.kind: row for row in laid.operators}
+    assert rows["dispatch"].count == rows["combine"].count == 2 * (LAYERS - DENSE)
+    assert rows["dispatch"].measured_s == pytest.approx(4 * (LAYERS - DENSE) * 20e-6, rel=0.2)
+
+
+def test_exchanges_on_a_stream_of_their_own(model: Path, tmp_path: Path) -> None:
+    trace = traces.read([written(step("deepseek-prefill", low_latency=False), tmp_path / "t.json")])
+    laid = lay(trace, halves(model, expert_dispatch="ranks"))
+    assert laid.matched_share > 0.97
+    assert not [row for row in laid.left_over if row.kind in HEAVY]
+    with pytest.raises(InputError, match="expected attention of 8 layers, found 15"):
+        lay(trace, halves(model, expert_overlap="none"))
+
+
+def test_other_steps_have_no_further_orders(model: Path) -> None:
+    from tspsim.traces.simulated import Simulated
+
+    question = halves(model, expert_overlap="none")
+    lane = Simulated(question, question.plans[0]).lane(0)
+    assert orders_in_turn(lane.operations, ["gemm"]) == []
+
+
+def test_a_scenario_from_a_serving_step_with_exchanges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(step("deepseek-decode"), tmp_path / "t.json")
+    run = guess(traces.read([path]))
+    assert (run.degrees, run.few_tokens, run.decodes, run.stack) == ({"ep": 8}, True, True, "")
+    assert main(["trace", "scenario", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "pass: decode" in said and "dp: 8, ep: 8, expert_dispatch: low_latency" in said
