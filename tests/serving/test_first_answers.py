@@ -43,7 +43,7 @@ def batches(count: int, seed: int = 4) -> list[Rows]:
     return [*every, [(2000, 0, 1)], [(30, 0, 1), (1, 60, 3)]]
 
 
-@pytest.mark.parametrize("kind", ["dense", "experts", "exchanged", "compressed"])
+@pytest.mark.parametrize("kind", ["dense", "experts", "exchanged", "compressed", "stages"])
 def test_a_first_step_with_prompts_writes_no_program(kind: str) -> None:
     """They were written when names were resolved; 18 to 26 were, in the first call."""
     oracle, written = fresh(kind), []
@@ -53,7 +53,12 @@ def test_a_first_step_with_prompts_writes_no_program(kind: str) -> None:
         assert float(oracle(rows)) > 0.0
         written.append(plain.written - before)
     assert written == [0, 0, 0]
-    # Nor is one for contexts that another batch of as many sequences has not had.
+
+
+@pytest.mark.parametrize("kind", ["dense", "experts", "exchanged", "compressed"])
+def test_a_first_step_that_decodes_writes_two_programs_at_most(kind: str) -> None:
+    """Those of the first and the last batch of its cell; contexts need none."""
+    oracle = fresh(kind)
     before = oracle._costs.programs.written
     float(oracle([(1, 1000, 32)]))
     assert oracle._costs.programs.written - before <= 2

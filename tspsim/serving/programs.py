@@ -232,7 +232,7 @@ class StepPrograms:
         """The programs of a job's stages, and the jobs of the last one's passes."""
         self.written += 1
         stages = [written_passes(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
-        return [program for program, _ in stages], stages[-1][1]
+        return [program for program, _ in stages], [part for _, passes in stages for part in passes]
 
     def laid_out(self, job: Job) -> LaidOut:
         """The different kernel calls of a job's programs, and their positions."""

@@ -88,7 +88,7 @@ class RowVariants:
         """Whether only attention reads the rows of passes of such jobs, in a program that all ranks have."""
         plan = Itself(job.plan), job.step.name
         if plan not in self._alone:
-            self._alone[plan] = attends_alone(job)
+            self._alone[plan] = job.plan.pp == 1 and attends_alone(job)
         return self._alone[plan]
 
     def of_rows(self, job: Job, layout: InstructionLayout, positions: Sequence[int]) -> list[StageCall] | None:
@@ -104,7 +104,7 @@ class RowVariants:
         operators = self._operators(kind, passes)
         if [type(operator) for operator in operators] != classes:
             return None
-        return [StageCall(operators[places[position]]) for position in positions]
+        return [StageCall(operators[places[position]], layout.where[position][1]) for position in positions]
 
     def _kind(self, job: Job, passes: Sequence[Job]) -> Hashable:
         """Equal for steps with the same passes."""
@@ -117,7 +117,10 @@ class RowVariants:
     def laid_out(self, job: Job) -> tuple[LaidOut, WrittenStep | None]:
         """The different calls in a step's program, and the written one that they are of; None: of their own."""
         if not self.alone(job) or job.micro_batches > 1:
-            return self._write(job)[0], None
+            first, passes = self._write(job)
+            if job.plan.pp > 1 and job.micro_batches == 1 and attends_alone(job):
+                self._of_stages(job, first, passes)
+            return first, None
         passes = passes_of(job)
         kind = self._kind(job, passes)
         numbers = [(part.tokens, part.head_tokens, mean_tokens(part), part.capture) for part in passes]
@@ -127,6 +130,20 @@ class RowVariants:
             if written is not None:
                 return written.of(operators), written
         return self._first(job, kind, numbers)
+
+    def _of_stages(self, job: Job, first: LaidOut, passes: Sequence[Job]) -> None:
+        """Remembers where operators of rows stand in the programs of a pipeline's stages."""
+        own = passes_of(job)
+        kind = self._kind(job, own)
+        makers = [
+            (number % len(own), how) for number, part in enumerate(passes) for how in part.attention_operators.values()
+        ]
+        if not same_makers(self._makers.setdefault(kind, makers), makers):
+            return
+        operators = [operator for _, how in makers for operator in how.operators]
+        numbered = {id(operator): number for number, operator in enumerate(operators)}
+        places = {i: numbered[id(what)] for i, (what, _) in enumerate(first.calls) if id(what) in numbered}
+        self._places.setdefault((kind, Itself(first.layout)), ([type(operator) for operator in operators], places))
 
     def _first(self, job: Job, kind: Hashable, numbers: Sequence[Hashable]) -> tuple[LaidOut, WrittenStep | None]:
         """A program that is written, and kept where operators of rows stand in it as they were made: a stack may run
@@ -160,6 +177,6 @@ def same_makers(ones: Sequence[tuple[int, MadeOfRows]], others: Sequence[tuple[i
 def attends_alone(job: Job) -> bool:
     """Whether only attention reads the rows of a job's passes, in a program that all ranks have."""
     whole = scheme_of(job.plan).whole
-    if whole is None or job.plan.pp > 1 or job.token_shards > 1 or set(axes_of(job)) != {"pp"}:
+    if whole is None or job.token_shards > 1 or set(axes_of(job)) != {"pp"}:
         return False
     return pieces_of(job, whole) is whole and whole.attends_alone(job)
