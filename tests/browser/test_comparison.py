@@ -61,6 +61,7 @@ def test_every_figure_is_drawn_and_nothing_scrolls_sideways(shared: Any) -> None
     check_drawn(shared)
 
 
+@pytest.mark.in_turn(2, group="phones")
 def test_every_figure_is_drawn_on_a_phone_in_the_dark(visit: Open, comparison: Path) -> None:
     check_drawn(visit(comparison, 400, "dark"))
 

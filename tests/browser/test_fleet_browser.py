@@ -42,6 +42,7 @@ def test_a_quarter_is_zoomed_to_an_hour(wide: Any) -> None:
     check_zoom(wide)
 
 
+@pytest.mark.in_turn(2, group="phones")
 def test_a_quarter_is_zoomed_to_an_hour_on_a_phone_in_the_dark(visit: Open, page_of_a_fleet: Path) -> None:
     check_zoom(visit(page_of_a_fleet, 390, "dark"))
 

@@ -60,6 +60,7 @@ def test_every_figure_is_drawn_on_load_and_nothing_scrolls_sideways(
     check_drawn(page, drawn, "light", named=True)
 
 
+@pytest.mark.in_turn(2, group="phones")
 def test_every_figure_is_drawn_on_a_phone_in_the_dark(visit: Open, report: Path) -> None:
     page = visit(report, 400, "dark")
     check_drawn(page, page.evaluate(DRAWN), "dark", named=False)

@@ -43,6 +43,7 @@ def test_every_figure_is_drawn_and_nothing_scrolls_sideways(shared: Any) -> None
     assert shared.evaluate(wide) == 0, "every table fits 1,400 pixels"
 
 
+@pytest.mark.in_turn(2, group="phones")
 def test_every_figure_is_drawn_on_a_phone_in_the_dark(visit: Open, report: Path) -> None:
     check_drawn(visit(report, 400, "dark"))
 

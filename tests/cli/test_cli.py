@@ -331,6 +331,7 @@ def test_progress_stays_away_from_quick_answers_and_from_files(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("arguments", "written"), [(["catalog", "list"], set()), (["run", "small.yaml"], {"reports/small.html"})]
 )
+@pytest.mark.in_turn(2, group="commands")
 def test_a_reader_that_has_gone_is_no_error(here: Path, arguments: list[str], written: set[str]) -> None:
     """Neither while the command prints nor when the interpreter ends."""
     environment = {**os.environ, "PYTHONPATH": IMPORTED_FROM}
@@ -380,6 +381,7 @@ def test_an_answer_whose_file_cannot_be_written_is_shown(
     assert "No space left" in printed.err and printed.err.count("\n") == 1
 
 
+@pytest.mark.in_turn(2, group="commands")
 def test_every_key_of_the_json_is_documented(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     documented = (ROOT / "docs/json.md").read_text(encoding="utf-8")
     main(["run", "small.yaml", "--json", "-", "--set", "prices={gpu_hour: 2 USD/h, electricity: 0.1 USD/kWh}"])

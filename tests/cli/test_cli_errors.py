@@ -296,6 +296,7 @@ def test_an_answer_on_a_full_standard_output_is_an_error_too(
 
 
 @pytest.mark.parametrize("after_s", [pytest.param(1.3, marks=pytest.mark.slow), 2.0])
+@pytest.mark.in_turn(2, group="commands")
 def test_ctrl_c_is_one_line_and_leaves_no_file(here: Path, after_s: float) -> None:
     """Two moments: once the question is read, and while every rank of a large cluster is simulated. While libraries are
     imported Ctrl-C may be lost in one of theirs, or end the process by the signal itself."""

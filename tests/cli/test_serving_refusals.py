@@ -112,4 +112,4 @@ def test_no_limit_is_kept_by_a_step_that_has_no_such_time(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["plan", asked(tmp_path, {}, {}), "--limit", "ttft<=5ms"]) == 2
-    assert "--limit: a decode step has no ttft; use step, memory_free" in capsys.readouterr().err
+    assert "--limit: a decode step has no ttft; use tpot, step, memory_free" in capsys.readouterr().err

@@ -249,6 +249,7 @@ def test_words_of_the_field_stand_in_tables_and_one_is_not_several(
     assert "tensor and sequence parallelism" in readme[:1000], "the first lines say what TSP stands for"
 
 
+@pytest.mark.in_turn(2, group="commands")
 def test_names_of_searched_plans_are_explained_where_they_appear(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,8 +15,8 @@ def draws(few: int, every: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("count", [few, pytest.param(every, marks=pytest.mark.slow)])
 
 
-#: What all workers of a run on several processors share, and no other run does.
-RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
+#: What all workers of a run on several processors share, and no other run does; TURN names a run of one process so.
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or os.environ.get("TURN", "")
 
 
 def left_out(number: int, runs: int) -> bool:

@@ -463,3 +463,10 @@ def test_wrong_arguments_are_told_in_one_line_that_helps(arguments: dict[str, ob
 def test_unknown_names_are_unknown_name_errors() -> None:
     with pytest.raises(UnknownNameError):
         collective(load_cluster("mi300x-8"), range(8), "gather", 1.0)
+
+
+def test_what_no_algorithm_runs_is_said_in_one_line() -> None:
+    with pytest.raises(
+        InputError, match=r"^no algorithm of hgx-h100-8 can run ring_shift on these 2 ranks; here: none"
+    ):
+        collective(CLUSTERS["switched nodes on a fat tree"], (0, 8), "ring_shift", MIB)

@@ -67,3 +67,14 @@ def test_deepseek_trained_before_the_faster_transport() -> None:
     # A node that has no such curves keeps its own.
     other = load_cluster("hgx-h100-8")
     assert other.with_exchanges("deepep 2025-02") is other
+
+
+@pytest.mark.parametrize(("nodes", "doublings"), [(1, 0), (2, 1), (8, 3)])
+def test_a_notice_takes_longer_with_each_doubling_of_nodes(nodes: int, doublings: int) -> None:
+    cluster = build_cluster("h100", nodes, "rails-400g" if nodes > 1 else None)
+    ranks = range(8 * nodes)
+    asked = ExpertExchange(4096.0, BYTES["combine"], 64 * nodes, 8)
+    without, with_it = (
+        exchange_experts(cluster, ranks, "dispatch", asked._replace(notice_s=notice)) for notice in (0.0, 35e-6)
+    )
+    assert with_it.latency_s - without.latency_s == pytest.approx(doublings * 35e-6, abs=1e-12)

@@ -190,6 +190,8 @@ def test_norms_are_kernels_of_their_own() -> None:
     assert [(item.hbm_bytes / tensor, item.resident) for item in ran] == [
         (1.0, 0), (3.0, 1), (4.0, 0), (3.0, 1), (4.0, 1),
     ]  # fmt: skip
+    counted = replace(stack, norm_blocks=(3, 1))
+    assert [item.resident for item in counted.run([norm, back, latent])] == [0, 3, 0, 1, 3]
     device = load_device("h800")
     assert all((price(device, item).seconds > price(device, replace(item, resident=0)).seconds) is bool(item.resident)
                for item in ran)  # fmt: skip

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 import tspsim
+from tspsim.hardware import Device, load_device
+from tspsim.model import load_model
+from tspsim.model.routed import RoutedShard
 from tspsim.operators import FusedMoE, element_bytes
-from tspsim.parallel import scheme_of, write_program
+from tspsim.parallel import load_stack, scheme_of, write_program
 from tspsim.parallel.dispatch import DISPATCHES, SCALED_FP8
 from tspsim.program import Collective, Compute
 from tspsim.scenario import load
@@ -82,7 +85,7 @@ def test_gathering_is_what_costs_more_in_a_wide_group() -> None:
     """The group's tokens, which every rank's kernels once had whatever the dispatch: 124.6 ms instead of 16."""
     sent = [layer("deepseek-v3", "h200", "links", ranks, PREFILL)[1] for ranks in (8, 64)]
     gathered = [layer("deepseek-v3", "h200", "gather", ranks, PREFILL)[1] for ranks in (8, 64)]
-    assert sent[1] < 1.02 * sent[0] < gathered[0] < gathered[1]
+    assert sent[1] < 1.03 * sent[0] < gathered[0] < gathered[1]
     assert gathered[1] > 4.0 * gathered[0]
 
 
@@ -123,3 +126,21 @@ def test_deepseek_v3_on_96_h100_as_lmsys_published_it(
     question = asked("deepseek-v3", "h100", dispatch, ranks, step, expert_overlap=overlap)
     (found,) = tspsim.simulate(question).plans
     assert found.tokens_per_step / found.step_time_s * 8 / ranks == pytest.approx(published, rel=0.15)
+
+
+def test_rows_behind_a_normal_exchange_run_grouped_products_and_those_in_kept_places_do_not() -> None:
+    """DeepGEMM's contiguous products of 4,096 rows an expert run at 1.0 to 1.4 PFLOP/s on H800 (its README); Triton's
+    fused kernels at half of that. AMD's GPUs, other types and other engines have no such kernels."""
+    routed = RoutedShard(load_model("deepseek-v3"), 8, 4096, dtype="fp8_block")
+    sent, masked = (routed.fused(16_384, 32_768.0, 8.0, sent=True, contiguous=kept) for kept in (True, False))
+    hopper, blackwell, amd = map(load_device, ("h100", "b200", "mi300x"))
+    engine = load_stack("sglang").stack().engine
+    assert engine is not None
+
+    def seconds(device: Device, operator: FusedMoE, libraries: Mapping[str, str] = engine.libraries) -> float:
+        return float(device.with_engine(engine.kernels, libraries).time(operator).seconds)
+
+    for device, at_least, peak in ((hopper, 0.6e15, 1.98e15), (blackwell, 1.2e15, 4.5e15)):
+        assert at_least < sent.flops / seconds(device, sent) < peak
+        assert seconds(device, sent) < 0.8 * seconds(device, masked) == 0.8 * seconds(device, sent, {})
+    assert seconds(amd, sent) == seconds(amd, masked)

@@ -7,14 +7,17 @@ from dataclasses import replace
 import pytest
 
 import tspsim
-from tspsim.hardware import load_device
+from tspsim.hardware import Costs, load_device
 from tspsim.operators import MemoryBound, Role
-from tspsim.parallel import scheme_of, write_program
+from tspsim.parallel import build_mesh, scheme_of, write_program
 from tspsim.parallel.expert_rows import routed_shard
 from tspsim.parallel.experts.expert import mapping
 from tspsim.parallel.job import Job
+from tspsim.program import Compute
+from tspsim.step.paths import LowerBound
+from tspsim.step.paths.kernels import filling
 from tspsim.step.question import look_up
-from tspsim.step.simulation import scheduled
+from tspsim.step.simulation import scheduled, step_of
 
 
 def job(stack: str) -> Job:
@@ -77,3 +80,25 @@ def test_steps_of_the_stack_hold_these_kernels() -> None:
         program = write_program(scheme_of(few.plan), few, {"pp": 3}).unrolled()
         operators = (operator for each in program for operator in getattr(each.instruction, "operators", ()))
         assert {operator.name for operator in operators} & set(names) == wanted
+
+
+def test_bounds_lie_below_a_step_with_kernels_beside_others() -> None:
+    """Only kernels that fill the device follow each other."""
+    asked = look_up(
+        tspsim.load(
+            {
+                "name": "few",
+                "cluster": {"device": "h800", "nodes": 1},
+                "workload": {"model": "deepseek-v2-lite", "pass": "training", "precision": "fp8_block",
+                             "stack": "hai-llm", "sequence": 4096, "sequences_per_replica": 1},
+                "plans": [{"name": "EP8", "ep": 8, "zero": 1, "expert_dispatch": "ranks_fp8", "micro_batch": 1}],
+            }
+        )
+    )  # fmt: skip
+    own, costs = scheduled(asked, asked.plans[0]), Costs(asked.device)
+    bound = LowerBound(asked.cluster, costs, asked.device.peak_of("fp8"), asked.device.compute_slowdown)
+    mesh, step_s = build_mesh(own.plan, 8, 8), step_of(asked, own, costs).makespan_s
+    assert 0.5 * step_s < bound.step_s(own, mesh) <= step_s
+    program = [each.instruction for each in write_program(scheme_of(own.plan), own, {}).unrolled()]
+    few = [step for step in program if isinstance(step, Compute) and step.few]
+    assert few and not {step.name for step in filling(program)} & {step.name for step in few}

@@ -212,6 +212,21 @@ def test_routed_experts_have_a_pace_where_a_search_found_better_kernels() -> Non
         assert least_s == (4.5e-6 if name == "mi300x" else 1e-6)
 
 
+def test_a_pace_of_bytes_counts_as_far_as_they_bound_a_product() -> None:
+    """A mixed step of gpt-oss-20b under vLLM: 8,192 rows take 1.04 times the measured kernels (traces-steps.md)."""
+    device = load_device("mi300x")
+    cost = load_stack("vllm").stack().cost(lambda operator: float(device.time(operator).seconds), device)
+    products = [Gemm(rows, 2880, 4096) for rows in (32, 128, 512, 2048, 8192)]
+    factors = [cost(each) / float(device.time(each).seconds) for each in products]
+    assert factors[0] == pytest.approx(1.3) and 1.0 < factors[-1] < 1.06
+    assert factors == sorted(factors, reverse=True)
+    assert [cost(each) for each in products] == sorted(cost(each) for each in products)  # more rows are never faster
+    assert device.bound_by_bytes(products[0]) == 1.0
+    one = products[-1]
+    reads_s, multiplies_s = one.hbm_bytes / 5.3e12, one.flops / 1307.4e12
+    assert device.bound_by_bytes(one) == pytest.approx(reads_s / multiplies_s)
+
+
 def test_experts_are_chosen_by_several_kernels_where_one_does_not_take_their_number() -> None:
     plain = load_stack("sglang@0.5.6-plain").stack()
     names = ("deepseek-r1", "glm-4.7", "gpt-oss-120b", "qwen3-next-80b-a3b")

@@ -172,6 +172,20 @@ def test_gradients_are_added_to_kept_ones_only_where_several_micro_batches_are(s
     assert [each.hbm_bytes for each in added] == ([10.0 * 2048 * 4096, 10.0 * 16 * 2048 * 768] if adds else [])
 
 
+@pytest.mark.parametrize(("nodes", "moved"), [(1, 6.0), (2, 10.0)])
+def test_gradients_of_experts_of_one_copy_are_added_in_their_own_type(nodes: int, moved: float) -> None:
+    """FSDP leaves them to autograd, which reads two and writes one in bf16; of two copies it sums in fp32."""
+    cluster = {"device": "h100", "nodes": nodes, **({"fabric": "rail-optimised-400g"} if nodes > 1 else {})}
+    workload = {"model": "qwen3-30b-a3b", "stack": "automodel", "sequences_per_replica": 2}
+    question = asked(workload, cluster, ep=8, micro_batch=1)
+    (product,) = [GroupedGemm(2048, 768, 4096, "bf16", 16, role=Role.EXPERTS_DOWN)]
+    gradient = gradients(product)[1]
+    (added,) = [
+        each for each in lowering_of(question.job(question.plans[0]))([gradient]) if each.name == "add to gradient"
+    ]
+    assert added.hbm_bytes == moved * gradient.batch * gradient.m * gradient.n
+
+
 def test_biases_of_experts_are_added_by_kernels_of_their_own_where_a_stack_says_so() -> None:
     """gpt-oss under Automodel, rows times columns times the bytes of its kernels; of models without biases none."""
     cluster = {"device": "h100", "nodes": 1}

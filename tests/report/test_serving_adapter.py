@@ -18,7 +18,7 @@ from tspsim.step.result import Result
 ASKED: dict[str, Any] = {
     "name": "short-cache",
     "cluster": {"device": "h100", "nodes": 1, "gpus_per_node": 2},
-    "workload": {"model": "llama-3.1-70b", "stack": "vllm"},
+    "workload": {"model": "llama-3.1-70b", "stack": "vllm", "engine": {"gpu_memory_utilization": 0.888}},
     "traffic": {
         "arrivals": {"kind": "closed", "concurrency": [2, 12]},
         "prompt": {"kind": "fixed", "of": 256},
@@ -93,12 +93,12 @@ def test_a_result_without_its_runs_still_has_its_curve() -> None:
 
 
 def test_offers_are_written_as_one_page_with_pages_of_their_own(tmp_path: Any) -> None:
-    offers = [{"name": name, "cluster": {"device": name.lower(), "nodes": 1}} for name in ("H200", "MI300X")]
+    offers = [{"name": name, "cluster": {"device": name.lower(), "nodes": 1}} for name in ("H200", "MI355X")]
     traffic = {**ASKED["traffic"], "arrivals": {"kind": "closed", "concurrency": 2}, "requests": 6}
     asked = {**ASKED, "name": "both", "traffic": traffic, "plans": [{"name": "TP8", "tp": 8}], "offers": offers}
     asked.pop("cluster")
     compared = tspsim.compare(tspsim.load(asked))
     page = compared.to_html(tmp_path / "both.html").read_text(encoding="utf-8")
     assert " is cheapest: $" in page and " times the tokens a dollar of " in page
-    assert 'href="both-reports/01-H200.html"' in page and (tmp_path / "both-reports" / "02-MI300X.html").is_file()
+    assert 'href="both-reports/01-H200.html"' in page and (tmp_path / "both-reports" / "02-MI355X.html").is_file()
     assert "Uncertainty</h2>" in page and "Assumptions side by side</h2>" in page

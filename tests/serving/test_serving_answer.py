@@ -233,6 +233,7 @@ def test_a_model_that_does_not_fit_is_refused_with_its_memory() -> None:
     assert plan.error is not None and not plan.ran and plan.memory.parts["weights"] > plan.memory.capacity_bytes
 
 
+@pytest.mark.in_turn(2, group="rates")
 def test_the_highest_rate_is_where_bounds_are_just_kept_however_few_requests_are_stated() -> None:
     """A hundred that come at once keep bounds at any rate: 344 requests/s in a run of 1.7 s."""
     slo = "traffic.slo={ttft: 500 ms, tpot: 12 ms}"
@@ -318,6 +319,7 @@ def test_engines_of_every_stack_serve() -> None:
         assert np.isfinite(plan.serving["tpot_s"]["mean"])
 
 
+@pytest.mark.in_turn(2, group="rates")
 def test_highest_rates_of_a_trace_stretch_its_time() -> None:
     trace = {"kind": "trace", "file": "azure-2023-conv-1000", "rate": "highest"}
     asked = question(traffic={"arrivals": trace, "requests": 40, "slo": {"ttft": "1 s", "tpot": "20 ms"}})

@@ -164,6 +164,7 @@ def purchase(**traffic: Any) -> dict[str, Any]:
     [((200, 600), [24]), pytest.param((600, 6000, 60_000), [8, 24, 64], marks=pytest.mark.slow)],
     ids=["two", "three"],
 )
+@pytest.mark.in_turn(2, group="rates")
 def test_a_purchase_is_the_same_with_600_requests_and_with_100_times_as_many(counts: Any, clients: Any):
     arrivals = {"kind": "closed", "concurrency": clients}
     decisions = [tspsim.compare(purchase(requests=count, arrivals=arrivals)).verdict for count in counts]

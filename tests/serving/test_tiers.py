@@ -192,6 +192,7 @@ def scenario(tiers: object, kv_tokens: int = 40_000) -> dict:
     }
 
 
+@pytest.mark.in_turn(2, group="rates")
 def test_conversations_that_do_not_fit_wait_less_for_their_next_turn():
     plain, tiered = tspsim.simulate(load(scenario({"host": {"size": "100 GB"}}))).plans
     assert tiered.serving["prefix_hit_share"] > plain.serving["prefix_hit_share"]

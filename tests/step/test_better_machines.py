@@ -118,6 +118,7 @@ def test_better_machines_are_not_slower(here: Path, seed: int) -> None:
         ),
     ],
 )  # fmt: skip
+@pytest.mark.in_turn(2, group="schedules")
 def test_what_a_transfer_gets_of_a_link_does_not_hang_on_another_that_it_fills_alone(
     here: Path, node: str, nodes: int, fabric: str, plan: dict[str, Any], sequences: int, key: str, factor: float,
     most: float,

@@ -55,6 +55,7 @@ def test_what_a_stack_frees_costs_the_kernels_that_make_it_again() -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param("llama-3-405b-8192-h100", marks=pytest.mark.slow), "llama-3-405b-16384-h100"]
 )
+@pytest.mark.in_turn(2, group="published")
 def test_llama_3_runs_at_the_published_rate(name: str) -> None:
     (plan,) = tspsim.simulate(name).plans
     assert plan.mfu == pytest.approx(LLAMA_3[name], rel=0.05)

@@ -193,6 +193,7 @@ def test_nor_where_bounds_tie(tmp_path: Path) -> None:
     assert worth(found) <= 1.02
 
 
+@pytest.mark.in_turn(2, group="schedules")
 def test_nor_where_one_cut_hides_how_weights_come() -> None:
     """Two groups of heads hide all ways of weights alike, the first of which is a quarter slower where heads are in one
     group: that cut was looked at with it alone, and was a fifth slower than chosen (69.6 ms for 59.0)."""

@@ -59,7 +59,7 @@ def test_a_budget_that_is_over_still_answers_one_plan() -> None:
 @pytest.mark.parametrize(
     ("work", "limit", "message"),
     [
-        ({}, "ttft<=5ms", "a decode step has no ttft; use step, memory_free"),
+        ({}, "ttft<=5ms", "a decode step has no ttft; use tpot, step, memory_free"),
         ({"pass": "prefill", "batch": None, "context": None, "sequence": 1024}, "tpot<=5ms", "a prefill has no tpot"),
     ],
 )

@@ -177,3 +177,17 @@ def test_every_figure_of_a_fleet_says_why() -> None:
     (waited,), (restarted,) = told["p95_wait_s"], told["restarts"]
     assert "job 4 4.00 h; job 3 3.00 h; job 2 2.00 h" in waited
     assert "job 4 1" in restarted and "90.0 %" in restarted
+
+
+def test_a_number_s_example_is_said_where_it_is_not_the_default(form: Form) -> None:
+    pytest.importorskip("dash", reason="dash is not installed (extra 'studio')")
+    from tspsim.studio.formed import level
+
+    def text(path: str) -> str:
+        shown = form.level(parse_yaml(FIRST), path)
+        return str(
+            [part.to_plotly_json() for part in level(shown, {}, lambda below: form.level(parse_yaml(FIRST), below))]
+        )
+
+    assert "Default: 1. Such as 128Ki." in text("workload")
+    assert "Default: 1." in text("plans/0") and "Default: 1. Such as 1." not in text("plans/0")

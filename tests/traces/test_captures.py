@@ -15,7 +15,7 @@ from tspsim.base.errors import InputError
 from tspsim.cli import main
 from tspsim.step.question import look_up
 from tspsim.traces.lay import lay
-from tspsim.traces.match import fits, stated_sizes
+from tspsim.traces.product_sizes import fits, stated_sizes
 
 SHARED = Path(os.environ.get("TSPSIM_SHARED_DATA", Path(__file__).parents[3] / "shared/data")) / "traces_measured"
 QWEN, OSS = SHARED / "sglang-qwen3-8b-mi300x", SHARED / "vllm-gpt-oss-20b-mi300x-mixed"

@@ -139,6 +139,7 @@ def left_out() -> pd.DataFrame:
         ("mla_bmm", 500, 0.08, 0.11),
     ],
 )
+@pytest.mark.in_turn(2, group="published")
 def test_rows_left_out_are_predicted_within_the_bar(
     left_out: pd.DataFrame, table: str, rows: int, median: float, mean: float
 ) -> None:

@@ -415,6 +415,7 @@ def test_repairs_of_served_runs_have_the_counts_of_the_source() -> None:
 
 
 @needs_silicon
+@pytest.mark.in_turn(2, group="published")
 def test_measurements_under_two_labels_are_one_run() -> None:
     rows = read(SILICON)
     rows = rows[rows["mode"] == "agg"]

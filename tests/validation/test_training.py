@@ -143,6 +143,11 @@ def test_what_automodels_rows_leave_to_its_recipes_is_read_there() -> None:
     run, _ = published_run(ROW | address | words | plan | notes)
     assert run.model.experts is not None
     assert (run.recomputation, run.model.experts.groups, run.model.experts.kept_groups) == ("full", 32, 1)
+    assert (run.stack, run.vpp, run.stage_layers[0]) == ("automodel@2025.10", 8, 2)
+    larger = {"n_gpus": "1024", "gbs": "8192", "notes": "local batch 8, GA 4; mock data, fake balanced gate"}
+    run, _ = published_run(ROW | address | words | plan | notes | larger)
+    # Its recipe has four layers in a chunk, whatever the table says.
+    assert (run.stack, run.vpp, run.stage_layers[0]) == ("automodel@2025.10", 4, 4)
     shape = {"layers": "32", "hidden": "4096", "heads": "32", "kv_heads": "8", "ffn": "14336", "vocab": "128256"}
     alone = {"n_gpus": "1", "tp": "1", "cp": "1", "pp": "1", "gbs": "32", "mbs": "2", "model": "Llama3 8B [LoRA]"}
     run, _ = published_run(ROW | address | words | shape | alone | {"moe": "", "ep": "", "vpp": ""})

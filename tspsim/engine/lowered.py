@@ -278,8 +278,8 @@ def costed(
         duration_s += costs[operator]
         if operator.resident:
             resident_s += second_round(operator.resident) * costs[operator]
-    few = bool(instruction.operators) and all(operator.units for operator in instruction.operators)
-    return Costed(duration_s, (), label, True, resident_s / duration_s if resident_s > 0.0 else 0.0, few)
+    resident = resident_s / duration_s if resident_s > 0.0 else 0.0
+    return Costed(duration_s, (), label, True, resident, instruction.few)
 
 
 def meeting_keys(instruction: Collective | SendReceive | Copy, templates: Templates) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tspsim.base.errors import InputError
 from tspsim.base.provenance import Provenance
-from tspsim.operators import multiplied_as
+from tspsim.operators import Operator, multiplied_as
 
 from ..base.memo import once
 
@@ -63,6 +63,13 @@ class DeviceFacts:
     @property
     def hbm_bytes_per_s(self) -> float:
         return self.spec.hbm_bandwidth.value
+
+    def bound_by_bytes(self, operator: Operator) -> float:
+        """How far bytes bound an operator: time of its bytes over time of its FLOPs, both at the peak, at most 1."""
+        reads_s = operator.hbm_bytes / self.hbm_bytes_per_s
+        if not operator.flops:
+            return 1.0
+        return min(1.0, reads_s * self.peak_of(operator.dtype) / operator.flops)
 
     @property
     def memory_bytes(self) -> float:

@@ -71,7 +71,7 @@ def products(device: Device, products: Sequence[Gemm]) -> OverTokens:
         for dtype in (product.dtype, *(dtype for dtype in wider if dtype in device.peak_flops_per_s)):
             kernel = device.product_without_cast("gemm", dtype)
             alike.setdefault((dtype, product.weight_dtype), (kernel, []))[1].append(number)
-    each = [
+    kernels = [
         (np.array(numbers), _without_cast(device, kernel, [replace(products[i], dtype=dtype) for i in numbers]))
         for (dtype, _), (kernel, numbers) in alike.items()
     ]
@@ -84,7 +84,7 @@ def products(device: Device, products: Sequence[Gemm]) -> OverTokens:
 
     def seconds(m: FloatArray) -> FloatArray:
         taken_s = np.full(m.shape, np.inf)
-        for numbers, own_s in each:
+        for numbers, own_s in kernels:
             taken_s[numbers] = np.minimum(taken_s[numbers], own_s(m[numbers]))
         if cast:
             rows = m[cast]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from math import ceil
 
 import numpy as np
 
@@ -38,6 +39,8 @@ from .limits import Estimate, FloatArray
 from .pricers import bound_of, price, pricer
 
 FREE = Estimate(0.0, 0.0, 0.0)
+#: What an engine's ``libraries`` say of experts that it multiplies in grouped products.
+GROUPED = "grouped products"
 #: Columns of prefill kernels beside their segments.
 _WIDTHS = "heads", "kv_heads", "head_dim", "causal"
 _LATENT_WIDTHS = "heads", "key_dim", "value_dim"
@@ -227,7 +230,14 @@ def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
     """Time of fused MoE kernels at the clock of a step."""
     kept = fused.weight_dtype or fused.dtype
     choices_elsewhere = fused.sent or fused.rows < 0.999 * fused.tokens * fused.topk
-    library = device.override_of("fused_moe", fused.dtype, kept, "whole" if choices_elsewhere else "divided")
+    words = (
+        "whole" if choices_elsewhere else "divided",
+        device.spec.vendor,
+        "contiguous" if fused.contiguous else "here",
+    )
+    library = device.override_of("fused_moe", fused.dtype, kept, *words)
+    if library == GROUPED:
+        return _grouped_experts(device, fused)
     kernel = device.kernel("fused_moe", fused.dtype, library, kept)
     isolated = device.isolated(
         kernel,
@@ -243,6 +253,27 @@ def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
         elsewhere=0.0 if fused.sent else 1.0,
     )
     return device.at_clock(isolated, fused, kernel)
+
+
+def _grouped_experts(device: Device, fused: FusedMoE) -> Estimate:
+    """Time of experts whose dispatched rows are ordered, multiplied in grouped products and summed by token, the
+    activation between them casting its output; inputs came cast (DeepEPMoE.forward_deepgemm_contiguous of SGLang's
+    layers/moe/ep_moe/layer.py: ep_scatter, m_grouped_gemm_fp8_fp8_bf16_nt_contiguous twice, silu_and_mul with
+    per_token_group_quant between, ep_gather)."""
+    experts = max(1, round(fused.experts_read))
+    rows, element = ceil(fused.rows / experts), element_bytes(fused.dtype)
+    entering = (fused.matrices - 1) * fused.expert_ffn
+    up, down = (
+        GroupedGemm(rows, columns, width, fused.dtype, experts, quantised=True, role=fused.role)
+        for columns, width in ((entering, fused.hidden), (fused.hidden, fused.expert_ffn))
+    )
+    moved = (
+        (fused.tokens + fused.rows) * fused.hidden * element,
+        fused.rows * (2.0 * entering + element * fused.expert_ffn),
+        (fused.tokens + fused.rows) * fused.hidden * 2.0,
+    )
+    kernels = device.time(up), device.time(down), *(device.streaming(size, round(fused.rows)) for size in moved)
+    return Estimate(*(sum(kernel[end] for kernel in kernels) for end in range(3)))
 
 
 @pricer(ChoiceKernels)

@@ -116,6 +116,8 @@ class FusedMoE(Operator):
     touched: float | None = None
     #: Tokens were dispatched to this rank: they carry only the choices that fall on its experts.
     sent: bool = False
+    #: They came without places kept for every expert: a kernel orders rows before the products (DeepGEMM: contiguous).
+    contiguous: bool = False
 
     kind = "gemm"
 

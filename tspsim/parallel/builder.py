@@ -444,15 +444,15 @@ class ProgramBuilder:
             if instruction.stream == EXCHANGE and self._job.interleaves:
                 # Each exchange is a node, and so is what runs up to it.
                 host_s += 2.0 * stack.node_launches * stack.kernel_s
-        if isinstance(instruction, SendReceive) and instruction.to is None and stack.awaits_sends:
-            return self._put(instruction)
-        if host_s == 0.0 and (isinstance(instruction, Compute) or stack.kernel_s == 0.0):
+        received = isinstance(instruction, SendReceive) and instruction.to is None
+        stands_ready = received and stack.awaits_sends
+        if stands_ready or (host_s == 0.0 and (isinstance(instruction, Compute) or stack.kernel_s == 0.0)):
             index = self._put(instruction)
         else:
             part, layer = instruction.part, instruction.layer
             issued = self._put(Launch(f"issue {instruction.name}", host_s, part, layer))
             index = self._put(instruction.at(layer, (*instruction.after, issued)))
-        if isinstance(instruction, SendReceive) and instruction.to is None and self._waits:
+        if received and self._waits:
             # Frameworks wait for a receive before they issue what uses it: the host runs at most one task ahead of the
             # device.
             self._put(Launch(f"wait for {instruction.name}", 0.0, instruction.part, instruction.layer, (index,)))

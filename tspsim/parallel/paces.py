@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field, StrictBool, field_validator
 from pydantic_core import PydanticCustomError
 
 from tspsim import operators
@@ -47,6 +47,7 @@ class Pace(Expected[Factor]):
         (), description="types, classes of operators, `routed`, or several of them in a text; default: all"
     )
     least: Seconds = Field(0.0, ge=0.0, description="least time of each of these kernels")
+    reading: StrictBool = Field(False, description="the factor is of bytes: it counts by how far they bound a kernel")
 
     @field_validator("kernels")
     @classmethod
@@ -62,7 +63,8 @@ class Pace(Expected[Factor]):
         of = " of " + ", ".join(self.kernels) if self.kernels else ""
         least = f", at least {duration(self.least)}" if self.least else ""
         low, high = self.ends
-        value = f"{self.value:g} ({low:g} to {high:g}){least}"
+        part = ", as far as bytes bound them" if self.reading else ""
+        value = f"{self.value:g} ({low:g} to {high:g}){part}{least}"
         return Provenance(f"{what}{of} on {', '.join(self.devices)}", value, self.source, "assumed")
 
     def holds(self, operator: Operator) -> bool:
@@ -74,10 +76,13 @@ class Pace(Expected[Factor]):
         return any(words.issuperset(kernel.split()) for kernel in self.kernels)
 
 
-def paced(paces: Sequence[Pace], but: Callable[[Operator], bool]) -> Callable[[Operator, float], float]:
+def paced(
+    paces: Sequence[Pace], but: Callable[[Operator], bool], read: Callable[[Operator], float] = lambda operator: 1.0
+) -> Callable[[Operator, float], float]:
     """``f(operator, seconds)`` → seconds of the kernel on the device of the paces.
 
-    The first pace that applies counts; for operators that are ``but``, only its ``least_s``.
+    The first pace that applies counts; for operators that are ``but``, only its ``least_s``; of one of bytes, the part
+    of a kernel's time that is ``read``.
     """
 
     firsts: dict[tuple[object, ...], Pace | None] = {}
@@ -90,6 +95,9 @@ def paced(paces: Sequence[Pace], but: Callable[[Operator], bool]) -> Callable[[O
         first = firsts[key]
         if first is None:
             return best_s
-        return max(first.least, best_s if but(operator) else first.value * best_s)
+        if but(operator):
+            return max(first.least, best_s)
+        factor = 1.0 + (first.value - 1.0) * read(operator) if first.reading else first.value
+        return max(first.least, factor * best_s)
 
     return seconds

@@ -114,6 +114,11 @@ class Compute:
     #: In a serving step: what the size of each operator depends on.
     sized_by: tuple[BatchQuantity, ...] = ()
 
+    @property
+    def few(self) -> bool:
+        """Whether all its kernels have few blocks, so that on a stream of their own they leave the device to others."""
+        return bool(self.operators) and all(operator.units for operator in self.operators)
+
     def at(self, layer: int, after: tuple[int, ...]) -> Compute:
         """A copy in another layer, with other dependencies."""
         return Compute(self.operators, self.name, self.part, layer, after, self.stream, self.sized_by)

@@ -74,8 +74,10 @@ class Decodes:
         self._of_all: dict[int, tuple[TokenVectors, int, Quarters | None]] = {}
 
     def prepare(self) -> None:
-        """Writes a typical step, and prices it."""
+        """Writes a typical step, and prices it; finds whether steps wait for their longest context."""
         self._seconds((self._typical,) * TYPICAL_BATCH)
+        if self.breakpoints and self._stages == 1 and not self._halves:
+            _ = self._waits
 
     def cell(self, batch: int) -> tuple[int, int, bool]:
         """The smallest and the largest batch (of one stage's part) of a batch's cell, and whether all are padded to the

@@ -232,7 +232,7 @@ class StepPrograms:
         """The programs of a job's stages, and the jobs of the last one's passes."""
         self.written += 1
         stages = [written_passes(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
-        return [program for program, _ in stages], stages[-1][1]
+        return [program for program, _ in stages], [part for _, passes in stages for part in passes]
 
     def laid_out(self, job: Job) -> LaidOut:
         """The different kernel calls of a job's programs, and their positions."""
@@ -319,7 +319,7 @@ class StepPrograms:
         """Seconds of several kernels by their rows, many numbers at once, and the keys of those of which it is known,
         in order: as they are priced one by one, up to a factor (an engine's own pace)."""
         engine = self.question.work.stack.engine
-        known: list[tuple[int, Operator, float]] = []
+        proportional: list[tuple[int, Operator, float]] = []
         for key, what in products.items():
             if isinstance(what, Gemm) and type(what) in TOKEN_PRICERS:
                 one = what.over(1)
@@ -327,12 +327,12 @@ class StepPrograms:
                     self._factors[one, captured] = self._factor_of(one, engine.finding(one), captured)
                 factor = self._factors[one, captured]
                 if factor is not None:
-                    known.append((key, engine.finding(one), factor))
-        every = tuple([product for _, product, _ in known])
+                    proportional.append((key, engine.finding(one), factor))
+        every = tuple([product for _, product, _ in proportional])
         if every not in self._over_tokens:
             self._over_tokens[every] = over_tokens(self.question.device, every)
-        over, factors = self._over_tokens[every], np.array([factor for _, _, factor in known])[:, None]
-        return lambda rows: factors * over(rows), [key for key, _, _ in known]
+        over, factors = self._over_tokens[every], np.array([factor for _, _, factor in proportional])[:, None]
+        return lambda rows: factors * over(rows), [key for key, _, _ in proportional]
 
     def _factor_of(self, one: Gemm, priced: Operator, captured: Captured) -> float | None:
         """An engine's seconds of a product over those of its kernel; None where they are not proportional."""

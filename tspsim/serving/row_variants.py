@@ -24,6 +24,9 @@ from ..program.layout import InstructionLayout, StageCall
 
 #: Programs of a plan that are kept.
 MOST_WRITTEN = 4096
+#: Classes of operators, and by position of a call the number of its own.
+Places = tuple[list[type[Operator]], dict[int, int]]
+NO_PLACES: Places = [], {}
 #: Seconds of each of some calls; None where only the engine can price some of them.
 Times = list[float] | None
 
@@ -77,29 +80,31 @@ class RowVariants:
         self._alone: dict[Hashable, bool] = {}
         #: Of steps with the same passes: the number of a pass, and what makes operators of its rows, in order.
         self._makers: dict[Hashable, list[tuple[int, MadeOfRows]]] = {}
-        #: Of such steps with one layout: classes of these operators, and by position of a call the number of its own.
-        self._places: dict[Hashable, tuple[list[type[Operator]], dict[int, int]]] = {}
+        #: The same of such steps with one layout.
+        self._places: dict[Hashable, Places] = {}
         self._written = BoundedCache(MOST_WRITTEN)
 
     def alone(self, job: Job) -> bool:
         """Whether only attention reads the rows of passes of such jobs, in a program that all ranks have."""
         plan = Itself(job.plan), job.step.name
         if plan not in self._alone:
-            self._alone[plan] = attends_alone(job)
+            self._alone[plan] = job.plan.pp == 1 and attends_alone(job)
         return self._alone[plan]
 
     def of_rows(self, job: Job, layout: InstructionLayout, positions: Sequence[int]) -> list[StageCall] | None:
         """Calls at some positions of a step's program, which has this layout, without the program: operators of rows
         alone. None where there are others, or no such step was written."""
+        if not positions:
+            return []
         passes = passes_of(job)
         kind = self._kind(job, passes)
-        known = self._places.get((kind, Itself(layout)))
-        if known is None or not known[1].keys() >= set(positions):
+        classes, places = self._places.get((kind, Itself(layout)), NO_PLACES)
+        if not places.keys() >= set(positions):
             return None
         operators = self._operators(kind, passes)
-        if [type(operator) for operator in operators] != known[0]:
+        if [type(operator) for operator in operators] != classes:
             return None
-        return [StageCall(operators[known[1][position]]) for position in positions]
+        return [StageCall(operators[places[position]], layout.where[position][1]) for position in positions]
 
     def _kind(self, job: Job, passes: Sequence[Job]) -> Hashable:
         """Equal for steps with the same passes."""
@@ -112,7 +117,10 @@ class RowVariants:
     def laid_out(self, job: Job) -> tuple[LaidOut, WrittenStep | None]:
         """The different calls in a step's program, and the written one that they are of; None: of their own."""
         if not self.alone(job) or job.micro_batches > 1:
-            return self._write(job)[0], None
+            first, passes = self._write(job)
+            if job.plan.pp > 1 and job.micro_batches == 1 and attends_alone(job):
+                self._of_stages(job, first, passes)
+            return first, None
         passes = passes_of(job)
         kind = self._kind(job, passes)
         numbers = [(part.tokens, part.head_tokens, mean_tokens(part), part.capture) for part in passes]
@@ -122,6 +130,20 @@ class RowVariants:
             if written is not None:
                 return written.of(operators), written
         return self._first(job, kind, numbers)
+
+    def _of_stages(self, job: Job, first: LaidOut, passes: Sequence[Job]) -> None:
+        """Remembers where operators of rows stand in the programs of a pipeline's stages."""
+        own = passes_of(job)
+        kind = self._kind(job, own)
+        makers = [
+            (number % len(own), how) for number, part in enumerate(passes) for how in part.attention_operators.values()
+        ]
+        if not same_makers(self._makers.setdefault(kind, makers), makers):
+            return
+        operators = [operator for _, how in makers for operator in how.operators]
+        numbered = {id(operator): number for number, operator in enumerate(operators)}
+        places = {i: numbered[id(what)] for i, (what, _) in enumerate(first.calls) if id(what) in numbered}
+        self._places.setdefault((kind, Itself(first.layout)), ([type(operator) for operator in operators], places))
 
     def _first(self, job: Job, kind: Hashable, numbers: Sequence[Hashable]) -> tuple[LaidOut, WrittenStep | None]:
         """A program that is written, and kept where operators of rows stand in it as they were made: a stack may run
@@ -135,7 +157,7 @@ class RowVariants:
         if not alike or {number for _, number in places} != set(numbered.values()):
             return first, None
         places_of = dict(places)
-        self._places.setdefault((kind, Itself(first.layout)), ([type(each) for each in operators], places_of))
+        self._places.setdefault((kind, Itself(first.layout)), ([type(operator) for operator in operators], places_of))
         written = self._written[key_of(kind, numbers, operators)] = WrittenStep(first, places)
         return first, written
 
@@ -155,6 +177,6 @@ def same_makers(ones: Sequence[tuple[int, MadeOfRows]], others: Sequence[tuple[i
 def attends_alone(job: Job) -> bool:
     """Whether only attention reads the rows of a job's passes, in a program that all ranks have."""
     whole = scheme_of(job.plan).whole
-    if whole is None or job.plan.pp > 1 or job.token_shards > 1 or set(axes_of(job)) != {"pp"}:
+    if whole is None or job.token_shards > 1 or set(axes_of(job)) != {"pp"}:
         return False
     return pieces_of(job, whole) is whole and whole.attends_alone(job)

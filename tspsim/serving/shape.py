@@ -26,8 +26,13 @@ from .work import StepWork
 TYPICAL = 2048
 #: Relative rounding of sums that are compared.
 ROUNDING = 1e-9
-#: Sampled tokens of the largest cell, and of the widest block of written programs.
-OUTPUTS, MOST_OUTPUTS = 64, 512
+#: Tokens of the largest cell of what is no product; sampled tokens of the largest cell, and of the widest block of
+#: written programs.
+OTHERS, OUTPUTS, MOST_OUTPUTS = 64, 64, 512
+#: Places that may decide a step whose time is added up without arrays.
+FEW_PLACES = 4
+#: Of a tile of tokens: the first number, the width, and of these places seconds there and their growth.
+Lead = tuple[int, int, list[tuple[float, float]]]
 #: Parts whose sizes depend on one number.
 SIZED = (BatchQuantity.TOKENS, BatchQuantity.EXPERTS, BatchQuantity.OUTPUTS)
 
@@ -70,10 +75,10 @@ class Shape:
 
         own, experts = BatchQuantity.TOKENS, BatchQuantity.EXPERTS
         every = sizes[-1] if sizes else 0
-        self._tokens = over(holding, own, first=first, few=every)
+        self._tokens = over(holding, own, first=first, few=every, coarse=OTHERS)
         #: The same with experts that get the replica's own tokens.
         few = every or (FEW if where[experts] else 0)
-        self._tokens_and_experts = over(holding, own, experts, first=first, few=few)
+        self._tokens_and_experts = over(holding, own, experts, first=first, few=few, coarse=OTHERS)
         self._of_all = TokenVectors(measured.of_experts, least)
         widest = self._most_outputs()
         self._outputs = over(measured.sampling, BatchQuantity.OUTPUTS, coarse=OUTPUTS, wide=widest)
@@ -106,7 +111,10 @@ class Shape:
         self._by_prompts: list[tuple[Floats, Seconds]] = []
         self._by_rows: list[tuple[Floats, Callable[[RowSums], float]]] = []
         #: Tile of tokens → what :meth:`_lead` keeps of it; None where another place may decide.
-        self._leads: dict[int, tuple[int, int, float, float] | None] = {}
+        self._leads: dict[int, Lead | None] = {}
+        others = [i for part in BatchQuantity if part not in (own, experts) for i in where[part]]
+        #: How often kernels run from every place on whose time depends on more than tokens.
+        self._of_others = layout.follows[:, others]
         alike: list[RowConsumer] = []
         columns: list[Floats] = []
         for column, consumer in zip(measured.follows[BatchQuantity.ROWS].T, consumers, strict=True):
@@ -124,8 +132,8 @@ class Shape:
                 assert isinstance(consumer.call.what, Operator)
                 self._by_rows.append((column, programs.over_all_rows(consumer.call.what, kind.captured)))
 
-        each = [column for column, _ in (*self._by_prompts, *self._by_rows)]
-        self._columns = np.column_stack(each) if each else layout.follows[:, :0]
+        columns = [column for column, _ in (*self._by_prompts, *self._by_rows)]
+        self._columns = np.column_stack(columns) if columns else layout.follows[:, :0]
         self._runs = self._columns[0].tolist()
 
     def prepare(self) -> None:
@@ -163,8 +171,9 @@ class Shape:
         if by_rows is not None:
             taken += [seconds_of(by_rows) for _, seconds_of in self._by_rows]
         if expert_tokens is None and (lead := self._lead(tokens)):
-            low, width, start_s, grown_s = lead
-            makespan_s = start_s + grown_s * ((tokens - low) / width)
+            low, width, places = lead
+            along = (tokens - low) / width
+            makespan_s = max([start_s + grown_s * along for start_s, grown_s in places])
             if self.kind.outputs:
                 makespan_s += self._outputs.first(outputs)
             if self.kind.decodes:
@@ -198,24 +207,28 @@ class Shape:
         makespan_s = self.layout.ends_s(total)
         return makespan_s + self.programs.host_s(len(queries) + batch, makespan_s)
 
-    def _lead(self, tokens: int) -> tuple[int, int, float, float] | None:
-        """Of a tile of tokens its first place alone, where no other ever decides: the kernels whose time depends on
-        tokens alone take as long up to every place as the host takes until it has issued them."""
+    def _lead(self, tokens: int) -> Lead | None:
+        """Of a tile of tokens the first places alone, where no other ever decides: the kernels whose time depends on
+        tokens alone take as long up to every other place as the host takes until it has issued them."""
         tile = (tokens - 1) // TILE
         if tile not in self._leads:
             self._leads[tile] = self._lead_of(tokens)
         return self._leads[tile]
 
-    def _lead_of(self, tokens: int) -> tuple[int, int, float, float] | None:
+    def _lead_of(self, tokens: int) -> Lead | None:
         if self._prompted or len(self.layout.starts) > 1:
             return None
         cell = self._tokens_and_experts.tile(tokens)
         if cell is None:
             return None
         low, width, start, grown = cell
-        late = self.layout.issued_s - self.layout.issued_s[0]
-        leads = all((late <= (ends[0] - ends) * (1.0 + ROUNDING)).all() for ends in (start, start + grown))
-        return (low, width, float(self.layout.issued_s[0] + start[0]), float(grown[0])) if leads else None
+        issued_s = self.layout.issued_s
+        late = issued_s - issued_s[0]
+        behind = [late > (ends[0] - ends) * (1.0 + ROUNDING) for ends in (start, start + grown)]
+        places = [0, *np.flatnonzero(behind[0] | behind[1]).tolist()]
+        if len(places) > FEW_PLACES or (self._of_others[places] != self._of_others[0]).any():
+            return None
+        return low, width, [(float(issued_s[i] + start[i]), float(grown[i])) for i in places]
 
     def _read(self, chunks: tuple[PromptChunk, ...]) -> Floats:
         """The part that depends on prompts without listing them: one chunk is interpolated between contexts, several

@@ -18,14 +18,14 @@ from ..hardware.over_tokens import OverTokens
 from ..operators import Gemm
 from ..parallel.serving_engine import Captured
 from ..program.layout import StageCall, Timed
-from .grid import COARSE, FEW, MOST, TILE, Cells
+from .grid import COARSE, MOST, TILE, Cells
 from .programs import StepPrograms
 from .tables import EPSILON, Floats
 
 #: Numbers of the widest block, and tiles whose products are priced together.
 WIDE, TOGETHER = 8192, 8
-#: Numbers beyond the first of a block at which it is held against programs.
-CHECKED = (31, 511)
+#: Where between the ends of a block it is held against programs.
+CHECKED = (1 / 16, 1 / 4)
 #: Growth of a block's second half over that of its first from which it is a line.
 STRAIGHT = 1.0 - 1e-9
 
@@ -112,8 +112,8 @@ class Between:
             self.even = False
             return self._curve(low, middle, high)
         cls, own = type(low), values_of(low)
-        each = list(zip(*map(values_of, values), strict=True))
-        grown = [(i, self.value(parts)) for i, parts in enumerate(each) if not parts[0] == parts[1] == parts[2]]
+        fields_of = list(zip(*map(values_of, values), strict=True))
+        grown = [(i, self.value(parts)) for i, parts in enumerate(fields_of) if not parts[0] == parts[1] == parts[2]]
 
         def value(n: int) -> Any:
             parts = own.copy()
@@ -146,7 +146,7 @@ def values_of(thing: Any) -> list[Any]:
     raise UnlikeSizesError
 
 
-class Block(NamedTuple):
+class SizedBlock(NamedTuple):
     """A part's calls between two numbers.
 
     Attributes
@@ -172,6 +172,11 @@ class Block(NamedTuple):
     rows: tuple[Floats, Floats]
     over: OverTokens
     others: list[int]
+
+    def even(self, position: int) -> bool:
+        """Whether a call's sizes are whole numbers that grow by as much with each."""
+        call = self.calls[position]
+        return call is not None and call.even
 
 
 class SizedCells:
@@ -215,7 +220,9 @@ class SizedCells:
         self._least, self._first, self._wide = least, first, wide
         self._others = Cells(self._others_at, least, first=first, coarse=coarse)
         #: (Number before the first, width) → the block; None where it is halved.
-        self._blocks: dict[tuple[int, int], Block | None] = {}
+        self._blocks: dict[tuple[int, int], SizedBlock | None] = {}
+        #: Of few numbers, where some calls are as their own programs have them.
+        self._bent: SizedBlock | None = None
         #: Tile → seconds of products at its first and its last number, from every place on.
         self._products: dict[int, tuple[Floats, Floats]] = {}
         #: Tile → its first number, its width, the vector there, and its growth up to the last; None: no line.
@@ -308,66 +315,76 @@ class SizedCells:
         """Writes the programs of the first numbers."""
         n = self._first
         while n <= self._wide:
-            start, width, _ = self._block(n)
-            n = start + width + 1
+            start, width, block = self._block(n)
+            n = (COARSE if block is self._bent else start + width) + 1
 
-    def _block(self, n: int) -> tuple[int, int, Block]:
+    def _block(self, n: int) -> tuple[int, int, SizedBlock]:
         """The widest block around a number between whose ends sizes are interpolated: the number before its first, its
-        width, and what is in it."""
+        width, and what is in it. Sizes that are no lines bend where numbers are few."""
         width = self._wide
         while True:
             start = (n - 1) // width * width
-            if (start, width) not in self._blocks:
-                self._blocks[start, width] = self._tried(start, width)
-            found = self._blocks[start, width]
-            if found is not None:
-                return start, width, found
+            if start >= width or width in (self._wide, TILE):
+                if (start, width) not in self._blocks:
+                    self._blocks[start, width] = self._tried(start, width)
+                block = self._blocks[start, width]
+                if block is not None:
+                    return start, width, block
+            if n <= COARSE and self._bent is not None:
+                return 0, self._wide, self._bent
             width //= 2
 
-    def _tried(self, start: int, width: int) -> Block | None:
+    def _tried(self, start: int, width: int) -> SizedBlock | None:
         """The block of these numbers; None where it is halved."""
         try:
             block = self._block_of(max(start + 1, self._first), start + width)
-            return block if width == TILE or self._holds(block) else None
+            off = set[int]() if width == TILE else self._off(block)
         except UnlikeError:
             if width == TILE:
                 raise
             return None
+        if off and start == 0 and width == self._wide and all(not block.even(i) for i in off):
+            calls = [None if i in off else call for i, call in enumerate(block.calls)]
+            self._bent = block._replace(calls=calls)
+        return None if off else block
 
-    def _block_of(self, first: int, last: int) -> Block:
+    def _block_of(self, first: int, last: int) -> SizedBlock:
         numbers = first, (first + last) // 2, last
         lows, middles, highs = map(self._calls_of, numbers)
         calls: list[SizedCall | None] = [None] * len(lows)
         if first < last:
-            each = zip(lows, middles, highs, strict=True)
-            calls = [sized(numbers, (low.what, middle.what, high.what)) for low, middle, high in each]
+            triples = zip(lows, middles, highs, strict=True)
+            calls = [sized(numbers, (low.what, middle.what, high.what)) for low, middle, high in triples]
         even = {i: low.what for i, low in enumerate(lows) if (call := calls[i]) is not None and call.even}
         over, products = self._programs.over_tokens(even, self._captured)
         low, high = (np.array([[rows_of(ends[i].what)] for i in products]).reshape(-1, 1) for ends in (lows, highs))
         grown = (high - low) / max(1, last - first)
         others = [i for i in range(len(calls)) if i not in products]
         stages = [stage for _, stage in lows]
-        return Block(first, last, calls, stages, products, (low - first * grown, grown), over, others)
+        return SizedBlock(first, last, calls, stages, products, (low - first * grown, grown), over, others)
 
-    def _holds(self, block: Block) -> bool:
-        """Whether kernels of interpolated sizes take as long as those of their programs."""
-        return all(self._holds_at(block, n) for n in checked(block.first, block.last))
-
-    def _holds_at(self, block: Block, n: int) -> bool:
-        written = self._calls_of(n)
-        found = {i: StageCall(call.at(n), block.stages[i]) for i, call in enumerate(block.calls) if call is not None}
-        off = [i for i, call in found.items() if call.what != written[i].what]
-        exact_s = self._programs.taken_s([written[i] for i in off], self._captured)
-        taken_s = self._programs.taken_s([found[i] for i in off], self._captured)
-        off_s = abs(self._follows[:, off] @ (np.array(taken_s) - np.array(exact_s)))
-        return bool(off_s.max() <= EPSILON / 8 * self._least)
+    def _off(self, block: SizedBlock) -> set[int]:
+        """Calls that do not take as long at interpolated sizes as in programs of their own."""
+        off = set[int]()
+        for n in checked(block.first, block.last):
+            written = self._calls_of(n)
+            calls = {
+                i: StageCall(call.at(n), block.stages[i]) for i, call in enumerate(block.calls) if call is not None
+            }
+            unlike = [i for i, call in calls.items() if call.what != written[i].what]
+            exact_s = self._programs.taken_s([written[i] for i in unlike], self._captured)
+            taken_s = self._programs.taken_s([calls[i] for i in unlike], self._captured)
+            apart_s = self._follows[:, unlike] * (np.array(taken_s) - np.array(exact_s))
+            most_s = abs(apart_s).max(axis=0, initial=0.0)
+            off.update(i for i, own_s in zip(unlike, most_s, strict=True) if own_s > EPSILON / 4 * self._least)
+        return off
 
 
 def checked(first: int, last: int) -> list[int]:
-    """Numbers inside a block whose programs are compared with what lies between its ends: more of them near the first,
-    where sizes bend.
+    """Numbers inside a block whose programs are compared with what lies between its ends and its middle.
 
-    >>> checked(65, 8192), checked(513, 576), checked(17, 32)
-    ([95, 192, 576, 2624], [520, 544], [])
+    >>> checked(65, 8192), checked(513, 576), checked(17, 17)
+    ([572, 2096], [516, 528], [])
     """
-    return [first + part for part in CHECKED if 4 * part < last - first] if last - first >= FEW - 1 else []
+    width = last - first
+    return sorted({first + int(width * share) for share in CHECKED} - {first}) if width else []

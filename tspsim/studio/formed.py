@@ -154,7 +154,7 @@ def _about(field: Field) -> str:
     texts = [_plain(field.doc)]
     if field.default:
         texts.append(f"Default: {field.default}.")
-    if field.example and field.number:
+    if field.number and field.example not in ("", field.default):
         texts.append(f"Such as {field.example}.")
     return " ".join(filter(None, (_sentence(text) for text in texts)))
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..base.memo import remembered
 from .halves import receives
-from .kinds import ATTENTION, COLLECTIVES
+from .kinds import ATTENTION, COLLECTIVES, HEAVY
 from .match import align
 from .names import narrow, waits
 from .simulated import Operation, RankTimeline, Simulated, ordered
@@ -213,6 +213,8 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
         splits: dict[str, int] | None = None
         for own in _lanes(named, of_transfers):
             mine = rows[np.isin(phases[rows], own)] if own else rows
+            if not of_transfers:
+                mine = _apart(mine, measured, kinds)
             theirs = [index for index in pool if not own or operations[index].phase in own]
             theirs.sort(key=lambda index: (operations[index].start_s, index))
             if len(mine) and theirs:
@@ -228,6 +230,39 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
                 if splits is None and not any(shapes[mine].tolist()):
                     splits = _splits(operations, theirs, Counter(takers[mine[kinds[mine] == "gemm"]].tolist()))
     return np.where(sender >= 0, takers[sender], takers)
+
+
+def _apart(rows: NDArray[np.int64], measured: Trace, kinds: NDArray[np.str_]) -> NDArray[np.int64]:
+    """Rows in order of start, but plain products of a second stream (shared experts) that run beside routed experts
+    stand before these: one operator takes a run of kernels."""
+    streams, routed = measured.columns["stream"][rows], kinds[rows] == "grouped_gemm"
+    if not routed.any() or len(np.unique(streams)) < 2:
+        return rows
+    main = int(np.bincount(streams[routed] - streams.min()).argmax()) + int(streams.min())
+    beside = (streams != main) & ~np.isin(streams, streams[routed | np.isin(kinds[rows], ATTENTION)])
+    if not beside.any():
+        return rows
+    # A run of routed experts ends with the next heavy kernel of their stream that is none.
+    heavy = np.isin(kinds[rows], list(HEAVY)) & ~beside
+    begins = np.full(len(rows), -1)
+    first = -1
+    for place in np.flatnonzero(heavy).tolist():
+        if not routed[place]:
+            first = -1
+        elif first < 0:
+            first = place
+        else:
+            begins[first:place] = first
+    # A stream's kernels between two attentions of the other belong together.
+    visit = np.cumsum(np.isin(kinds[rows], ATTENTION))
+    key = np.arange(len(rows), dtype=float)
+    begun: dict[tuple[int, int], float] = {}
+    for place in np.flatnonzero(beside).tolist():
+        own = int(streams[place]), int(visit[place])
+        if own not in begun:
+            begun[own] = (begins[place] if begins[place] >= 0 else place) - 0.5
+        key[place] = begun[own]
+    return rows[np.argsort(key, kind="stable")]
 
 
 def exchanges_of(operations: Sequence[Operation]) -> dict[str, int]:

@@ -33,7 +33,7 @@ _NEAREST = 2
 
 
 @dataclass(frozen=True)
-class Turns:
+class TurnsOfHalves:
     """Where two halves take turns.
 
     Parameters
@@ -41,7 +41,7 @@ class Turns:
     cuts
         Parts of a layer that a half begins anew after the other half's turn.
     lag
-        Turns that the second half is behind.
+        TurnsOfHalves that the second half is behind.
     """
 
     cuts: tuple[int, ...]
@@ -58,7 +58,10 @@ class Turns:
 
 
 TURNS = tuple(
-    Turns(cuts, lag) for count in range(1, 6) for cuts in combinations(_CUTS, count) for lag in range(min(count, 3) + 1)
+    TurnsOfHalves(cuts, lag)
+    for count in range(1, 6)
+    for cuts in combinations(_CUTS, count)
+    for lag in range(min(count, 3) + 1)
 )
 #: Small kernels that tell products of a layer apart.
 _LANDMARKS = frozenset({"rope", "router", "activation"})
@@ -98,7 +101,9 @@ def orders_in_turn(operations: Sequence[Operation], kinds: Sequence[str]) -> lis
     return orders
 
 
-def _merged(turns: Turns, one: Sequence[dict[int, list[int]]], other: Sequence[dict[int, list[int]]]) -> list[int]:
+def _merged(
+    turns: TurnsOfHalves, one: Sequence[dict[int, list[int]]], other: Sequence[dict[int, list[int]]]
+) -> list[int]:
     """The operations of both halves in their turns."""
     first, second = _in_turns(turns, one), _in_turns(turns, other)
     merged: list[int] = []
@@ -154,7 +159,7 @@ def _by_layer(operations: Sequence[Operation], half: Sequence[int]) -> list[dict
     return [_parts(operations, layers[layer]) for layer in sorted(layers)]
 
 
-def _in_turns(turns: Turns, layers: Sequence[dict[int, list[int]]]) -> list[list[int]]:
+def _in_turns(turns: TurnsOfHalves, layers: Sequence[dict[int, list[int]]]) -> list[list[int]]:
     """A half's operations by turn, layer after layer."""
     stages: list[list[int]] = []
     for parts in layers:

@@ -26,8 +26,8 @@ from .causes import causes_of
 from .comparison import Laid, gaps_of, kinds_of, layers_of, left_over_of, operators_of
 from .halves import receives
 from .kinds import COLLECTIVES, MEASURE, STEP
-from .match import stated_sizes, within_padding
 from .names import waits
+from .product_sizes import stated_sizes, within_padding
 from .simulated import RankTimeline, Simulated, plan_named
 from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace, busy_s

@@ -219,6 +219,8 @@ def _with_steps(trace: Trace) -> Trace:
     step, layer = columns["step"].copy(), columns["layer"].copy()
     heavy = np.array([word in PRODUCTS for word in trace.words["kind"]])[columns["kind"]]
     mixes = np.array([word in ATTENTION for word in trace.words["kind"]])[columns["kind"]]
+    if mixes.any():  # products of a stream without attention run beside others, each time elsewhere
+        heavy &= np.isin(columns["stream"], np.unique(columns["stream"][mixes]))
     embeds = np.array([word == "embedding" for word in trace.words["kind"]])[columns["kind"]]
     backward = np.array([word in BACKWARD for word in trace.words["phase"]] or [False])[columns["phase"]]
     for rank in trace.ranks:

@@ -20,7 +20,7 @@ from ..base.errors import InputError
 from ..model import load_model
 from .alignment import attention_rows
 from .kinds import MEASURE, STEP
-from .match import stated_sizes
+from .product_sizes import stated_sizes
 from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace
 from .widths import Widths, widths_of
@@ -78,7 +78,7 @@ class Sequences:
 
 #: Exchanges of a few tokens, and attention of decoding sequences.
 _FEW_TOKENS = re.compile(r"_ll::|low_latency")
-_LATENT = re.compile(r"(\b|_)mla_|_mla_|[Ff]lashMLA|\bmla::")
+_LATENT = re.compile(r"(\b|_)mla_|_mla_|[Ff]lashMLA|\bmla::|MLA[A-Z]|HQk576HV512")
 _DECODES = re.compile(r"splitkv_mla|[Bb]atch_?[Dd]ecode|decode_att|mla_dec|flash_decod|paged_attention|mmha|xqa")
 
 
@@ -113,9 +113,13 @@ def guess(trace: Trace) -> Guess:
         raise InputError("has no kernels; a scenario needs a profile", file=str(trace.files[0]))
     texts = [*trace.words["name"], *(mark.name for mark in trace.marks), *trace.words["operator"]]
     phases, kinds = set(trace.word("phase").tolist()), set(trace.word("kind").tolist())
-    exchanges = "dispatch" in kinds and not {"backward", "weight gradient"} & phases
-    stacks = _ENGINES if exchanges else (*_ENGINES, *_TRAINERS)
+    few_tokens, decodes = (
+        any(pattern.search(name) for name in trace.words["name"]) for pattern in (_FEW_TOKENS, _DECODES)
+    )
+    stacks = _ENGINES if few_tokens or decodes else (*_ENGINES, *_TRAINERS)
     stack = next((name for name, pattern in stacks if any(pattern.search(text) for text in texts)), "")
+    trains = bool({"backward", "weight gradient"} & phases) or stack in dict(_TRAINERS)
+    exchanges = "dispatch" in kinds and not trains
     stack = stack or ("" if exchanges else _plain_pytorch(trace))
     marks = step_marks(trace.marks, trace.ranks[0])
     batches = [batch for mark in marks if (batch := batch_of(mark.name)) is not None]
@@ -135,21 +139,18 @@ def guess(trace: Trace) -> Guess:
         degrees["tp"] = max(trace.world_size, len(trace.ranks))
     widths_seen = _widths(trace)
     latent = any(_LATENT.search(name) for name in trace.words["name"])
+    # Layers without experts in front of the others are in no repetition, and attend all the same.
+    visits = len(attention_rows(trace)) / max(len(np.unique(trace.columns["step"][trace.columns["step"] >= 0])), 1)
+    whole = [round(visits)] if layers < visits <= 1.25 * layers and visits == round(visits) else []
     # A drafter's layer behind the model's, and halves of a batch, look like layers.
     drafts = usual is not None and usual.row_tokens > usual.rows > 0
-    candidates = (layers, *([layers - 1] if drafts else []), *([layers // 2] if exchanges else []))
-    models = next(
-        (
-            found
-            for count in candidates
-            if (found := tuple(_models(count, hidden, sequences.heads, widths_seen, routed=routed, latent=latent)))
-        ),
-        (),
-    )
+    candidates = (*whole, layers, *([layers - 1] if drafts else []), *([layers // 2] if exchanges else []))
+    models: tuple[str, ...] = ()
+    for count in candidates:
+        models = models or tuple(_models(count, hidden, sequences.heads, widths_seen, routed=routed, latent=latent))
     ranks = max(trace.world_size, len(trace.ranks))
     if exchanges:
         degrees.setdefault("ep", ranks)
-    visits = len(attention_rows(trace)) / max(len(np.unique(trace.columns["step"][trace.columns["step"] >= 0])), 1)
     halves = exchanges and bool(models) and visits > 1.6 * load_model(models[0]).layers
     widths = None
     if not models and not routed:
@@ -169,9 +170,9 @@ def guess(trace: Trace) -> Guess:
         _recomputes(trace),
         widths,
         exchanges,
-        exchanges and any(_FEW_TOKENS.search(name) for name in trace.words["name"]),
+        exchanges and few_tokens,
         halves,
-        any(_DECODES.search(name) for name in trace.words["name"]),
+        decodes,
     )
 
 

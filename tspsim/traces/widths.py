@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .match import stated_sizes
+from .product_sizes import stated_sizes
 from .table import Trace
 
 

@@ -290,10 +290,11 @@ def candidates_of(
     candidates = [candidate for able in algorithms for candidate in able.candidates(group, kind, library, exchange)]
     if not candidates:
         able = [other.name for other in ALGORITHMS.values() if other.schedules(group, kind)]
-        refused = f"algorithm '{named.name}'" if named else f"no algorithm of {node.name}"
+        refused = f"algorithm '{named.name}' cannot" if named else f"no algorithm of {node.name} can"
         if named is not None and named.needs and getattr(node, named.needs) is None:
-            refused = f"{node.name} states no {named.needs}: algorithm '{named.name}'"
-        raise InputError(f"{refused} cannot run {kind.name} on these {group.size} ranks; here: {', '.join(able)}")
+            refused = f"{node.name} states no {named.needs}: algorithm '{named.name}' cannot"
+        others = ", ".join(able) or "none"
+        raise InputError(f"{refused} run {kind.name} on these {group.size} ranks; here: {others}")
     return tuple(candidates)
 
 

@@ -115,11 +115,8 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
         done = shared([chosen])
     piece, back = piece_of(job, routed), list[int]()
     for arrival in arrived:
-        operators = (
-            *mapping(job, piece, position),
-            *_multiply(job, piece, position),
-            *_gather_sums(job, piece, position),
-        )
+        counted, gathered = mapping(job, piece, position), _gather_sums(job, piece, position)
+        operators = *counted, *_multiply(job, piece, position), *gathered
         multiplied = builder.compute("experts", *operators, after=[*arrival, *here])
         back += exchange(builder, job, "combine", 1, [multiplied])
     expert_shards.used(builder, job, multiplied)

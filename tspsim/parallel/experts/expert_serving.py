@@ -57,7 +57,8 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
     pairs = few * experts.topk * load_of(job, position)
     here = tokens_here(job, few, position)
     touched = touched_experts(job, plan.ep * few, position)
-    operator = routed.fused(here, pairs, touched, sent=not dispatch.gathers)
+    sent = not dispatch.gathers
+    operator = routed.fused(here, pairs, touched, sent=sent, contiguous=sent and not dispatch.few_tokens)
     wide, back = job.model.hidden * job.activation_bytes, list[int]()
     if fused:
         size, gated = sent_bytes(job, 1, wide), job.model.gated

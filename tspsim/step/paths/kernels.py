@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from ...parallel.choices import legal, schedules_of
 from ...parallel.pipeline import Chunk
 from ...parallel.recomputed import KEPT
 from ...parallel.step import Writer
-from ...program import Compute, Program
+from ...program import Compute, Instruction, Program
 from ...steps import FORWARD, Task
 from .effort import SUM_S, WRITE_S, WRITTEN_S, Effort
 
@@ -167,7 +167,7 @@ class KernelTimes:
         key = (signature(alike), piece, kind)
         if key not in self._written:
             self._written[key] = [
-                ([operator for step in body if isinstance(step, Compute) for operator in step.operators], times)
+                ([operator for step in filling(body) for operator in step.operators], times)
                 for body, times in self.write(alike, 0, piece, Task(kind, MIDDLE, 0)).bodies()
             ]
         return self._written[key]
@@ -202,6 +202,13 @@ class KernelTimes:
                 best = best + saved
             least = best if least is None else np.minimum(least, best)
         return NO_SCHEDULE if least is None else least
+
+
+def filling(body: Iterable[Instruction]) -> Iterator[Compute]:
+    """Kernels that fill the device, one after the other; those of few blocks run beside them."""
+    for step in body:
+        if isinstance(step, Compute) and not step.few:
+            yield step
 
 
 def on_one_stage(job: Job) -> Job:

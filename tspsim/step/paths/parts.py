@@ -163,7 +163,7 @@ class TaskParts:
     def _step(self, instruction: Instruction, groups: RankGroups, moved_s: Floats, times: int) -> TimedInstruction:
         after, stream = instruction.after, instruction.stream
         if isinstance(instruction, Compute):
-            return TimedInstruction(stream, self.kernels.kernel_s(instruction), after, True)
+            return TimedInstruction(stream, self.kernels.kernel_s(instruction), after, not instruction.few)
         if isinstance(instruction, Launch):
             return TimedInstruction(stream, instruction.host_s, after, False)
         if isinstance(instruction, Copy):

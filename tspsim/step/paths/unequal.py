@@ -24,11 +24,10 @@ from ...operators import Operator, Role
 from ...parallel import Job, Unequal, scheme_of
 from ...parallel.lengths import Pack
 from ...parallel.step import write_program
-from ...program import Compute
 from ...program.instructions import Mesh
 from .effort import SUM_S
 from .groups import RankGroups
-from .kernels import KernelTimes
+from .kernels import KernelTimes, filling
 from .parts import TaskParts
 
 #: Tokens of the sequence that rates are taken from, and by how much a token may be faster than on it.
@@ -134,7 +133,7 @@ class UnequalBounds:
         seconds, scheme = replicas_s(job, self._rates_of(job)), scheme_of(job.plan)
         longest = max(range(len(seconds)), key=seconds.__getitem__)
         program = self.kernels.counted(write_program(scheme, job, {"dp": longest}))
-        computes = [(step, times) for step, times in program.counted() if isinstance(step, Compute)]
+        computes = [(kernel, times) for step, times in program.counted() for kernel in filling([step])]
         path_s = sum(times * self.kernels.kernel_s(kernel) for kernel, times in computes)
         near = self.cluster.gpus_per_node
         if not (near & (near - 1) or self.cluster.factors or job.plan.pp > 1 or job.plan.zero > 1):

@@ -123,7 +123,9 @@ class ServingPlanner:
         for key, name in (("--objective", objective), *(("--limit", limit.name) for limit in self.limits)):
             if name in _OF_LOAD and not getattr(load, _OF_LOAD[name]):
                 can = ", ".join(
-                    quantity for quantity in (LIMITS if key == "--limit" else OBJECTIVES) if quantity not in _OF_LOAD
+                    quantity
+                    for quantity in (LIMITS if key == "--limit" else OBJECTIVES)
+                    if quantity not in _OF_LOAD or getattr(load, _OF_LOAD[quantity])
                 )
                 raise InputError(f"a {question.work.step.title} has no {name}; use {can}", key=key)
         first = scenario.plans[0].degrees(gpus)["dp"] if stated else 1
