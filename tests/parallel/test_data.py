@@ -192,3 +192,31 @@ def test_every_rank_of_a_hybrid_plan_with_experts_is_the_folded_answer(plan: dic
     folded, whole = (tspsim.simulate(asked, every_rank=every).plan("P") for every in (False, True))
     assert folded.ran, folded.error
     assert folded.step_time_s == pytest.approx(whole.step_time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_whole_sums_of_zero_1_are_one_all_reduce_after_the_last_backward(pp: int) -> None:
+    """As many bytes as without ZeRO, in one call, behind all kernels of the backward; other levels stay."""
+    whole, usual = (replace(EAGER, sums_whole=sums, overlap_gradients=True) for sums in (True, False))
+    job = step_of(1, pp=pp, micro_batches=2, stack=whole)
+    sums = {key: size for key, size in moved(job).items() if key[0] == "gradients"}
+    assert {kind for _, kind, _ in sums} == {"all_reduce"}
+    without = moved(step_of(0, pp=pp, micro_batches=2, stack=usual))
+    assert sums == {key: size for key, size in without.items() if key[0] == "gradients"}
+    for stage in range(pp):
+        steps = list(write_program(scheme_of(job.plan), job, {"pp": stage}).unrolled())
+        names = [each.instruction.name for each in steps]
+        assert names.count("sum gradients") == 1
+        last = max(index for index, name in enumerate(names) if "backward" in name)
+        assert last < names.index("sum gradients")
+    for zero in (0, 2, 3):
+        assert moved(step_of(zero, pp=pp, stack=whole)) == moved(step_of(zero, pp=pp, stack=usual))
+
+
+def test_slices_of_gathered_weights_cost_the_host_a_time_for_every_layer_and_replica() -> None:
+    for dp, pp in ((4, 1), (8, 2)):
+        job = step_of(1, dp=dp, pp=pp, stack=replace(EAGER, slices_s=1e-3))
+        for stage in range(pp):
+            steps = [each.instruction for each in write_program(scheme_of(job.plan), job, {"pp": stage}).unrolled()]
+            copied = [step.host_s for step in steps if step.name == "copy slices of weights"]
+            assert copied == [pytest.approx(1e-3 * dp * 4 / pp)]

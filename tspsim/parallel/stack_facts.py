@@ -378,6 +378,9 @@ class StackFacts:
         Passes, STATED, Field(description="further reads and writes of rows that tp gathers or scatters")
     ] = 0.0
     overlap_gradients: Annotated[StrictBool, STATED] = True
+    sums_whole: Annotated[
+        StrictBool, STATED, Field(description="ZeRO 1 sums whole gradients, in one all-reduce after the last backward")
+    ] = False
     overlap_weights: Annotated[StrictBool, STATED] = True
     collection_s: Annotated[
         Seconds,
@@ -385,6 +388,14 @@ class StackFacts:
         Field(
             description="in training, time in which automatic collections of garbage stop the host, for each layer and"
             " micro-batch of a replica: a pipeline's stages stop in turn"
+        ),
+    ] = 0.0
+    slices_s: Annotated[
+        Seconds,
+        FileKey(Stated, "slices"),
+        Field(
+            description="without overlap of weights, the host's time to copy a layer's weights out of one replica's"
+            " part of a gather"
         ),
     ] = 0.0
     step_s: Annotated[Seconds, FileKey(Stated, "step"), Field(description="time of every step, whatever its size")] = (

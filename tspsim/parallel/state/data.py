@@ -186,6 +186,11 @@ def wait_for_weights(builder: ProgramBuilder, job: Job, gathered: int | None, re
     builder.after_previous_layer(gathered, ready[-1], "weights", turns=2 if job.work.stack.overlap_weights else 1)
 
 
+def sums_whole(job: Job) -> bool:
+    """Whether gradients of ZeRO 1 are summed whole, by an all-reduce after the last backward."""
+    return job.plan.zero == 1 and job.work.stack.sums_whole
+
+
 def reduce_layer(builder: ProgramBuilder, job: Job, held: Sequence[ParameterGroup], task: Task) -> None:
     """Sum a layer's gradients beside the backward of earlier layers, after a scheme's own exchange of them.
 
@@ -193,7 +198,7 @@ def reduce_layer(builder: ProgramBuilder, job: Job, held: Sequence[ParameterGrou
     for whole gradients, waits for each layer's.
     """
     last = task.micro_batch == job.micro_batches - 1
-    if sums_beside(job, task) or (last and job.work.stack.overlap_gradients):
+    if sums_beside(job, task) or (last and job.work.stack.overlap_gradients and not sums_whole(job)):
         sum_beside(builder, job, held, "layer gradients", builder.exchanged_gradients, across=last)
 
 
@@ -236,7 +241,7 @@ def sum_gradients(
     groups that shard state on their own. With shard levels those are sharded further at the end of a step
     (``across``)."""
     size = held.parameters * job.work.reduced_bytes
-    if not job.plan.zero:
+    if not job.plan.zero or sums_whole(job):
         return builder.collective("all_reduce", held.axis, size, name, after=after, stream="gradients")
     summed = list(after)
     if job.plan.gradient_wire is not None and held.shards > 1:
@@ -290,7 +295,7 @@ def finish_step(
     widest = max(owned, key=lambda held: held.copies)
     late: tuple[ParameterGroup, ...] = ()
     name = "sum table gradients"
-    if plan.zero < 2 and not stack.overlap_gradients:
+    if plan.zero < 2 and (sums_whole(job) or not stack.overlap_gradients):
         late, name = owned, "sum gradients"
     elif plan.zero < 2 and job.work.adapters is None:
         late = (share.tables(chunks),)
@@ -299,7 +304,7 @@ def finish_step(
             ready = builder.compute("last gradients ready", after=exchanged)
             waits.append(sum_gradients(builder, job, held, name, [ready]))
     tables = share.tables(chunks)
-    if tables.weights and tables.parameters and tables.shards < tables.copies:
+    if tables.weights and tables.parameters and tables.shards < tables.copies and not sums_whole(job):
         ready = builder.compute("last gradients ready", after=exchanged)
         size = tables.parameters * job.work.reduced_bytes / tables.shards
         waits.append(
@@ -329,12 +334,16 @@ def finish_step(
     kernels = (MemoryBound("adamw", size, name="optimizer"),) if size else ()
     updated = builder.compute("optimizer step", *kernels, after=waits)
     if plan.zero in (1, 2) and not stack.overlap_weights:
+        gathered = []
         for held in owned:
             if held.shards > 1 and held.parameters:
-                size = held.parameters * optimizer.weights
-                builder.collective(
-                    "all_gather", held.shard_axis, size, "gather weights", after=[updated], stream="parameters"
-                )
+                size, axis = held.parameters * optimizer.weights, held.shard_axis
+                gathered += [
+                    builder.collective("all_gather", axis, size, "gather weights", after=[updated], stream="parameters")
+                ]
+        if gathered and stack.slices_s:
+            slices_s = stack.slices_s * widest.shards * sum(chunk.layers for chunk in chunks)
+            builder.host("copy slices of weights", slices_s, after=gathered)
     if plan.offload_weights and job.work.adapters is None:
         gone = weight_offload.away(job, chunks).elements()
         weight_arrivals.send_back(builder, [share.layer_bytes(block) for block in gone], updated)
