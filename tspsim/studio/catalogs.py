@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx
+from dash import Dash, Input, Output, State, ctx, html
 from dash.exceptions import PreventUpdate
 
 from ..base.errors import InputError
@@ -17,20 +17,10 @@ class Choices(StudioPart):
     """Suggestions for fields."""
 
     def join(self, app: Dash) -> None:
-        """Bind the lists to the page's opening and to saved files.
+        """Bind the lists to the page's opening and to saved files."""
+        app.callback(Output("offered", "children"), Input("saved", "children"), State("tab", "data"))(self.choices)
 
-        The page's script fills them: hundreds of suggestions as components would take most of the time that Dash needs
-        for a change.
-        """
-        app.callback(Output("offered", "data"), Input("saved", "children"), State("tab", "data"))(self.choices)
-        app.clientside_callback(
-            ClientsideFunction("studio", "fillLists"),
-            Output("lists-filled", "data"),
-            Input("offered", "data"),
-            Input("named", "data"),
-        )
-
-    def choices(self, saved: Any, tab: str) -> formed.Lists:
+    def choices(self, saved: Any, tab: str) -> list[Any]:
         """The lists, made anew when a page opens or a file was saved."""
         if ctx.triggered_id is not None and not str(saved).startswith("saved"):
             raise PreventUpdate
@@ -38,7 +28,8 @@ class Choices(StudioPart):
         with desk.listing:
             desk.own = None
         entries = offered(desk, described=True)
-        return formed.lists(entries) | {"offered-scenarios": [*dict(entries.get("scenarios", ())).items()]}
+        scenarios = [html.Option(what, value=name) for name, what in dict(entries.get("scenarios", ())).items()]
+        return [*formed.lists(entries), html.Datalist(scenarios, id="offered-scenarios")]
 
 
 def offered(desk: TabProcesses, described: bool = False) -> dict[str, list[tuple[str, str]]]:

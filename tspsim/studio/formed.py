@@ -19,8 +19,6 @@ FEW = 9
 MOST_WITHIN = 12
 #: Kind of catalog → its entries and files: name, description.
 Offered = Mapping[str, Sequence[tuple[str, str]]]
-#: Id of a list of suggestions → its values, each with a description.
-Lists = dict[str, list[tuple[str, str]]]
 
 
 def identifier(kind: str, **more: str) -> str:
@@ -205,12 +203,15 @@ def list_of(catalogs: Sequence[str]) -> str:
     return "-".join(("offered", *catalogs))
 
 
-def lists(offered: Offered) -> Lists:
+def lists(offered: Offered) -> list[Any]:
     """Suggestions for fields: entries and files with descriptions."""
-    return {
-        list_of(kinds): [*dict(entry for kind in kinds for entry in offered.get(kind, ())).items()]
-        for kinds in dict.fromkeys(CATALOGS.values())
-    }
+    datalists = []
+    for kinds in dict.fromkeys(CATALOGS.values()):
+        entries = dict(entry for kind in kinds for entry in offered.get(kind, ()))
+        datalists.append(
+            html.Datalist([html.Option(what, value=name) for name, what in entries.items()], id=list_of(kinds))
+        )
+    return datalists
 
 
 def _doors(field: Field) -> list[Any]:

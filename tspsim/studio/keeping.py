@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from dash import Dash, Input, Output, State, ctx
+from dash import Dash, Input, Output, State, ctx, html
 from dash.exceptions import PreventUpdate
 
 from ..api import mapping_of, sort_of
 from ..base.errors import InputError
-from . import formed, kept, numbers
+from . import kept, numbers
 from .desks import TabProcesses, WorkerTask
 from .part import WAIT_S, Said, StudioPart, one_by_one
 
@@ -28,7 +28,8 @@ class Keep(StudioPart):
             prevent_initial_call=True,
         )(self.copied)
         app.callback(
-            Output("named", "data"),
+            Output("numbers", "children"),
+            Output("keys", "children"),
             Output("keys-of", "data"),
             Input("answered", "data"),  # the answer does not wait for these lists
             State("question", "data"),
@@ -72,7 +73,7 @@ class Keep(StudioPart):
         command = f"{one}\n\n# or, with a file of its own:\n{whole}" if one else whole
         return command, kept.script(data, question["file"])
 
-    def named(self, _answered: Said | None, question: Said | None, shape: str | None) -> tuple[formed.Lists, str]:
+    def named(self, _answered: Said | None, question: Said | None, shape: str | None) -> tuple[Any, Any, str]:
         """The numbers for the slider, and the keys for the search, where they have changed."""
         if question is None:
             raise PreventUpdate
@@ -84,8 +85,9 @@ class Keep(StudioPart):
         if now == shape:
             raise PreventUpdate
         form = self.forms.of(data)
-        keys = [(path.replace("/", "."), "") for path, _ in form.keys(data)]
-        return {"numbers": [(title, "") for title in numbers.sliding(form, data)], "keys": keys}, now
+        sliding = numbers.sliding(form, data)
+        keys = [html.Option(value=path.replace("/", ".")) for path, _ in form.keys(data)]
+        return [html.Option(value=title) for title in sliding], keys, now
 
     def write(
         self,

@@ -34,11 +34,8 @@ def page() -> Any:
             dcc.Store(id="curve-of"),
             dcc.Store(id="writing"),
             dcc.Store(id="keys-of"),
-            dcc.Store(id="offered"),
-            dcc.Store(id="named"),
-            dcc.Store(id="lists-filled"),
             dcc.Store(id="pins", storage_type="session"),
-            html.Div(id="lists"),
+            html.Div(id="offered"),
             dcc.Interval(id="tick", interval=TICK_MS, disabled=True),
             dcc.Interval(id="curve-tick", interval=TICK_MS, disabled=True),
             dcc.Interval(id="plans-tick", interval=TICK_MS, disabled=True),
@@ -79,6 +76,7 @@ def _ask() -> Any:
                     dcc.Input(
                         id="find", type="text", list="keys", debounce=True, className="input", autoComplete="off"
                     ),
+                    html.Datalist(id="keys"),
                 ],
                 className="row find",
             ),
@@ -233,6 +231,7 @@ def _answer() -> Any:
                                         placeholder="type to search, such as sequence, price, bandwidth",
                                         autoComplete="off",
                                     ),
+                                    html.Datalist(id="numbers"),
                                 ],
                                 className="row",
                             ),

@@ -72,11 +72,8 @@
         question = newQuestion;
         settle();
         redrawForm(upToDate ? 0 : FORM_MS);
-        document.querySelectorAll(".row").forEach((row) => {
-          const path = (answered && answered.n === newQuestion.n && answered.path) || "";
-          const here = row.dataset.path;
-          row.classList.toggle("wrong", Boolean(here && path && (path === here || path.startsWith(here + "/"))));
-        });
+        wrongPath = (answered && answered.n === newQuestion.n && answered.path) || "";
+        markWrong();
         markBasis();
         return upToDate && !answered.refused ? "answer" : "answer stale";
       },
@@ -85,25 +82,23 @@
         markBasis();
         return none();
       },
-      /* Id of a list of suggestions → its values, each with a description. */
-      fillLists: function (...parts) {
-        for (const [id, entries] of Object.entries(Object.assign({}, ...parts))) {
-          let list = document.getElementById(id);
-          if (!list) list = document.getElementById("lists").appendChild(Object.assign(document.createElement("datalist"), { id }));
-          list.replaceChildren(
-            ...entries.map(([value, what]) => Object.assign(document.createElement("option"), { value, textContent: what })),
-          );
-        }
-        return none();
-      },
       formDrawn: function () {
         drawingSince = 0;
+        setTimeout(markWrong, 0);
         redrawForm(0);
         return none();
       },
     },
   });
 
+  /* Path of the value that the answer refuses. Rows of a form that is drawn after the answer are marked then. */
+  let wrongPath = "";
+  function markWrong() {
+    document.querySelectorAll(".row").forEach((row) => {
+      const here = row.dataset.path;
+      row.classList.toggle("wrong", Boolean(here && wrongPath && (wrongPath + "/").startsWith(here + "/")));
+    });
+  }
   /* The basis of an answer is shown a moment after the answer. */
   let basisOf = null;
   function markBasis() {
@@ -201,6 +196,7 @@
   let title = "";
   new MutationObserver(() => {
     restoreFocus();
+    markWrong();
     /* A slider of Dash has no name of its own. */
     document.querySelectorAll("[role=slider]:not([aria-labelledby])").forEach((slider) => {
       const owner = slider.closest("[id]");
