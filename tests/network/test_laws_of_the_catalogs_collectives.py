@@ -7,7 +7,6 @@ nor faster than they are better, and none beats the bytes that every rank must g
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -15,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
+from helpers.better_machines import better
 
-from tspsim.base import catalog, dialect
+from tspsim.base import catalog
 from tspsim.base.errors import InputError
 from tspsim.network import ALGORITHMS, Cluster, build_cluster, collective, load_cluster
 from tspsim.network.kinds import KINDS
@@ -137,18 +136,6 @@ def test_collectives_of_a_node_keep_the_laws(name: str) -> None:
 @pytest.mark.parametrize("name", FABRICS)
 def test_collectives_between_nodes_keep_the_laws(name: str) -> None:
     assert check(nodes_on(name)) >= 5 * len(SIZES)
-
-
-def better(folder: Path, kind: catalog.Kind, name: str, factor: float) -> str:
-    """A node or fabric of the catalog with faster links, or NICs, in a file."""
-    entry = copy.deepcopy(dialect.read_yaml(catalog.locate(kind, name)))
-    bandwidth = entry["link" if kind == "nodes" else "nic"]["bandwidth"]
-    value, unit = str(bandwidth["value"]).split(" ", 1)
-    bandwidth["value"], entry["name"] = f"{float(value) * factor:.12g} {unit}", f"{name}-better"
-    path = folder / f"topologies/{kind}/{entry['name']}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(entry), encoding="utf-8")
-    return str(entry["name"])
 
 
 def compare(usual: Cluster, faster: Cluster, factor: float) -> None:

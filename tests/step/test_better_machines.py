@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from helpers.better_machines import better
 
 import tspsim
-from tspsim.base import catalog, dialect
+from tspsim.base import catalog
 from tspsim.base.errors import InputError
 from tspsim.step.result import PlanResult
 
@@ -23,18 +22,6 @@ SILENT = 1.01
 NODES = {"h200": "hgx-h200-8", "h100": "hgx-h100-8", "b200": "hgx-b200-8", "mi300x": "mi300x-8"}
 FABRICS = ("rail-optimised-400g", "rails-400g", "fat-tree-400g")
 MODELS = ("llama-3.1-8b", "qwen3-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b")
-
-
-def better(folder: Path, kind: catalog.Kind, name: str, factor: float) -> str:
-    """A node or fabric of the catalog with faster links, or NICs, under a name of its own."""
-    entry = copy.deepcopy(dialect.read_yaml(catalog.locate(kind, name)))
-    bandwidth = entry["link" if kind == "nodes" else "nic"]["bandwidth"]
-    value, unit = str(bandwidth["value"]).split(" ", 1)
-    bandwidth["value"], entry["name"] = f"{float(value) * factor:g} {unit}", f"{name}-better"
-    path = folder / f"topologies/{kind}/{entry['name']}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(entry), encoding="utf-8")
-    return str(entry["name"])
 
 
 def case(seed: int) -> dict[str, Any]:
