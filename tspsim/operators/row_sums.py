@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from itertools import accumulate
 from operator import add, mul
 from typing import NamedTuple
 
@@ -33,6 +34,8 @@ class RowSums:
     >>> sums = RowSums((3,), (2,), 1, (9, 1))
     >>> sums.tokens, sums.total, sums.products, sums.squares, sums.longest
     (5, 12, 16, 11, 10)
+    >>> sums.cached_by_longest(1), sums.cached_by_longest(2), sums.cached_by_longest(2, most=4)
+    (10, 12, 6)
     >>> sums.attended(4), sums.reached(4)
     (Attended(read=11.0, decoded=6.0, below=9.0), (5, 7))
     """
@@ -63,6 +66,23 @@ class RowSums:
     def ordered(self) -> list[int]:
         """Contexts of decoding sequences, shortest first."""
         return sorted(self.contexts)
+
+    @once
+    def longest_first(self) -> list[int]:
+        """Sums of the longest context of a decoding sequence, of the two longest, and so on."""
+        return list(accumulate(reversed(self.ordered)))
+
+    def cached_by_longest(self, sequences: int, most: int = 0) -> int:
+        """Tokens that decode kernels read of so many of the longest contexts, those of the step included; of each at
+        most ``most``, 0: all."""
+        own, sums = self.own, self.longest_first
+        if not most:
+            return sums[sequences - 1] + own * sequences
+        whole = min(sequences, self.batch - bisect_left(self.ordered, most - own))
+        if whole == sequences:
+            return most * sequences
+        others = sums[sequences - 1] - (sums[whole - 1] if whole else 0)
+        return most * whole + others + own * (sequences - whole)
 
     def attended(self, most: int) -> Attended:
         """Tokens that queries attend, each at most ``most``."""

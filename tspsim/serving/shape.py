@@ -97,10 +97,11 @@ class Shape:
         )
         together = measured.part(BatchQuantity.PROMPTS, measured.step((PromptChunk(2 * half, 0),)))
         self._joins = bool(abs(apart - together).max() <= EPSILON / 2 * least)
-        self._shares_experts, self._reads, self._caches, self._spans, self._prompted = (
+        self._shares_experts, self._decodes, self._reads, self._caches, self._spans, self._prompted = (
             bool(where[part])
             for part in (
                 BatchQuantity.EXPERTS,
+                BatchQuantity.DECODING,
                 BatchQuantity.READ,
                 BatchQuantity.CACHED,
                 BatchQuantity.LENGTHS,
@@ -129,8 +130,9 @@ class Shape:
                 seconds = consumer.seconds(lambda what: programs.over_prompts(what, kind.captured))
                 self._by_prompts.append((column, seconds))
             else:
-                assert isinstance(consumer.call.what, Operator)
-                self._by_rows.append((column, programs.over_all_rows(consumer.call.what, kind.captured)))
+                what, sums_s = consumer.call.what, consumer.sums_s
+                assert isinstance(what, Operator)
+                self._by_rows.append((column, sums_s or programs.over_all_rows(what, kind.captured)))
 
         columns = [column for column, _ in (*self._by_prompts, *self._by_rows)]
         self._columns = np.column_stack(columns) if columns else layout.follows[:, :0]
@@ -176,7 +178,7 @@ class Shape:
             makespan_s = max([start_s + grown_s * along for start_s, grown_s in places])
             if self.kind.outputs:
                 makespan_s += self._outputs.first(outputs)
-            if self.kind.decodes:
+            if self._decodes:
                 makespan_s += self._decode.first(batch, context_tokens / batch)
             if self._reads:
                 makespan_s += self._read_tokens.first(read)
@@ -192,7 +194,7 @@ class Shape:
             total = self.layout.issued_s + self._tokens(tokens) + self._of_all(expert_tokens)
         if self.kind.outputs:
             total += self._outputs(outputs)
-        if self.kind.decodes:
+        if self._decodes:
             total += self._decode(batch, context_tokens / batch)
         if self._reads:
             total += self._read_tokens(read)
