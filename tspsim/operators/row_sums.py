@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from itertools import accumulate
 from operator import add, mul
 from typing import NamedTuple
 
@@ -67,22 +66,17 @@ class RowSums:
         """Contexts of decoding sequences, shortest first."""
         return sorted(self.contexts)
 
-    @once
-    def longest_first(self) -> list[int]:
-        """Sums of the longest context of a decoding sequence, of the two longest, and so on."""
-        return list(accumulate(reversed(self.ordered)))
-
     def cached_by_longest(self, sequences: int, most: int = 0) -> int:
         """Tokens that decode kernels read of so many of the longest contexts, those of the step included; of each at
         most ``most``, 0: all."""
-        own, sums = self.own, self.longest_first
+        own, ordered = self.own, self.ordered
         if not most:
-            return sums[sequences - 1] + own * sequences
-        whole = min(sequences, self.batch - bisect_left(self.ordered, most - own))
-        if whole == sequences:
+            return sum(ordered[-sequences:]) + own * sequences
+        below = bisect_left(ordered, most - own)
+        first = self.batch - sequences
+        if first >= below:
             return most * sequences
-        others = sums[sequences - 1] - (sums[whole - 1] if whole else 0)
-        return most * whole + others + own * (sequences - whole)
+        return most * (self.batch - below) + sum(ordered[first:below]) + own * (below - first)
 
     def attended(self, most: int) -> Attended:
         """Tokens that queries attend, each at most ``most``."""
