@@ -235,7 +235,13 @@ class Shard:
         window = self.composition.window
         if not window or max(contexts) <= window:
             return queries, contexts, causal
-        if causal and max(map(min, queries, [context - window for context in contexts])) <= window:
+        longest = max(queries)
+        # Most often it decides.
+        if longest > window < contexts[queries.index(longest)] - window:
+            causal = False
+        elif causal:
+            causal = max(map(min, queries, [context - window for context in contexts])) <= window
+        if causal:
             beyond = [context - window if context > window else 0 for context in contexts]
             bands = [more if more < query else query for query, more in zip(queries, beyond, strict=True)]
             pieces = [

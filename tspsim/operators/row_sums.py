@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from itertools import accumulate
 from operator import add, mul
 from typing import NamedTuple
 
@@ -33,8 +34,8 @@ class RowSums:
     >>> sums = RowSums((3,), (2,), 1, (9, 1))
     >>> sums.tokens, sums.total, sums.products, sums.squares, sums.longest
     (5, 12, 16, 11, 10)
-    >>> sums.cached_by_longest(1), sums.cached_by_longest(2), sums.cached_by_longest(2, most=4)
-    (10, 12, 6)
+    >>> sums.of_longest(), sums.of_longest(most=4)
+    ([9, 10], [3, 4])
     >>> sums.attended(4), sums.reached(4)
     (Attended(read=11.0, decoded=6.0, below=9.0), (5, 7))
     """
@@ -54,6 +55,7 @@ class RowSums:
         self.seen: float = self.products + (self.squares + self.tokens) / 2.0
         self._attended: dict[int, Attended] = {}
         self._reached: dict[int, tuple[int, int]] = {}
+        self._of_longest: dict[int, list[int]] = {}
 
     @once
     def longest(self) -> int:
@@ -66,17 +68,17 @@ class RowSums:
         """Contexts of decoding sequences, shortest first."""
         return sorted(self.contexts)
 
-    def cached_by_longest(self, sequences: int, most: int = 0) -> int:
-        """Tokens that decode kernels read of so many of the longest contexts, those of the step included; of each at
-        most ``most``, 0: all."""
-        own, ordered = self.own, self.ordered
-        if not most:
-            return sum(ordered[-sequences:]) + own * sequences
-        below = bisect_left(ordered, most - own)
-        first = self.batch - sequences
-        if first >= below:
-            return most * sequences
-        return most * (self.batch - below) + sum(ordered[first:below]) + own * (below - first)
+    def of_longest(self, most: int = 0) -> list[int]:
+        """Tokens in the cache of the longest context of a decoding sequence, of the two longest, and so on; of each at
+        most ``most`` with its queries, 0: all."""
+        cached = self._of_longest.get(most)
+        if cached is None:
+            ordered = self.ordered
+            if most and ordered[-1] + self.own > most:
+                below = bisect_left(ordered, most - self.own)
+                ordered = ordered[:below] + [most - self.own] * (self.batch - below)
+            cached = self._of_longest[most] = list(accumulate(reversed(ordered)))
+        return cached
 
     def attended(self, most: int) -> Attended:
         """Tokens that queries attend, each at most ``most``."""

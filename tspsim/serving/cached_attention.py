@@ -5,16 +5,20 @@ longest (:func:`tspsim.hardware.prices.decode_attention`):
 
     t(c) = max over k of T(k, mean of the k longest),        T(k, s): k sequences of s tokens
 
-T is tabulated, with :data:`PARTS` lines an octave of s. More than all sequences together only such k take whose blocks
-have just begun another wave of the compute units: of one sum of tokens, those that take longer than every larger k.
+T is tabulated, with :data:`PARTS` lines an octave of s. It never falls when k grows, but of one sum of tokens S,
+T(k, S/k) may: where the blocks of k have just begun another wave of the compute units. With r times the seconds of all
+sequences, and e by how many powers of a sum it grows, k longest with a share x of all tokens take longer than all where
+r·x^e > 1: a list has the share from which each k is looked at, and such k alone that take longer than every larger one.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from math import frexp
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..hardware.over_caches import OverCaches
 from ..operators import RowSums
@@ -22,10 +26,14 @@ from .tables import Floats
 
 #: Lines of a table an octave of contexts.
 PARTS = 16
-#: Numbers of sequences with the same candidates.
-ALIKE = 16
-#: By how much longer k sequences must take than every larger number to be looked at.
-LONGER = 2e-4
+#: Up to this number of sequences all k are listed; of more, all up to FEW.
+ALL, FEW = 24, 8
+#: Numbers of sequences with one list of k, and shares by which a k takes longer than the next larger ones in it, and
+#: than its neighbours.
+ALIKE, STEP, TOP = 16, 0.015, 0.002
+#: Share of a time that lies between the means at which lists are made.
+MARGIN = 0.01
+#: Ends of the lines of an octave.
 _GRID = np.linspace(1.0, 2.0, PARTS + 1)
 
 
@@ -44,99 +52,124 @@ class CachedAttention:
 
     def __init__(self, over: OverCaches, most: int = 0, shards: int = 1) -> None:
         self._over, self._most, self._shards = over, most, shards
-        #: (Sequences, octave of their context) → seconds at both ends of every line.
-        self._lines: dict[tuple[int, int], list[float]] = {}
-        #: (Sequences up to a multiple of ALIKE, octave of their mean context) → candidates, ascending.
-        self._candidates: dict[tuple[int, int], tuple[int, ...]] = {}
+        #: Sequences → octave of their context → seconds at the ends of its lines.
+        self._lines: defaultdict[int, dict[int, list[float]]] = defaultdict(dict)
+        #: (Sequences, octave of their mean context) → numbers of the longest, and the shares of all tokens from which
+        #: they are looked at.
+        self._numbers: dict[tuple[int, int], list[tuple[int, float]]] = {}
 
     def __call__(self, sums: RowSums) -> float:
         """Seconds over the caches of decoding sequences."""
-        batch, most, shards = sums.batch, self._most, self._shards
-        tokens = sums.cached_by_longest(batch, most) if most else sums.decoded + sums.own * batch
+        batch, own, most, shards = sums.batch, sums.own, self._most, self._shards
+        if most and sums.ordered[0] + own >= most:
+            return self._equal(batch, most / shards)
+        cached = sums.of_longest(most)
+        tokens = cached[-1] + own * batch
         mean = tokens / batch / shards
-        seconds = self.equal(batch, mean)
-        for count in self.candidates(batch, mean):
-            seconds = max(seconds, self.equal(count, sums.cached_by_longest(count, most) / count / shards))
+        seconds = self._equal(batch, mean)
+        for number, share in self._numbers_of(batch, frexp(mean)[1]):
+            of_longest = cached[number - 1] + own * number
+            if of_longest > share * tokens:
+                longest_s = self._equal(number, of_longest / number / shards)
+                if longest_s > seconds:
+                    seconds = longest_s
         return seconds
-
-    def unequal_s(self, sums: RowSums) -> float:
-        """Seconds that contexts take beyond as many equal ones."""
-        mean = sums.decoded / sums.batch + sums.own
-        return self(sums) - self.equal(sums.batch, (min(mean, self._most) if self._most else mean) / self._shards)
 
     def each(self, contexts: Sequence[int], own: int, padding: Sequence[int], steps: int) -> Floats:
-        """Seconds of steps between which each of the ``contexts``, longest first, grows by a token, but none of the
-        shorter ``padding``: shape (steps,), bit for bit those of a call."""
-        later, padded = np.arange(steps), len(contexts) + len(padding)
-        most, shards = self._most, self._shards
-        sums = RowSums((), (), own, (*contexts, *padding))
+        """Seconds of steps between which each of the ``contexts`` grows by a token, but none of the shorter
+        ``padding``: shape (steps,), bit for bit those of a call."""
+        later, most, batch, growing = np.arange(steps), self._most, len(contexts) + len(padding), len(contexts)
+        longest_first = np.array(sorted(contexts, reverse=True) + list(padding), dtype=np.int64) + own
+        if most:
+            grown = longest_first[:, None] + later * (np.arange(batch) < growing)[:, None]
+            capped = np.minimum(grown, most).cumsum(axis=0)
 
-        def means(count: int) -> Floats:
-            grown = min(count, len(contexts))
+        def tokens_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
             if most:
-                ends = np.array(contexts[:grown])[:, None] + (own + later)
-                tokens = np.minimum(ends, most).sum(axis=0)
-                tokens = tokens + sum([min(most, own + context) for context in padding[: count - grown]])
-            else:
-                tokens = sums.cached_by_longest(count) + grown * later
-            return tokens / count / shards
+                return capped[numbers - 1]
+            sums: NDArray[np.int64] = longest_first.cumsum()[numbers - 1]
+            return sums[:, None] + later * np.minimum(numbers, growing)[:, None]
 
-        mean = means(padded)
-        seconds = self._along(padded, mean)
-        octaves = np.frexp(mean)[1]
+        whole = np.array([batch])
+        tokens = tokens_of(whole)
+        mean = tokens / batch / self._shards
+        seconds = self._along(whole, mean)[0]
+        octaves = np.frexp(mean[0])[1]
         for octave in np.unique(octaves).tolist():
             inside = octaves == octave
-            for count in self.candidates(padded, mean[inside][0]):
-                seconds[inside] = np.maximum(seconds[inside], self._along(count, means(count)[inside]))
+            listed = self._numbers_of(batch, octave)
+            if listed:
+                numbers, shares = np.array([number for number, _ in listed]), np.array([share for _, share in listed])
+                of_longest = tokens_of(numbers)[:, inside]
+                looked_at = of_longest > shares[:, None] * tokens[:, inside]
+                some = looked_at.any(axis=1)
+                if some.any():
+                    means = of_longest[some] / numbers[some][:, None] / self._shards
+                    longest_s = np.where(looked_at[some], self._along(numbers[some], means), 0.0)
+                    seconds[inside] = np.maximum(seconds[inside], longest_s.max(axis=0))
         return seconds
 
-    def equal(self, batch: int, context: float) -> float:
+    def _equal(self, number: int, context: float) -> float:
         """Seconds over equal contexts."""
         share, octave = frexp(context)
         place = (2.0 * share - 1.0) * PARTS
         index = int(place)
-        line = self._lines.get((batch, octave)) or self._line(batch, octave)
+        line = self._lines[number].get(octave) or self._line(number, octave)
         start = line[index]
         return start + (line[index + 1] - start) * (place - index)
 
-    def _along(self, batch: int, contexts: Floats) -> Floats:
-        """:meth:`equal` of each."""
+    def _along(self, every: NDArray[np.int64], contexts: Floats) -> Floats:
+        """The same of several numbers, each over many contexts: shape (numbers, contexts)."""
         shares, octaves = np.frexp(contexts)
         places = (2.0 * shares - 1.0) * PARTS
         index = places.astype(np.int64)
-        seconds = np.empty(len(contexts))
-        for octave in np.unique(octaves).tolist():
-            inside = octaves == octave
-            line, at = np.array(self._lines.get((batch, octave)) or self._line(batch, octave)), index[inside]
-            start = line[at]
-            seconds[inside] = start + (line[at + 1] - start) * (places[inside] - at)
+        used, numbers = np.unique(octaves).tolist(), every.tolist()
+        lines = np.array(
+            [[self._lines[number].get(octave) or self._line(number, octave) for octave in used] for number in numbers]
+        )
+        where = np.arange(len(numbers))[:, None], np.searchsorted(used, octaves)
+        start = lines[*where, index]
+        seconds: Floats = start + (lines[*where, index + 1] - start) * (places - index)
         return seconds
 
-    def _line(self, batch: int, octave: int) -> list[float]:
+    def _line(self, number: int, octave: int) -> list[float]:
         contexts = 2.0 ** (octave - 1) * _GRID
-        line: list[float] = self._over(np.full(len(contexts), float(batch)), contexts).tolist()
-        self._lines[batch, octave] = line
+        line: list[float] = self._over(np.full(len(contexts), float(number)), contexts).tolist()
+        self._lines[number][octave] = line
         return line
 
-    def candidates(self, batch: int, mean: float) -> Sequence[int]:
-        """Numbers of the longest contexts that may take longer than all, by the mean of all."""
-        octave, last = frexp(mean)[1], -(-batch // ALIKE) * ALIKE
-        found = self._candidates.get((last, octave))
+    def _numbers_of(self, batch: int, octave: int) -> list[tuple[int, float]]:
+        """Numbers of the longest contexts of a batch, and their least shares, by the octave of its mean context."""
+        found = self._numbers.get((batch, octave))
         if found is None:
-            found = self._candidates[last, octave] = self._longer(last, octave)
-        return found if batch == last or not found or found[-1] < batch else [k for k in found if k < batch]
+            if batch % ALIKE:
+                every = self._numbers_of(batch + -batch % ALIKE, octave)
+                found = [(number, share) for number, share in every if number < batch]
+            else:
+                found = self._slower(batch, octave)
+            self._numbers[batch, octave] = found
+        return found
 
-    def _longer(self, last: int, octave: int) -> tuple[int, ...]:
-        """Candidates of numbers up to ``last``, at three means of an octave."""
-        counts, first = np.arange(1.0, last + 1.0), last - ALIKE
+    def _slower(self, last: int, octave: int) -> list[tuple[int, float]]:
+        """Numbers that take longer than larger ones up to ``last``, at three mean contexts of an octave."""
+        numbers, first = np.arange(1.0, last + 1.0), last - ALIKE
         means = 2.0 ** (octave - 1) * np.array((1.0, 1.5, 2.0))
-        taken_s = self._over(np.tile(counts, 3), np.concatenate([mean * last / counts for mean in means]))
-        found = set[int]()
-        for of_mean in taken_s.reshape(3, -1):
-            # Numbers from `first` on, which batches of this table may be less than, hide none that are smaller, and one
-            # of them is looked at where any larger one takes less.
-            before, behind = np.split(of_mean, [first + 1])
-            beyond = np.append(np.maximum.accumulate(before[::-1])[-2::-1], np.minimum.accumulate(behind[::-1])[::-1])
-            tops = np.append(True, of_mean[1:-1] > of_mean[:-2])
-            found.update((np.flatnonzero((of_mean[:-1] > beyond * (1.0 + LONGER)) & tops) + 1).tolist())
-        return tuple(sorted(found))
+        tokens = means[:, None] * last
+        taken_s = self._over(np.tile(numbers, len(means)), (tokens / numbers).ravel()).reshape(len(means), -1)
+        listed = {*range(1, last if last <= ALL else FEW + 1)}
+        for of_mean in taken_s.tolist() if last > ALL else ():
+            # Smaller batches of this list have not all of the numbers from `first` on: these hide no others.
+            for i in range(first, last - 1):
+                if of_mean[i - 1] <= of_mean[i] > min(of_mean[i + 1 :]) * (1.0 + TOP):
+                    listed.add(i + 1)
+            slowest = kept = of_mean[first]
+            for i in range(first - 1, FEW, -1):
+                if of_mean[i] > slowest:
+                    slowest = of_mean[i]
+                    if slowest > kept * (1.0 + (TOP if of_mean[i - 1] <= slowest else STEP)):
+                        kept = slowest
+                        listed.add(i + 1)
+        longer = (taken_s / taken_s[:, first:].min(axis=1)[:, None]).max(axis=0) * (1.0 + MARGIN)
+        powers = np.maximum(np.log2(taken_s[-1] / taken_s[0]), 1e-3)
+        shares = np.minimum(1.0, longer ** (-1.0 / powers)).tolist()
+        return [(number, shares[number - 1]) for number in sorted(listed)]

@@ -49,14 +49,6 @@ class DecodingRows(NamedTuple):
     later: int
     padding: int
 
-    def contexts(self, contexts: Sequence[int], more: int) -> tuple[int, ...]:
-        """Contexts of the sequences of a step."""
-        return tuple([context + more for context in contexts]) if more else tuple(contexts)
-
-    def padded(self, fewer: int) -> tuple[int, ...]:
-        """Contexts of padding by ``fewer`` sequences."""
-        return (self.padding,) * fewer if self.padding >= 0 else ()
-
 
 class ContextKernels(NamedTuple):
     """Kernels of a program that read contexts.
@@ -112,51 +104,61 @@ class DecodeCell:
     """
 
     def __init__(self, low: int, high: int, padded: bool, ends: tuple[DecodeChain, DecodeChain]) -> None:
-        self.low, self.high, self.padded, self._ends = low, high, padded, ends
+        self._low, self._high, self._padded, self._ends = low, high, padded, ends
         self._kernels = ends[0].kernels
+        self._weighed = list(zip(self._kernels.columns, self._kernels.seconds, strict=True))
+        #: Sequences → :meth:`_between`.
+        self._inside: dict[int, tuple[Any, float, float, list[tuple[int, int, tuple[int, ...]]]]] = {}
 
-    def _between(self, batch: int) -> tuple[Any, float, float]:
+    def _between(self, batch: int) -> tuple[Any, float, float, list[tuple[int, int, tuple[int, ...]]]]:
+        """What a program of so many sequences has, and its rows: query tokens, tokens beyond the contexts of the step,
+        contexts of padding."""
         first, last = self._ends
-        if batch == self.low:
-            return first.issued_s, first.host_s, first.hidden_s
-        share = (batch - self.low) / (self.high - self.low)
+        share = (batch - self._low) / (self._high - self._low) if batch > self._low else 0.0
         issued_s = first.issued_s + (last.issued_s - first.issued_s) * share
         host_s = first.host_s + (last.host_s - first.host_s) * share
-        return issued_s, host_s, first.hidden_s + (last.hidden_s - first.hidden_s) * share
+        hidden_s = first.hidden_s + (last.hidden_s - first.hidden_s) * share
+        fewer = self._high - batch if self._padded else 0
+        rows = [(of.own, of.later, (of.padding,) * fewer if of.padding >= 0 else ()) for of in self._kernels.rows]
+        return issued_s, host_s, hidden_s, rows
 
     def step_s(self, work: StepWork) -> float:
         """Seconds of a step."""
-        total, host_s, hidden_s = self._between(work.sequences)
-        fewer = self.high - work.sequences if self.padded else 0
-        sums = [
-            RowSums((), (), rows.own, rows.contexts(work.contexts, rows.later) + rows.padded(fewer))
-            for rows in self._kernels.rows
-        ]
-        for column, (number, seconds) in zip(self._kernels.columns, self._kernels.seconds, strict=True):
+        batch = work.sequences
+        inside = self._inside.get(batch)
+        if inside is None:
+            inside = self._inside[batch] = self._between(batch)
+        total, host_s, hidden_s, rows = inside
+        sums = [RowSums((), (), own, (*padding, *later(work.contexts, more))) for own, more, padding in rows]
+        for column, (number, seconds) in self._weighed:
             total = total + column * seconds(sums[number])
         makespan_s: float = total if isinstance(total, float) else max(total.tolist())
         return makespan_s + (host_s + max(0.0, hidden_s - makespan_s))
 
     def steps_s(self, work: StepWork, steps: int) -> Floats:
         """Seconds of each of the next steps: shape (steps,), bit for bit those of :meth:`step_s`."""
-        total, host_s, hidden_s = self._between(work.sequences)
-        fewer, ordered = self.high - work.sequences if self.padded else 0, sorted(work.contexts, reverse=True)
+        total, host_s, hidden_s, rows = self._between(work.sequences)
+        ordered = tuple(sorted(work.contexts, reverse=True))
         if not isinstance(total, float):
             total = total[:, None]
         sums: dict[int, list[RowSums]] = {}
-        for column, (number, seconds) in zip(self._kernels.columns, self._kernels.seconds, strict=True):
-            rows = self._kernels.rows[number]
-            padding = rows.padded(fewer)
+        for column, (number, seconds) in self._weighed:
+            own, more, padding = rows[number]
             if isinstance(seconds, CachedAttention):
-                each_s = seconds.each(rows.contexts(ordered, rows.later), rows.own, padding, steps)
+                each_s = seconds.each(later(ordered, more), own, padding, steps)
             else:
                 if number not in sums:
-                    grown = [rows.contexts(ordered, rows.later + step) + padding for step in range(steps)]
-                    sums[number] = [RowSums((), (), rows.own, contexts) for contexts in grown]
+                    grown = [(*padding, *later(ordered[::-1], more + step)) for step in range(steps)]
+                    sums[number] = [RowSums((), (), own, contexts) for contexts in grown]
                 each_s = np.array([seconds(of_step) for of_step in sums[number]])
             total = total + (column if isinstance(column, float) else column[:, None]) * each_s
         whole_s = np.broadcast_to(total if np.ndim(total) < 2 else total.max(axis=0), steps)
         return whole_s + (host_s + np.maximum(0.0, hidden_s - whole_s))
+
+
+def later(contexts: tuple[int, ...], tokens: int) -> tuple[int, ...]:
+    """Contexts after so many further tokens of each."""
+    return tuple([context + tokens for context in contexts]) if tokens else contexts
 
 
 class DecodeChains:

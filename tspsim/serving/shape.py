@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from operator import add, mul
 
@@ -20,7 +21,7 @@ from .programs import StepPrograms
 from .row_consumers import RowConsumer
 from .sized import SizedCells
 from .tables import EPSILON, Floats
-from .work import StepWork
+from .work import Columns, StepWork
 
 #: Tokens of a typical step.
 TYPICAL = 2048
@@ -31,6 +32,8 @@ ROUNDING = 1e-9
 OTHERS, OUTPUTS, MOST_OUTPUTS = 64, 64, 512
 #: Places that may decide a step whose time is added up without arrays.
 FEW_PLACES = 4
+#: Columns of no prompts.
+NO_PROMPTS: Columns = ((), ())
 #: Of a tile of tokens: the first number, the width, and of these places seconds there and their growth.
 Lead = tuple[int, int, list[tuple[float, float]]]
 #: Parts whose sizes depend on one number.
@@ -134,6 +137,8 @@ class Shape:
                 assert isinstance(what, Operator)
                 self._by_rows.append((column, sums_s or programs.over_all_rows(what, kind.captured)))
 
+        #: Whether kernels that read all rows read those of prompts; others read caches.
+        self._sums_prompts = any(consumer.field is not None for consumer in alike)
         columns = [column for column, _ in (*self._by_prompts, *self._by_rows)]
         self._columns = np.column_stack(columns) if columns else layout.follows[:, :0]
         self._runs = self._columns[0].tolist()
@@ -165,12 +170,13 @@ class Shape:
         queries, before = work.columns
         lengths, read = tuple(map(add, queries, before)), tokens - work.query_len * batch
         if self._sizes:
-            tokens = next(size for size in self._sizes if size >= tokens)
+            tokens = self._sizes[bisect_left(self._sizes, tokens)]
             if self.measured.piece - (batch - 1) * self.programs.query_len <= MOST_DECODED + TILE:
                 return None
-        by_rows = RowSums(queries, before, work.query_len, work.contexts) if self._by_rows else None
         taken = [seconds(queries, lengths) for _, seconds in self._by_prompts]
-        if by_rows is not None:
+        if self._by_rows:
+            prompts = (queries, before) if self._sums_prompts else NO_PROMPTS
+            by_rows = RowSums(*prompts, work.query_len, work.contexts)
             taken += [seconds_of(by_rows) for _, seconds_of in self._by_rows]
         if expert_tokens is None and (lead := self._lead(tokens)):
             low, width, places = lead
