@@ -103,7 +103,7 @@ def _segments(
         alone_s: float = call(queries, lengths)
         if not slowed:
             return alone_s
-        pairs = sum(map(mul, queries, lengths)) - half * sum(map(mul, queries, queries))
+        pairs = sum(map(mul, queries, lengths)) - (half * sum(map(mul, queries, queries)) if half else 0.0)
         moved = query_bytes * sum(queries) + context_bytes * sum(lengths)
         return float(alone_s * (1.0 + shares(dtype, pair_flops * pairs, moved) * slowed))
 

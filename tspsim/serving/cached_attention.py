@@ -14,7 +14,7 @@ r·x^e > 1: a list has the share from which each k is looked at, and such k alon
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import frexp
 
 import numpy as np
@@ -24,6 +24,7 @@ from ..hardware.over_caches import OverCaches
 from ..operators import RowSums
 from .tables import Floats
 
+Ints = NDArray[np.int64]
 #: Lines of a table an octave of contexts.
 PARTS = 16
 #: Up to this number of sequences all k are listed; of more, all up to FEW.
@@ -44,14 +45,15 @@ class CachedAttention:
     ----------
     over
         Its seconds over equal contexts.
-    most
-        Tokens of a context that it reads at most; 0: all.
     shards
         Ranks that share a context.
     """
 
-    def __init__(self, over: OverCaches, most: int = 0, shards: int = 1) -> None:
-        self._over, self._most, self._shards = over, most, shards
+    def __init__(self, over: OverCaches, shards: int = 1) -> None:
+        self._over, self.shards = over, shards
+        #: The last sums, and their seconds: layers of several kinds may have one kernel.
+        self._last: RowSums | None = None
+        self._last_s = 0.0
         #: Sequences → octave of their context → seconds at the ends of its lines.
         self._lines: defaultdict[int, dict[int, list[float]]] = defaultdict(dict)
         #: (Sequences, octave of their mean context) → numbers of the longest, and the shares of all tokens from which
@@ -60,17 +62,21 @@ class CachedAttention:
 
     def __call__(self, sums: RowSums) -> float:
         """Seconds over the caches of decoding sequences."""
-        batch, own, most, shards = sums.batch, sums.own, self._most, self._shards
-        if most and sums.ordered[0] + own >= most:
-            return self._equal(batch, most / shards)
-        cached = sums.of_longest(most)
+        if sums is not self._last:
+            self._last_s = self.over_longest(sums, sums.of_longest())
+            self._last = sums
+        return self._last_s
+
+    def over_longest(self, sums: RowSums, cached: Sequence[int]) -> float:
+        """The same by tokens in the caches of the longest, of the two longest, and so on, without those of the step."""
+        batch, own, shards = sums.batch, sums.own, self.shards
         tokens = cached[-1] + own * batch
         mean = tokens / batch / shards
-        seconds = self._equal(batch, mean)
+        seconds = self.equal(batch, mean)
         for number, share in self._numbers_of(batch, frexp(mean)[1]):
             of_longest = cached[number - 1] + own * number
             if of_longest > share * tokens:
-                longest_s = self._equal(number, of_longest / number / shards)
+                longest_s = self.equal(number, of_longest / number / shards)
                 if longest_s > seconds:
                     seconds = longest_s
         return seconds
@@ -78,22 +84,21 @@ class CachedAttention:
     def each(self, contexts: Sequence[int], own: int, padding: Sequence[int], steps: int) -> Floats:
         """Seconds of steps between which each of the ``contexts`` grows by a token, but none of the shorter
         ``padding``: shape (steps,), bit for bit those of a call."""
-        later, most, batch, growing = np.arange(steps), self._most, len(contexts) + len(padding), len(contexts)
-        longest_first = np.array(sorted(contexts, reverse=True) + list(padding), dtype=np.int64) + own
-        if most:
-            grown = longest_first[:, None] + later * (np.arange(batch) < growing)[:, None]
-            capped = np.minimum(grown, most).cumsum(axis=0)
+        sums = longest_first(contexts, own, padding).cumsum()
+        growing, later = len(contexts), np.arange(steps)
 
-        def tokens_of(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-            if most:
-                return capped[numbers - 1]
-            sums: NDArray[np.int64] = longest_first.cumsum()[numbers - 1]
-            return sums[:, None] + later * np.minimum(numbers, growing)[:, None]
+        def tokens_of(numbers: Ints) -> Ints:
+            grown: Ints = sums[numbers - 1][:, None] + later * np.minimum(numbers, growing)[:, None]
+            return grown
 
+        return self.along_longest(len(sums), tokens_of)
+
+    def along_longest(self, batch: int, tokens_of: Callable[[Ints], Ints]) -> Floats:
+        """Seconds of steps by tokens in the caches of numbers of the longest: shape (numbers, steps)."""
         whole = np.array([batch])
         tokens = tokens_of(whole)
-        mean = tokens / batch / self._shards
-        seconds = self._along(whole, mean)[0]
+        mean = tokens / batch / self.shards
+        seconds: Floats = self._along(whole, mean)[0]
         octaves = np.frexp(mean[0])[1]
         for octave in np.unique(octaves).tolist():
             inside = octaves == octave
@@ -104,12 +109,12 @@ class CachedAttention:
                 looked_at = of_longest > shares[:, None] * tokens[:, inside]
                 some = looked_at.any(axis=1)
                 if some.any():
-                    means = of_longest[some] / numbers[some][:, None] / self._shards
+                    means = of_longest[some] / numbers[some][:, None] / self.shards
                     longest_s = np.where(looked_at[some], self._along(numbers[some], means), 0.0)
                     seconds[inside] = np.maximum(seconds[inside], longest_s.max(axis=0))
         return seconds
 
-    def _equal(self, number: int, context: float) -> float:
+    def equal(self, number: int, context: float) -> float:
         """Seconds over equal contexts."""
         share, octave = frexp(context)
         place = (2.0 * share - 1.0) * PARTS
@@ -118,7 +123,7 @@ class CachedAttention:
         start = line[index]
         return start + (line[index + 1] - start) * (place - index)
 
-    def _along(self, every: NDArray[np.int64], contexts: Floats) -> Floats:
+    def _along(self, every: Ints, contexts: Floats) -> Floats:
         """The same of several numbers, each over many contexts: shape (numbers, contexts)."""
         shares, octaves = np.frexp(contexts)
         places = (2.0 * shares - 1.0) * PARTS
@@ -173,3 +178,37 @@ class CachedAttention:
         powers = np.maximum(np.log2(taken_s[-1] / taken_s[0]), 1e-3)
         shares = np.minimum(1.0, longer ** (-1.0 / powers)).tolist()
         return [(number, shares[number - 1]) for number in sorted(listed)]
+
+
+class WindowedAttention(CachedAttention):
+    """The same of a kernel that reads only the latest tokens of a context.
+
+    Parameters
+    ----------
+    whole
+        The kernel that reads all.
+    most
+        Tokens that it reads at most.
+    """
+
+    def __init__(self, whole: CachedAttention, most: int) -> None:
+        self._whole, self._most, self.shards = whole, most, whole.shards
+
+    def __call__(self, sums: RowSums) -> float:
+        ordered, own, most = sums.ordered, sums.own, self._most
+        if ordered[-1] + own <= most:
+            return self._whole(sums)
+        if ordered[0] + own >= most:
+            return self._whole.equal(sums.batch, most / self.shards)
+        return self._whole.over_longest(sums, sums.of_longest(most))
+
+    def each(self, contexts: Sequence[int], own: int, padding: Sequence[int], steps: int) -> Floats:
+        tokens = longest_first(contexts, own, padding)
+        growing = np.arange(len(tokens)) < len(contexts)
+        capped = np.minimum(tokens[:, None] + np.arange(steps) * growing[:, None], self._most).cumsum(axis=0)
+        return self._whole.along_longest(len(tokens), lambda numbers: capped[numbers - 1])
+
+
+def longest_first(contexts: Sequence[int], own: int, padding: Sequence[int]) -> Ints:
+    """Tokens of each context and of shorter padding, ``own`` ones of the step included."""
+    return np.array(sorted(contexts, reverse=True) + list(padding), dtype=np.int64) + own

@@ -31,9 +31,9 @@ from ..step.description import range_of
 from ..step.question import Question
 from ..step.simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, PromptChunk, Speculation, Step
-from .cached_attention import CachedAttention
+from .cached_attention import CachedAttention, WindowedAttention
 from .exchanges import Exchanges
-from .row_consumers import ALIKE, CONTEXTS, over_caches_as, seconds_over, seconds_over_sums
+from .row_consumers import ALIKE, CONTEXTS, LastPrompts, over_caches_as, seconds_over, seconds_over_sums
 from .row_consumers import over_rows as rows_replaced
 from .row_variants import LaidOut, RowMaker, RowVariants, Times
 from .tables import EPSILON
@@ -134,7 +134,8 @@ class StepPrograms:
         self._factors: dict[tuple[Gemm, Captured], float | None] = {}
         self._over_tokens: dict[tuple[Operator, ...], OverTokens] = {}
         self.decode_step = VERIFY_STEP if speculation and speculation.tokens else DECODE_STEP
-        #: The same of kernels that read all rows, and of those over caches.
+        #: Seconds by rows of kernels that read prompts, of those that read all rows, and of those over caches.
+        self._over_prompts: dict[Hashable, Seconds] = {}
         self._over_all_rows: dict[Hashable, Callable[[RowSums], float]] = {}
         self._over_caches: dict[Hashable, CachedAttention | None] = {}
         #: Those, and numbers of queries, that were compared with kernels.
@@ -328,7 +329,13 @@ class StepPrograms:
 
     def over_prompts(self, operator: Operator, captured: Captured) -> Seconds:
         """Seconds of a kernel that reads the rows of prompts, as a function of these."""
-        return seconds_over(operator, self.once_s(captured), over_rows(self.question.device, operator))
+        field = operator.rows_field
+        assert field is not None
+        key = rows_replaced(operator, field)(()), captured
+        if key not in self._over_prompts:
+            quick = over_rows(self.question.device, operator)
+            self._over_prompts[key] = LastPrompts(seconds_over(operator, self.once_s(captured), quick))
+        return self._over_prompts[key]
 
     def over_all_rows(self, operator: Operator, captured: Captured) -> Callable[[RowSums], float]:
         """Seconds of a kernel that reads all rows, as a function of their sums."""
@@ -345,8 +352,11 @@ class StepPrograms:
     ) -> Callable[[RowSums], float] | None:
         """Seconds of a kernel that reads the contexts of decoding sequences, of ``own`` queries each, as a function of
         the sums of rows; None where only the kernel itself is priced."""
+        over: Callable[[RowSums], float] | None
         if isinstance(operator, CachedContext):
-            over = self._over_caches_of(operator, made, captured)
+            layer = made.maker.layer
+            most = layer.attention_kind.most_cached(layer)
+            over = self._over_caches_of(operator, captured, most, layer.context_shards)
         elif isinstance(operator, Operator) and operator.rows_field and operator.rows_field.reads is BatchQuantity.ROWS:
             over = self.over_all_rows(operator, captured)
         else:
@@ -360,15 +370,19 @@ class StepPrograms:
         self._exact.add((over, own))
         return over
 
-    def _over_caches_of(self, operator: CachedContext, made: RowMaker, captured: Captured) -> CachedAttention | None:
-        layer = made.maker.layer
-        most, shards = layer.attention_kind.most_cached(layer), layer.context_shards
-        template = replace(operator, rows=())
-        key = template, captured, most, shards
+    def _over_caches_of(
+        self, operator: CachedContext, captured: Captured, most: int, shards: int
+    ) -> CachedAttention | None:
+        key = replace(operator, rows=()), captured, most, shards
         if key not in self._over_caches:
-            assert isinstance(operator, Operator)
-            over = over_caches_as(operator, self.once_s(captured), over_caches(self.question.device, operator))
-            self._over_caches[key] = None if over is None else CachedAttention(over, most, shards)
+            self._over_caches[key] = None
+            if most:
+                whole = self._over_caches_of(operator, captured, 0, shards)
+                self._over_caches[key] = None if whole is None else WindowedAttention(whole, most)
+            else:
+                assert isinstance(operator, Operator)
+                over = over_caches_as(operator, self.once_s(captured), over_caches(self.question.device, operator))
+                self._over_caches[key] = None if over is None else CachedAttention(over, shards)
         return self._over_caches[key]
 
     def over_tokens(self, products: Mapping[int, Timed], captured: Captured) -> tuple[OverTokens, list[int]]:

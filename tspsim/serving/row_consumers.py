@@ -125,6 +125,23 @@ def seconds_over(operator: Operator, exact: Callable[[Operator], float], quick: 
     return lambda queries, lengths: start_s + factor * quick(queries, lengths)
 
 
+class LastPrompts:
+    """Seconds over prompts; of those of the last call without a computation: layers of several kinds may have one
+    kernel."""
+
+    def __init__(self, seconds: Seconds) -> None:
+        self._seconds = seconds
+        self._last: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
+        self._last_s = 0.0
+
+    def __call__(self, queries: tuple[int, ...], lengths: tuple[int, ...]) -> float:
+        last, last_lengths = self._last
+        if queries is not last or lengths is not last_lengths:
+            self._last_s = self._seconds(queries, lengths)
+            self._last = queries, lengths
+        return self._last_s
+
+
 def seconds_over_sums(
     operator: Operator, exact: Callable[[Operator], float], quick: OverSums | None
 ) -> Callable[[RowSums], float]:
@@ -149,7 +166,8 @@ def over_caches_as(
     None where ``quick`` knows them no better."""
     if quick is None:
         return None
-    exact_s = np.array([exact(replace(operator, rows=((context, batch),))) for batch, context in CACHES])
+    every: list[Any] = [replace(operator, rows=((context, batch),)) for batch, context in CACHES]
+    exact_s = np.array([exact(one) for one in every])
     quick_s = quick(*np.array(CACHES, dtype=float).T)
     factor = np.ptp(exact_s) / np.ptp(quick_s)
     start_s = exact_s.min() - factor * quick_s.min()
