@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..hardware.over_caches import OverCaches
-from ..operators import RowSums
+from ..operators import GrowingSums, RowSums
 from .tables import Floats
 
 Ints = NDArray[np.int64]
@@ -81,37 +81,49 @@ class CachedAttention:
                     seconds = longest_s
         return seconds
 
-    def each(self, contexts: Sequence[int], own: int, padding: Sequence[int], steps: int) -> Floats:
-        """Seconds of steps between which each of the ``contexts`` grows by a token, but none of the shorter
-        ``padding``: shape (steps,), bit for bit those of a call."""
-        sums = longest_first(contexts, own, padding).cumsum()
-        growing, later = len(contexts), np.arange(steps)
+    def each(self, sums: GrowingSums) -> Floats:
+        """Seconds of the steps of a run: shape (steps,), bit for bit those of a call."""
+        cached, growing, own, later = sums.first.of_longest(), sums.growing, sums.own, sums.later
+        last = int(later[-1])
+
+        def ends_of(number: int) -> tuple[int, int]:
+            first = cached[number - 1] + own * number
+            return first, first + last * min(number, growing)
 
         def tokens_of(numbers: Ints) -> Ints:
-            grown: Ints = sums[numbers - 1][:, None] + later * np.minimum(numbers, growing)[:, None]
+            firsts = np.array([cached[number - 1] + own * number for number in numbers.tolist()])
+            grown: Ints = firsts[:, None] + later * np.minimum(numbers, growing)[:, None]
             return grown
 
-        return self.along_longest(len(sums), tokens_of)
+        return self.along_longest(sums.batch, ends_of, tokens_of)
 
-    def along_longest(self, batch: int, tokens_of: Callable[[Ints], Ints]) -> Floats:
-        """Seconds of steps by tokens in the caches of numbers of the longest: shape (numbers, steps)."""
+    def along_longest(
+        self, batch: int, ends_of: Callable[[int], tuple[int, int]], tokens_of: Callable[[Ints], Ints]
+    ) -> Floats:
+        """Seconds of steps by tokens in the caches of the longest: of a number in the first and the last step, and of
+        numbers in all steps, shape (numbers, steps). Shares between both ends lie between those there."""
         whole = np.array([batch])
         tokens = tokens_of(whole)
         mean = tokens / batch / self.shards
         seconds: Floats = self._along(whole, mean)[0]
-        octaves = np.frexp(mean[0])[1]
-        for octave in np.unique(octaves).tolist():
-            inside = octaves == octave
-            listed = self._numbers_of(batch, octave)
-            if listed:
-                numbers, shares = np.array([number for number, _ in listed]), np.array([share for _, share in listed])
-                of_longest = tokens_of(numbers)[:, inside]
-                looked_at = of_longest > shares[:, None] * tokens[:, inside]
-                some = looked_at.any(axis=1)
-                if some.any():
-                    means = of_longest[some] / numbers[some][:, None] / self.shards
-                    longest_s = np.where(looked_at[some], self._along(numbers[some], means), 0.0)
-                    seconds[inside] = np.maximum(seconds[inside], longest_s.max(axis=0))
+        first, last = ends_of(batch)
+        octaves = range(frexp(float(mean[0, 0]))[1], frexp(float(mean[0, -1]))[1] + 1)
+        for octave in octaves:
+            listed = [
+                (number, share)
+                for number, share in self._numbers_of(batch, octave)
+                for begin, end in (ends_of(number),)
+                if begin > share * first or end > share * last
+            ]
+            if not listed:
+                continue
+            inside = slice(None) if len(octaves) == 1 else np.frexp(mean[0])[1] == octave
+            numbers, shares = np.array([number for number, _ in listed]), np.array([share for _, share in listed])
+            of_longest = tokens_of(numbers)[:, inside]
+            looked_at = of_longest > shares[:, None] * tokens[:, inside]
+            means = of_longest / numbers[:, None] / self.shards
+            longest_s = np.where(looked_at, self._along(numbers, means), 0.0)
+            seconds[inside] = np.maximum(seconds[inside], longest_s.max(axis=0, initial=0.0))
         return seconds
 
     def equal(self, number: int, context: float) -> float:
@@ -128,13 +140,14 @@ class CachedAttention:
         shares, octaves = np.frexp(contexts)
         places = (2.0 * shares - 1.0) * PARTS
         index = places.astype(np.int64)
-        used, numbers = np.unique(octaves).tolist(), every.tolist()
+        first, numbers = int(octaves.min()), every.tolist()
+        used = range(first, int(octaves.max()) + 1)
         lines = np.array(
             [[self._lines[number].get(octave) or self._line(number, octave) for octave in used] for number in numbers]
-        )
-        where = np.arange(len(numbers))[:, None], np.searchsorted(used, octaves)
-        start = lines[*where, index]
-        seconds: Floats = start + (lines[*where, index + 1] - start) * (places - index)
+        ).reshape(-1)
+        at = (np.arange(0, len(lines), len(used) * (PARTS + 1))[:, None] + (octaves - first) * (PARTS + 1)) + index
+        start = lines[at]
+        seconds: Floats = start + (lines[at + 1] - start) * (places - index)
         return seconds
 
     def _line(self, number: int, octave: int) -> list[float]:
@@ -202,13 +215,16 @@ class WindowedAttention(CachedAttention):
             return self._whole.equal(sums.batch, most / self.shards)
         return self._whole.over_longest(sums, sums.of_longest(most))
 
-    def each(self, contexts: Sequence[int], own: int, padding: Sequence[int], steps: int) -> Floats:
-        tokens = longest_first(contexts, own, padding)
-        growing = np.arange(len(tokens)) < len(contexts)
-        capped = np.minimum(tokens[:, None] + np.arange(steps) * growing[:, None], self._most).cumsum(axis=0)
-        return self._whole.along_longest(len(tokens), lambda numbers: capped[numbers - 1])
+    def each(self, sums: GrowingSums) -> Floats:
+        ordered, own, most = sums.first.ordered, sums.own, self._most
+        if ordered[-1] + own + int(sums.later[-1]) <= most:
+            return self._whole.each(sums)
+        if ordered[0] + own >= most:
+            return np.full(len(sums.later), self._whole.equal(sums.batch, most / self.shards))
+        capped = np.minimum(sums.contexts[::-1] + own, most).cumsum(axis=0)
 
+        def ends_of(number: int) -> tuple[int, int]:
+            # Contexts that reach the window make no line: the number is looked at in every step.
+            return (0, 0) if number == sums.batch else (1, 1)
 
-def longest_first(contexts: Sequence[int], own: int, padding: Sequence[int]) -> Ints:
-    """Tokens of each context and of shorter padding, ``own`` ones of the step included."""
-    return np.array(sorted(contexts, reverse=True) + list(padding), dtype=np.int64) + own
+        return self._whole.along_longest(sums.batch, ends_of, lambda numbers: capped[numbers - 1])

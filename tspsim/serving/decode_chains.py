@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base.quick import replace
-from ..operators import RowSums
+from ..operators import GrowingSums, RowSums
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
 from ..parallel.step import passes_of
@@ -138,19 +138,18 @@ class DecodeCell:
     def steps_s(self, work: StepWork, steps: int) -> Floats:
         """Seconds of each of the next steps: shape (steps,), bit for bit those of :meth:`step_s`."""
         total, host_s, hidden_s, rows = self._between(work.sequences)
-        ordered = tuple(sorted(work.contexts, reverse=True))
+        ordered = tuple(sorted(work.contexts))
         if not isinstance(total, float):
             total = total[:, None]
-        sums: dict[int, list[RowSums]] = {}
+        sums = [GrowingSums(own, later(ordered, more), padding, steps) for own, more, padding in rows]
         for column, (number, seconds) in self._weighed:
             own, more, padding = rows[number]
-            if isinstance(seconds, CachedAttention):
-                each_s = seconds.each(later(ordered, more), own, padding, steps)
+            of_run = getattr(seconds, "each", None)
+            if of_run is not None and (own == 1 or isinstance(seconds, CachedAttention)):
+                each_s = of_run(sums[number])
             else:
-                if number not in sums:
-                    grown = [(*padding, *later(ordered[::-1], more + step)) for step in range(steps)]
-                    sums[number] = [RowSums((), (), own, contexts) for contexts in grown]
-                each_s = np.array([seconds(of_step) for of_step in sums[number]])
+                grown = [(*padding, *later(ordered, more + step)) for step in range(steps)]
+                each_s = np.array([seconds(RowSums((), (), own, contexts)) for contexts in grown])
             total = total + (column if isinstance(column, float) else column[:, None]) * each_s
         whole_s = np.broadcast_to(total if np.ndim(total) < 2 else total.max(axis=0), steps)
         return whole_s + (host_s + np.maximum(0.0, hidden_s - whole_s))
