@@ -13,6 +13,7 @@ r·x^e > 1: a list has the share from which each k is looked at, and such k alon
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from math import frexp
@@ -83,47 +84,31 @@ class CachedAttention:
 
     def each(self, sums: GrowingSums) -> Floats:
         """Seconds of the steps of a run: shape (steps,), bit for bit those of a call."""
-        cached, growing, own, later = sums.first.of_longest(), sums.growing, sums.own, sums.later
-        last = int(later[-1])
+        ordered, growing, own = sums.first.ordered, sums.growing, sums.own
 
-        def ends_of(number: int) -> tuple[int, int]:
-            first = cached[number - 1] + own * number
-            return first, first + last * min(number, growing)
-
-        def tokens_of(numbers: Ints) -> Ints:
-            firsts = np.array([cached[number - 1] + own * number for number in numbers.tolist()])
-            grown: Ints = firsts[:, None] + later * np.minimum(numbers, growing)[:, None]
+        def tokens_of(number: int) -> Ints:
+            grown: Ints = sum(ordered[-number:]) + own * number + min(number, growing) * sums.later
             return grown
 
-        return self.along_longest(sums.batch, ends_of, tokens_of)
+        return self.along_longest(sums.batch, ordered[-1] + own + len(sums.later), tokens_of)
 
-    def along_longest(
-        self, batch: int, ends_of: Callable[[int], tuple[int, int]], tokens_of: Callable[[Ints], Ints]
-    ) -> Floats:
-        """Seconds of steps by tokens in the caches of the longest: of a number in the first and the last step, and of
-        numbers in all steps, shape (numbers, steps). Shares between both ends lie between those there."""
-        whole = np.array([batch])
-        tokens = tokens_of(whole)
-        mean = tokens / batch / self.shards
-        seconds: Floats = self._along(whole, mean)[0]
-        first, last = ends_of(batch)
-        octaves = range(frexp(float(mean[0, 0]))[1], frexp(float(mean[0, -1]))[1] + 1)
-        for octave in octaves:
-            listed = [
-                (number, share)
-                for number, share in self._numbers_of(batch, octave)
-                for begin, end in (ends_of(number),)
-                if begin > share * first or end > share * last
-            ]
-            if not listed:
-                continue
-            inside = slice(None) if len(octaves) == 1 else np.frexp(mean[0])[1] == octave
-            numbers, shares = np.array([number for number, _ in listed]), np.array([share for _, share in listed])
-            of_longest = tokens_of(numbers)[:, inside]
-            looked_at = of_longest > shares[:, None] * tokens[:, inside]
-            means = of_longest / numbers[:, None] / self.shards
-            longest_s = np.where(looked_at, self._along(numbers, means), 0.0)
-            seconds[inside] = np.maximum(seconds[inside], longest_s.max(axis=0, initial=0.0))
+    def along_longest(self, batch: int, longest: int, tokens_of: Callable[[int], Ints]) -> Floats:
+        """Seconds of steps by tokens of the longest context at most, and those in the caches of a number of the longest
+        in every step."""
+        whole = tokens_of(batch)
+        shares, octaves = np.frexp(whole / batch / self.shards)
+        seconds = self._along(batch, shares, octaves)
+        least = float(seconds[0])
+        for octave in range(int(octaves[0]), int(octaves[-1]) + 1):
+            listed = self._numbers_of(batch, octave)
+            # Fewer take no longer even if all of their contexts are the longest.
+            fewest = bisect_right(listed, least, key=lambda entry: self.equal(entry[0], longest / self.shards))
+            for number, share in listed[fewest:]:
+                tokens = tokens_of(number)
+                looked_at = (tokens > share * whole) & (octaves == octave)
+                if looked_at.any():
+                    longest_s = self._along(number, *np.frexp(tokens / number / self.shards))
+                    seconds = np.maximum(seconds, np.where(looked_at, longest_s, 0.0))
         return seconds
 
     def equal(self, number: int, context: float) -> float:
@@ -135,19 +120,16 @@ class CachedAttention:
         start = line[index]
         return start + (line[index + 1] - start) * (place - index)
 
-    def _along(self, every: Ints, contexts: Floats) -> Floats:
-        """The same of several numbers, each over many contexts: shape (numbers, contexts)."""
-        shares, octaves = np.frexp(contexts)
+    def _along(self, number: int, shares: Floats, octaves: NDArray[np.int32]) -> Floats:
+        """The same of ascending contexts, by their mantissas and exponents."""
         places = (2.0 * shares - 1.0) * PARTS
         index = places.astype(np.int64)
-        first, numbers = int(octaves.min()), every.tolist()
-        used = range(first, int(octaves.max()) + 1)
-        lines = np.array(
-            [[self._lines[number].get(octave) or self._line(number, octave) for octave in used] for number in numbers]
-        ).reshape(-1)
-        at = (np.arange(0, len(lines), len(used) * (PARTS + 1))[:, None] + (octaves - first) * (PARTS + 1)) + index
-        start = lines[at]
-        seconds: Floats = start + (lines[at + 1] - start) * (places - index)
+        seconds = np.empty(len(places))
+        for octave in range(int(octaves[0]), int(octaves[-1]) + 1):
+            inside = slice(None) if octaves[0] == octaves[-1] else octaves == octave
+            line, at = np.array(self._lines[number].get(octave) or self._line(number, octave)), index[inside]
+            start = line[at]
+            seconds[inside] = start + (line[at + 1] - start) * (places[inside] - at)
         return seconds
 
     def _line(self, number: int, octave: int) -> list[float]:
@@ -222,9 +204,4 @@ class WindowedAttention(CachedAttention):
         if ordered[0] + own >= most:
             return np.full(len(sums.later), self._whole.equal(sums.batch, most / self.shards))
         capped = np.minimum(sums.contexts[::-1] + own, most).cumsum(axis=0)
-
-        def ends_of(number: int) -> tuple[int, int]:
-            # Contexts that reach the window make no line: the number is looked at in every step.
-            return (0, 0) if number == sums.batch else (1, 1)
-
-        return self._whole.along_longest(sums.batch, ends_of, lambda numbers: capped[numbers - 1])
+        return self._whole.along_longest(sums.batch, most, lambda number: capped[number - 1])
