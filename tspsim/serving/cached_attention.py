@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import frexp
 
 import numpy as np
@@ -29,12 +29,12 @@ Ints = NDArray[np.int64]
 #: Lines of a table an octave of contexts.
 PARTS = 16
 #: Up to this number of sequences all k are listed; of more, all up to FEW.
-ALL, FEW = 24, 8
+ALL, FEW = 32, 8
 #: Numbers of sequences with one list of k, and shares by which a k takes longer than the next larger ones in it, and
 #: than its neighbours.
-ALIKE, STEP, TOP = 16, 0.015, 0.002
-#: Share of a time that lies between the means at which lists are made.
-MARGIN = 0.01
+ALIKE, STEP, TOP = 16, 0.008, 0.002
+#: By what share of the time of all sequences those of a list take longer at least.
+LEAST = 0.004
 #: Ends of the lines of an octave.
 _GRID = np.linspace(1.0, 2.0, PARTS + 1)
 
@@ -60,27 +60,41 @@ class CachedAttention:
         #: (Sequences, octave of their mean context) → numbers of the longest, and the shares of all tokens from which
         #: they are looked at.
         self._numbers: dict[tuple[int, int], list[tuple[int, float]]] = {}
+        #: The same with the lines of all sequences.
+        self._tables: dict[tuple[int, int], tuple[list[float], list[tuple[int, float]]]] = {}
 
     def __call__(self, sums: RowSums) -> float:
         """Seconds over the caches of decoding sequences."""
         if sums is not self._last:
-            self._last_s = self.over_longest(sums, sums.of_longest())
+            self._last_s = self.over_longest(sums, sums.decoded)
             self._last = sums
         return self._last_s
 
-    def over_longest(self, sums: RowSums, cached: Sequence[int]) -> float:
-        """The same by tokens in the caches of the longest, of the two longest, and so on, without those of the step."""
+    def over_longest(self, sums: RowSums, decoded: int, most: int = 0) -> float:
+        """The same of tokens in all caches, of which each has at most ``most`` with those of the step; 0: all."""
         batch, own, shards = sums.batch, sums.own, self.shards
-        tokens = cached[-1] + own * batch
+        tokens = decoded + own * batch
         mean = tokens / batch / shards
-        seconds = self.equal(batch, mean)
-        for number, share in self._numbers_of(batch, frexp(mean)[1]):
-            of_longest = cached[number - 1] + own * number
-            if of_longest > share * tokens:
-                longest_s = self.equal(number, of_longest / number / shards)
-                if longest_s > seconds:
-                    seconds = longest_s
+        share, octave = frexp(mean)
+        line, listed = self._tables.get((batch, octave)) or self._table(batch, octave)
+        place = (2.0 * share - 1.0) * PARTS
+        index = int(place)
+        start = line[index]
+        seconds = start + (line[index + 1] - start) * (place - index)
+        if listed:
+            cached = sums.of_longest(most)
+            for number, share in listed:
+                of_longest = cached[number - 1] + own * number
+                if of_longest > share * tokens:
+                    longest_s = self.equal(number, of_longest / number / shards)
+                    if longest_s > seconds:
+                        seconds = longest_s
         return seconds
+
+    def _table(self, batch: int, octave: int) -> tuple[list[float], list[tuple[int, float]]]:
+        line = self._lines[batch].get(octave) or self._line(batch, octave)
+        self._tables[batch, octave] = line, self._numbers_of(batch, octave)
+        return self._tables[batch, octave]
 
     def each(self, sums: GrowingSums) -> Floats:
         """Seconds of the steps of a run: shape (steps,), bit for bit those of a call."""
@@ -151,9 +165,10 @@ class CachedAttention:
         return found
 
     def _slower(self, last: int, octave: int) -> list[tuple[int, float]]:
-        """Numbers that take longer than larger ones up to ``last``, at three mean contexts of an octave."""
+        """Numbers that take longer than larger ones up to ``last``, at means of an octave, and of half as many tokens:
+        so many may the longest have."""
         numbers, first = np.arange(1.0, last + 1.0), last - ALIKE
-        means = 2.0 ** (octave - 1) * np.array((1.0, 1.5, 2.0))
+        means = 2.0 ** (octave - 1) * np.array((0.5, 0.7, 1.0, 1.4, 2.0))
         tokens = means[:, None] * last
         taken_s = self._over(np.tile(numbers, len(means)), (tokens / numbers).ravel()).reshape(len(means), -1)
         listed = {*range(1, last if last <= ALL else FEW + 1)}
@@ -169,10 +184,10 @@ class CachedAttention:
                     if slowest > kept * (1.0 + (TOP if of_mean[i - 1] <= slowest else STEP)):
                         kept = slowest
                         listed.add(i + 1)
-        longer = (taken_s / taken_s[:, first:].min(axis=1)[:, None]).max(axis=0) * (1.0 + MARGIN)
-        powers = np.maximum(np.log2(taken_s[-1] / taken_s[0]), 1e-3)
-        shares = np.minimum(1.0, longer ** (-1.0 / powers)).tolist()
-        return [(number, shares[number - 1]) for number in sorted(listed)]
+        longer = (taken_s / taken_s[:, first:].min(axis=1)[:, None]).max(axis=0)
+        powers = np.maximum(np.log2(taken_s[-1] / taken_s[2]), 1e-3)
+        shares = (longer ** (-1.0 / powers)).tolist()
+        return [(number, shares[number - 1]) for number in sorted(listed) if longer[number - 1] > 1.0 + LEAST]
 
 
 class WindowedAttention(CachedAttention):
@@ -195,7 +210,7 @@ class WindowedAttention(CachedAttention):
             return self._whole(sums)
         if ordered[0] + own >= most:
             return self._whole.equal(sums.batch, most / self.shards)
-        return self._whole.over_longest(sums, sums.of_longest(most))
+        return self._whole.over_longest(sums, sums.of_longest(most)[-1], most)
 
     def each(self, sums: GrowingSums) -> Floats:
         ordered, own, most = sums.first.ordered, sums.own, self._most
