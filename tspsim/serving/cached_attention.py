@@ -30,6 +30,8 @@ Ints = NDArray[np.int64]
 PARTS = 16
 #: Up to this number of sequences all k are listed; of more, all up to FEW.
 ALL, FEW = 32, 8
+#: From this number on every second one is looked at.
+EVERY = 64
 #: Numbers of sequences with one list of k, and shares by which a k takes longer than the next larger ones in it, and
 #: than its neighbours.
 ALIKE, STEP, TOP = 16, 0.008, 0.002
@@ -167,27 +169,29 @@ class CachedAttention:
     def _slower(self, last: int, octave: int) -> list[tuple[int, float]]:
         """Numbers that take longer than larger ones up to ``last``, at means of an octave, and of half as many tokens:
         so many may the longest have."""
-        numbers, first = np.arange(1.0, last + 1.0), last - ALIKE
-        means = 2.0 ** (octave - 1) * np.array((0.5, 0.7, 1.0, 1.4, 2.0))
-        tokens = means[:, None] * last
-        taken_s = self._over(np.tile(numbers, len(means)), (tokens / numbers).ravel()).reshape(len(means), -1)
-        listed = {*range(1, last if last <= ALL else FEW + 1)}
+        numbers = [*range(1, min(last, EVERY) + 1), *range(EVERY + 1, last + 1, 2)]
+        first = bisect_right(numbers, last - ALIKE)
+        means = 2.0 ** (octave - 1) * np.array((0.5, 1.0, 2.0))
+        counts = np.array(numbers, dtype=float)
+        taken_s = self._over(np.tile(counts, len(means)), (means[:, None] * last / counts).ravel())
+        taken_s = taken_s.reshape(len(means), -1)
+        listed = {*range(len(numbers) - 1 if last <= ALL else FEW)}
         for of_mean in taken_s.tolist() if last > ALL else ():
             # Smaller batches of this list have not all of the numbers from `first` on: these hide no others.
-            for i in range(first, last - 1):
+            for i in range(first, len(numbers) - 1):
                 if of_mean[i - 1] <= of_mean[i] > min(of_mean[i + 1 :]) * (1.0 + TOP):
-                    listed.add(i + 1)
+                    listed.add(i)
             slowest = kept = of_mean[first]
-            for i in range(first - 1, FEW, -1):
+            for i in range(first - 1, FEW - 1, -1):
                 if of_mean[i] > slowest:
                     slowest = of_mean[i]
                     if slowest > kept * (1.0 + (TOP if of_mean[i - 1] <= slowest else STEP)):
                         kept = slowest
-                        listed.add(i + 1)
+                        listed.add(i)
         longer = (taken_s / taken_s[:, first:].min(axis=1)[:, None]).max(axis=0)
-        powers = np.maximum(np.log2(taken_s[-1] / taken_s[2]), 1e-3)
+        powers = np.maximum(np.log2(taken_s[2] / taken_s[1]), 1e-3)
         shares = (longer ** (-1.0 / powers)).tolist()
-        return [(number, shares[number - 1]) for number in sorted(listed) if longer[number - 1] > 1.0 + LEAST]
+        return [(numbers[i], shares[i]) for i in sorted(listed) if longer[i] > 1.0 + LEAST]
 
 
 class WindowedAttention(CachedAttention):

@@ -155,7 +155,7 @@ class DecodeCell:
                 grown = [(*padding, *later(ordered, more + step)) for step in range(steps)]
                 each_s = np.array([seconds(RowSums((), (), own, contexts)) for contexts in grown])
             total = total + (column if isinstance(column, float) else column[:, None]) * each_s
-        whole_s = total if np.ndim(total) < 2 else total.max(axis=0)
+        whole_s: Floats = total if np.ndim(total) < 2 else total.max(axis=0)
         if np.shape(whole_s) != (steps,):
             whole_s = np.broadcast_to(whole_s, steps)
         return whole_s + (host_s + np.maximum(0.0, hidden_s - whole_s))
