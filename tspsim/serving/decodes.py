@@ -1,6 +1,8 @@
 """Costs of decode steps by batch size and context lengths.
 
-With B sequences of mean context s a step takes
+Steps whose programs are chains of kernels are priced for their own contexts (:mod:`.decode_chains`). Others, with
+pipeline stages, divided contexts or streams that overlap, come from curves over contexts. With B
+sequences of mean context s a step takes
 
     f(B, s) = (1 − x)·f(B₀, s) + x·f(B₁, s),      x = (B − B₀) / (B₁ − B₀)
 
