@@ -156,15 +156,15 @@ class CachedAttention:
 
     def _numbers_of(self, batch: int, octave: int) -> list[tuple[int, float]]:
         """Numbers of the longest contexts of a batch, and their least shares, by the octave of its mean context."""
-        found = self._numbers.get((batch, octave))
-        if found is None:
+        numbers = self._numbers.get((batch, octave))
+        if numbers is None:
             if batch % ALIKE:
                 every = self._numbers_of(batch + -batch % ALIKE, octave)
-                found = [(number, share) for number, share in every if number < batch]
+                numbers = [(number, share) for number, share in every if number < batch]
             else:
-                found = self._slower(batch, octave)
-            self._numbers[batch, octave] = found
-        return found
+                numbers = self._slower(batch, octave)
+            self._numbers[batch, octave] = numbers
+        return numbers
 
     def _slower(self, last: int, octave: int) -> list[tuple[int, float]]:
         """Numbers that take longer than larger ones up to ``last``, at means of an octave, and of half as many tokens:

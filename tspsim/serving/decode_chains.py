@@ -234,12 +234,12 @@ class DecodeChains:
         #: Layers of several kinds may have one kernel.
         columns: dict[tuple[int, Callable[[RowSums], float]], Floats] = {}
         for i in positions:
-            what, made = calls[i].what, makers[i]
-            own, *padding = passes[made.number].rows
+            what, maker = calls[i].what, makers[i]
+            own, *padding = passes[maker.number].rows
             of_pass = DecodingRows(own[0], own[1] - STANDING, padding[0][1] if padding else 1)
             if of_pass not in rows:
                 rows.append(of_pass)
-            seconds = programs.over_rows_of(what, made, own[0], captured)
+            seconds = programs.rows.over_rows_of(what, maker, own[0], captured)
             if seconds is None:
                 return None
             key = rows.index(of_pass), seconds

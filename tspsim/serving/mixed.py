@@ -162,7 +162,9 @@ def cache_consumer_of(
         for maker in part.attention_operators.values():
             place = next((place for place, own in enumerate(maker.operators) if own is call.what), None)
             if place is not None and decoded(part.rows) == rows:
-                over = programs.over_rows_of(call.what, RowMaker(number, maker, place), programs.query_len, captured)
+                over = programs.rows.over_rows_of(
+                    call.what, RowMaker(number, maker, place), programs.query_len, captured
+                )
                 return None if over is None else RowConsumer(call, None, maker, over)
     return None
 

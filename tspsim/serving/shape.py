@@ -130,12 +130,12 @@ class Shape:
                 columns[first_alike] = columns[first_alike] + column
         for column, consumer in zip(columns, alike, strict=True):
             if consumer.of_prompts:
-                seconds = consumer.seconds(lambda what: programs.over_prompts(what, kind.captured))
+                seconds = consumer.seconds(lambda what: programs.rows.over_prompts(what, kind.captured))
                 self._by_prompts.append((column, seconds))
             else:
                 what, sums_s = consumer.call.what, consumer.sums_s
                 assert isinstance(what, Operator)
-                self._by_rows.append((column, sums_s or programs.over_all_rows(what, kind.captured)))
+                self._by_rows.append((column, sums_s or programs.rows.over_all_rows(what, kind.captured)))
 
         #: Whether kernels that read all rows read those of prompts; others read caches.
         self._sums_prompts = any(consumer.field is not None for consumer in alike)
