@@ -1,7 +1,7 @@
 """The kind of a kernel, from its name and the operator that launched it.
 
 Rules register under ``tspsim.kernel_names``. The last registered rule is tried first, so that an extension's rules come
-before the shipped ones (:mod:`.name_rules`).
+before the shipped ones (:mod:`.framework_names`, :mod:`.library_names`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from ..base.memo import once, remembered
 from ..base.registry import Registry, changes
-from .kinds import UNKNOWN
-from .symbols import in_snake_case, readable
+from .kinds import MOVES, UNKNOWN
+from .symbols import in_snake_case, own_name, readable
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,13 @@ def _kind_of(kernel: str, operator: str, version: int) -> tuple[str, bool]:
     if launched is not None or named:
         return launched or named[0], False
     name = readable(kernel)
-    for text in (name, in_snake_case(name)):
-        words = next((kind for rule in rules if (kind := rule.guess(text)) is not None), None)
-        if words is not None:
-            return words, True
+    own = own_name(name)
+    # What a kernel is called says more than its namespaces and the types that it is made for, unless it only says
+    # that elements move.
+    texts = (own, in_snake_case(own), name, in_snake_case(name))
+    guesses = [kind for text in texts for rule in rules if (kind := rule.guess(text)) is not None]
+    if guesses:
+        return next((kind for kind in guesses if kind not in MOVES), guesses[0]), True
     return UNKNOWN, False
 
 

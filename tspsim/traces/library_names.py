@@ -1,211 +1,12 @@
-"""Names of kernels from libraries, compilers and engines: the shipped rules of :mod:`.names`."""
+"""Names of kernels of libraries and engines: products, attention, small kernels, transfers."""
 
 from __future__ import annotations
 
+from . import framework_names  # registered first and so asked last
 from .names import KERNEL_NAMES, KernelNames
 
-#: This rule is the first registered and so the last tried: the names of generated and framework kernels state the
-#: operation.
-KERNEL_NAMES.register(
-    KernelNames(
-        "frameworks",
-        "kernels of PyTorch, Triton's compiler, and what launched them",
-        kinds={
-            "memcpy": (r"^\[?(CUDA )?[Mm]emcpy", r"copyBuffer", r"^Copy(Device|Host)To(Device|Host)"),
-            "memset": (r"^\[?(CUDA )?[Mm]emset", r"fillBuffer", r"FillFunctor"),
-            # Inductor's templates are products, convolutions and flexible attention; many of their names have no word
-            # for it.
-            "convolution": (r"triton_tem_fused.*convolution",),
-            "gemm": (r"triton_tem_fused.*(mm|matmul|linear)",),
-            "attention": (r"triton_tem_fused", r"masked_softmax_warp"),
-            "loss": (r"nll_loss", r"cross_?entropy", r"[Ll]og_?[Ss]oft[Mm]ax", r"^online_softmax_kernel"),
-            "optimizer": (
-                r"(?<![Hh])[Aa]dam",
-                r"FusedOptimizer",
-                r"\bsgd\b",
-                r"lpnorm|L2Norm(Functor|Mxp)",
-                r"[Ll]amb(Stage|Functor)",
-                r"adagrad",
-            ),
-            "sample": (r"ArgMaxOps", r"[Ss]ampling", r"multinomial", r"TopKTopP", r"top_k_top_p", r"apply_penalt"),
-            "embedding": (
-                r"indexSelect",
-                r"vectorized_gather_kernel",
-                r"[Ee]mbedding",
-                r"compute_grad_weight",
-                r"sum_and_scatter",
-                r"indexing_backward_kernel",
-                r"permute_2D",
-                r"bucketize",
-                r"krn_partial",
-                r"permute_pooled_embs",
-            ),
-            "norm": (
-                r"triton_(per|red|poi)_fused.*(rms_?norm|layer_norm|rsqrt)",
-                r"[Ll]ayer_?[Nn]orm",
-                r"[Rr][Mm][Ss]_?[Nn]orm",
-                r"\bln_(fwd|bwd)",
-                r"bn_(bw|fw)_",
-                r"batch_norm",
-                r"[Gg]roup_?[Nn]orm",
-                r"cuCompute(Part)?GradGammaBeta",
-                r"GammaBeta",
-                r"RowwiseMoments|ComputeFusedParams",
-                r"\bl2norm",
-                # The schedules of nvFuser: a persistent one reads its rows once, as norms and softmax want it.
-                r"nvfuser_(inner_outer|inner|outer)_persistent",
-            ),
-            "quantize": (
-                r"triton_\w+_fused.*(_scaled_mm|float8|clamp.*reciprocal|reciprocal.*clamp)",
-                r"triton_(red|per)_fused(?!\w*_exp_)\w*_abs_\w*amax",
-            ),
-            "activation": (
-                r"[Ss]wi?glu",
-                r"silu",
-                r"ge?glu",
-                r"gelu",
-                r"act_and_mul",
-                r"GeluCUDAKernel",
-                r"relu_kernel",
-            ),
-            "rope": (
-                r"rotary",
-                r"[^a-z]rope",
-                r"apply_rope",
-                r"triton_\w+view_as_(complex|real)",
-                # Halves that turn: the names of a compiled kernel's operators stand in the order of the alphabet.
-                r"triton_poi_fused\w*_cat_\w*(cos_\w*sin|mul_neg|mul_\w*sub)(_|\b)",
-            ),
-            "cache": (r"reshape_and_cache", r"store_kv", r"kv_?cache", r"concat_and_cache", r"set_mla_kv"),
-            "permute": (r"kernelHistogram1D", r"fill_reverse_indices"),
-            "router": (
-                r"triton_\w+_fused\w*_topk",
-                r"sbtopk",
-                r"mbtopk",
-                r"bitonicSortKV",
-                r"radixSortKV",
-                r"gatherTopK",
-                r"radix_?sort",
-            ),
-            "copy": (
-                r"direct_copy_kernel",
-                r"_copy_kernel",
-                r"CatArrayBatchedCopy",
-                r"bfloat16tofloat32",
-                r"multi_tensor_apply.*Copy<",
-                r"_copy_tensor",
-                r"chunk_cat|split_with_sizes_copy",
-                r"nchwToNhwc|nhwcToNchw",
-                r"triton_poi_fused_+(to_copy|constant_pad|cat|clone)",
-                r"[Tt]ranspose",
-                r"pad_kernel",
-            ),
-            "reduction": (
-                r"reduce_kernel",
-                r"DeviceCompactInit|partial_segment",
-                r"triton_(red|per)_fused",
-                r"softmax_warp",
-                r"cunn_SoftMax",
-                r"[Dd]eviceScan",
-                r"kernel_scan_(inner|outer)",
-                r"Device(Reduce|Select|RadixSort|Histogram|Merge)",
-                r"rocprim",
-                r"lookback_scan",
-                r"partition_kernel",
-                r"device_block_merge",
-                r"block_sort",
-                r"(?<!hadamard_)transform_kernel",
-                r"block_reduce",
-                r"nvfuser_reduction",
-            ),
-            "elementwise": (
-                r"nvfuser_pointwise",
-                r"elementwise_kernel",
-                r"triton_poi_fused",
-                r"multi_tensor_apply",
-                r"fused_dropout",
-                r"triton__0d",
-                r"vectorized_templated",
-                r"index_elementwise",
-                r"scatter_gather",
-                r"elementwise",
-                r"index_put|indexFunc|index_kernel",
-                r"where_kernel|masked_(fill|scale|scatter|select|softmax)",
-                r"arange|linspace",
-                r"distribution_",
-                r"fused_compiled",
-                r"max_pool|avg_pool|upsample",
-            ),
-        },
-        operators={
-            "gemm": (
-                r"aten::(mm|addmm|bmm|baddbmm|matmul|linear|_scaled_mm)\b",
-                r"(te_|TE::)?gemm",
-                r"_Linear",
-                r"aten::addmv",
-            ),
-            "attention": (r"scaled_dot_product", r"flash_attn", r"[Aa]ttention(?!.*cache)"),
-            "convolution": (r"convolution",),
-            "norm": (r"layer_norm", r"rms_?norm", r"batch_norm", r"RMSNorm"),
-            "activation": (r"aten::(silu|gelu|relu)", r"SiluBackward", r"GeluBackward", r"swiglu"),
-            "embedding": (r"aten::embedding", r"EmbeddingBackward"),
-            "loss": (r"nll_loss", r"cross_entropy", r"log_softmax"),
-            "optimizer": (r"Optimizer\.step", r"_fused_adam", r"aten::_foreach_(addc|lerp|sqrt)"),
-            "router": (r"aten::topk",),
-            "sample": (r"aten::(multinomial|argmax)",),
-            "copy": (r"aten::(copy_|cat|clone|contiguous|_to_copy|index_copy_)",),
-        },
-    )
-)
-#: Words in the names of unknown kernels, the most specific first.
-_WORDS = {
-    "all_reduce": (r"[Aa]ll_?[Rr]educe",),
-    "all_gather": (r"[Aa]ll_?[Gg]ather",),
-    "reduce_scatter": (r"[Rr]educe_?[Ss]catter",),
-    "all_to_all": (r"[Aa]ll_?(2|to_?|To)_?[Aa]ll",),
-    "grouped_gemm": (
-        r"[Gg]roup(ed)?_?([Gg]emm|mm)|[Mm]oe_?([Gg]emm|mm)|[Ee]xperts?_?([Gg]emm|mm)|[Ss]egment_?(GEMM|[Gg]emm)",
-        # Experts with the widths of weights and inputs, a tile, or the first or second of their products.
-        r"([Mm]oe|MoE|[Ee]xpert)\w*?(_?[aw]\d+[aw]\d+|_\d+x\d+x\d+|_g(emm)?[12](_|\b)|_?stage[12])",
-    ),
-    "gemm": (
-        r"(?<!fb)[Gg]e(mm|mv)|GEM[MV]|[Ss]plit_?[Kk](_|\b)|[Mm]at_?[Mm]ul|(\b|_)(add|b)?mm_|[Ll]inear_kernel|hgemm",
-    ),
-    "linear_attention": (
-        r"[Mm]amba|[Ss]elective_?[Ss]can|(\b|_)(ssm|ssd)_|(\b|_)chunk(wise|ed)?_(\w+_)?(fwd|bwd|state|h|o|preprocess\w*)_?kernel",
-    ),
-    "attention": (r"[Aa]tt(n|ention|end_)|(\b|_)(mla|mha|mqa|gqa|sdpa|nsa|dsa|moba)(_|\b)|MLA|MHA",),
-    "convolution": (r"[Cc]onv(?!ert)(\d|_|olution)",),
-    "optimizer": (r"[Oo]ptimizer|(\b|_)(muon|newton_schulz|lion)",),
-    "loss": (r"[Ll]oss|[Cc]ross_?[Ee]ntropy|kl_div|(\b|_)jsd(_|\b)",),
-    "sample": (
-        r"[Ss]ampl|penalt|bincount|[Tt]emperature|logit_?bias|bitmask|[Ss]pecul|eagle|draft|next_token|min_p\b|[Tt]op_?[pP](_|\b|[A-Z])",
-    ),
-    "dispatch": (r"dispatch_(tokens?|send|recv)(_|\b)|(\b|_)a2a_dispatch",),
-    "combine": (r"combine_(tokens?|send|recv)(_|\b)|(\b|_)a2a_combine",),
-    "norm": (r"[Nn]orm(?!al_)",),
-    "rope": (r"(\b|_)ro?pe(_|\b)|RoPE|Rope|[Rr]otary",),
-    "cache": (r"[Cc]ache|(\b|_)kv(_|\b)|KV([A-Z]|_v\d)|(\b|_)(set_k_|compress_)",),
-    "activation": (r"[Aa]ctivation|[Ss]i?lu|[Gg]e?lu|[Rr]elu|gated",),
-    "router": (r"[Rr]out(er|ing)|top_?k|Top_?K",),
-    "permute": (
-        r"[Pp]ermut|([Ss]huffle|[Ee]xpand|[Dd]uplicate)\w*[Rr]ows?|[Ss]huffling|align_scatter",
-        r"([Mm]oe|MoE|[Ee]xpert)(?!\w*[Mm]emset)",
-    ),
-    "quantize": (r"[Qq]uant|fp8|FP8|fp4|FP4|(?<!b)[Cc]ast(?!er)|amax",),
-    "embedding": (r"[Ee]mbed|[Ll]ookup",),
-    "reduction": (
-        r"[Ss]oftmax|SoftMax|log_?sum_?exp|[Rr]educe|[Rr]eduction|(\b|_)(sum|mean|max|min|cumsum|arg\w+|sort|scan)_|Sort|Scan",
-    ),
-    "copy": (
-        r"[Cc]opy|cpy|[gs]et_rows|[Tt]ranspose|(\b|_)(cat|concat|pad|pack|unpack|split|slice|index|gather|scatter|convert|prepare|strides?)_",
-    ),
-    "memset": (r"(\b|_)([Ff]ill|zeros?|full|memset|clear|reset|clean)_|Memset",),
-    "elementwise": (
-        r"_func_|[Ee]lement_?[Ww]ise|[Hh]adamard|[Ss]igmoid|[Tt]anh|(\b|_)(add|sub|mul|div|exp|pow|where|mask\w*|clamp)_",
-    ),
-}
-KERNEL_NAMES.register(KernelNames("words", "words in names of kernels that no rule knows", guesses=_WORDS))
+__all__ = ["framework_names"]
+
 KERNEL_NAMES.register(
     KernelNames(
         "products",
@@ -243,9 +44,7 @@ KERNEL_NAMES.register(
             ),
             "gemm": (
                 r"(\b|_)Cijk_",
-                r"(?<!fb)gemm",
-                r"GEMM",
-                r"(?<!fb)[Gg]emm",
+                r"GEMM|(?<!fb)[Gg]emm(?!\w*::)",  # a namespace says where a kernel lies
                 r"gemv",
                 r"splitKreduce",
                 r"nvjet",
@@ -257,11 +56,11 @@ KERNEL_NAMES.register(
                 r"matmul|(\b|_)mul_mat_",
                 r"ampere_.*_(tn|nn|nt)$",
                 r"volta_.*_(tn|nn|nt)$",
-                r"marlin",
+                r"marlin(?!_dequant)",
                 r"machete",
                 r"dot_kernel",
                 r"(\b|_)lora_(shrink|expand|[ab]_)",
-                r"(\b|_)w\d+a(8|16)_(?!.*quant)\w*kernel",  # widths of weights and inputs
+                r"(\b|_)w\d+a(8|16)_(?!.*quant)",  # widths of weights and inputs
             ),
         },
     )
