@@ -51,7 +51,7 @@ KERNEL_NAMES.register(
                 r"bn_(bw|fw)_",
                 r"batch_norm",
                 r"[Gg]roup_?[Nn]orm",
-                r"cuCompute(Part)?GradGammaBeta",
+                r"cuCompute(Part)?Grad(GammaBeta|Input)",
                 r"GammaBeta",
                 r"RowwiseMoments|ComputeFusedParams",
                 r"\bl2norm",
@@ -132,7 +132,7 @@ KERNEL_NAMES.register(
                 r"index_elementwise",
                 r"scatter_gather",
                 r"elementwise",
-                r"index_put|indexFunc|index_kernel",
+                r"index_put|indexFunc|(?<!fp8_)(?<!sample_)index_kernel",
                 r"where_kernel|masked_(fill|scale|scatter|select|softmax)",
                 r"arange|linspace",
                 r"distribution_",
@@ -161,7 +161,10 @@ KERNEL_NAMES.register(
     )
 )
 #: What runs around the products of experts or adapters: routing, sorting, summing, casting.
-_AROUND_EXPERTS = r"gat(e|ing)|rout|top_?k|align|sort|perm|sum|reduc|prepare|act|quant|scatter|gather|ind(ex|ices)|count|map|meta|final|shuffle|fill"
+_AROUND_EXPERTS = (
+    r"gat(e(?!_up)|ing)|rout|top_?k|align|sort|perm|sum|reduc|prepare|_act(_|\b)|quant|scatter|gather|ind(ex|ices)|count|map|meta|final"
+    r"|shuffle|fill"
+)
 #: Words in the names of unknown kernels, the most specific first.
 _WORDS = {
     "all_reduce": (r"[Aa]ll_?[Rr]educe",),
@@ -169,26 +172,28 @@ _WORDS = {
     "reduce_scatter": (r"[Rr]educe_?[Ss]catter",),
     "all_to_all": (r"[Aa]ll_?(2|to_?|To)_?[Aa]ll",),
     "exchange": (r"(\b|_)barrier(_|\b)",),
+    "send_recv": (r"(\b|_)pp_(send|recv)(_|\b)",),
     "grouped_gemm": (
         r"[Gg]roup(ed)?_?([Gg]emm|mm)|[Mm]oe_?([Gg]emm|mm)|[Ee]xperts?_?([Gg]emm|mm)|[Ss]egment_?(GEMM|[Gg]emm)",
         # Experts with the widths of weights and inputs, a tile, or the first or second of their products.
         r"([Mm]oe|MoE|[Ee]xpert)\w*?(_?[aw]\d+[aw]\d+|_\d+x\d+x\d+|_g(emm)?[12](_|\b)|_?stage[12]|_bmm|_fc[12])",
         # A kernel that is the experts, and none of the steps around their products.
-        r"(\b|_)moe_kernel|(\b|_)fused_moe_(?!\w*(" + _AROUND_EXPERTS + "))",
+        r"(\b|_)moe_kernel|[Mm]oe_(bwd|fwd)_d[WX]|(\b|_)g(rouped_)?mm_kernel|(\b|_)fused_moe_(?!\w*(" + _AROUND_EXPERTS + "))",
     ),
     "gemm": (
         r"(?<!fb)[Gg]e(mm|mv)|GEM[MV]|[Ss]plit_?[Kk](_|\b)|[Ss]tream_?[Kk](_|\b)|[Mm]at_?[Mm]ul|(\b|_)(add|b|[iuf]\d+)?mm_",
-        r"[Ll]inear_kernel|hgemm|(\b|_)[bs]gm[mv](_|\b)|(\b|_)lora_(?!\w*(" + _AROUND_EXPERTS + "))",
+        r"[Ll]inear_kernel|hgemm|kernel_contraction|(\b|_)[bs]gm[mv](_|\b)|(\b|_)lora_(?!\w*(" + _AROUND_EXPERTS + "))",
     ),
     "linear_attention": (
         r"[Mm]amba|[Ss]elective_?[Ss]can|(\b|_)(ssm|ssd)_|(\b|_)chunk(wise|ed)?_(\w+_)?(fwd|bwd|state|h|o|preprocess\w*)_?kernel",
         # Chunks of a recurrence, and what a state-space model sums over them.
-        r"(\b|_)chunk(wise)?_(\w+_)?(fwd|bwd)(_|\b)|[Rr]ecurren(t|ce)|(\b|_)(\w*segsum|d?da_?cs|dadt|ddt)(_|\b)|[Ff]lash_?kda",
+        r"(\b|_)chunk(wise)?_(\w+_)?(fwd|bwd)(_|\b)|[Rr]ecurren(t|ce)|^_fwd_kv_|(\b|_)(\w*segsum|d?da_?cs|dadt|ddt|ssu|seg_la)(_|\b)|[Ff]lash_?kda|[Rr]eplay_?ssm",
     ),
     "attention": (
-        r"[Aa]tt(n|ention|end_)|(\b|_)(mla|mha|mqa|gqa|sdpa|nsa|dsa|moba)(_|\b)|MLA|MHA|MQA|[Nn]eighborhood",
+        # A single sequence's, as in FlashInfer.
+        r"Prefill(With|_with)|prefill_(\w+_)?kv|[Aa]tt(n|ention|end_)|(\b|_)(mla|mha|mqa|gqa|sdpa|nsa|dsa|moba)(_|\b)|MLA|MHA|MQA|[Nn]eighborhood|fp8_index",
         # The names of Triton's tutorial, which many copies keep, and gradients of queries, keys and values.
-        r"^_(\w{2}_)?(fwd|bwd)_(kernel|inner|pre\w*)$|(\b|_)d(q|kv|kdv|qdk|vdk|kdvdq|qdkdv)(_|\b)|(\b|_)merge_states?(_|\b)",
+        r"^_(\w{2}_)?(fwd|bwd)(_(kernel|inner|pre\w*|kernel_unified))?$|(bwd|backward|grad)_(\w+_)?d[qkv](_|\b)|(\b|_)d(kv|kdv|vdk|kdvdq|qdkdv)(_|\b)|(\b|_)merge_states?(_|\b)",
         r"(\b|_)parallel_\w+_(fwd|bwd)(_|\b)",
     ),
     "convolution": (r"(?<!post_)(?<!pre_)[Cc]onv(?!ert)(\d|_|olution)",),
@@ -196,7 +201,7 @@ _WORDS = {
         r"[Oo]ptimizer|(\b|_)(muon|newton_schulz|lion|lamb|lars|adam\w?|adagrad|adafactor|rmsprop|shampoo|soap|sgd)(_|\b)",
     ),
     "loss": (
-        r"[Ll]oss|[Cc]ross_?[Ee]ntropy|kl_div|(\b|_)(jsd|grpo|dpo|kto|orpo|simpo|ppo|reinforce)(_|\b)",
+        r"[Ll]oss|[Cc]ross_?[Ee]ntropy|kl_div|(\b|_)(jsd|tvd|tv_distance|entropy|ce_(fwd|bwd|forward|backward)|grpo|dpo|kto|orpo|simpo|ppo|reinforce)(_|\b)",
     ),
     "sample": (
         r"[Ss]ampl|penalt|bincount|[Tt]emperature|logit_?bias|bitmask|[Ss]pecul|eagle|draft|next_token|min_p\b|[Tt]op_?[pP](_|\b|[A-Z])",
@@ -208,29 +213,29 @@ _WORDS = {
     "rope": (r"(\b|_)ro?pe(_|\b)|RoPE|Rope|[Rr]otary|(\b|_)rotat(e|ion)(_|\b)|(\b|_)cos_(and_)?sin(_|\b)",),
     "cache": (r"[Cc]ache|(\b|_)kv(_|\b)|KV([A-Z]|_v\d)|(\b|_)(set_k_|compress_)",),
     # Several activations are the inputs of a product, which are scaled and cast; one is a function.
-    "activation": (r"[Aa]ctivation(?!s)|[Ss]i?lu|[Gg]e?lu|[Rr]elu|gated|[a-z]glu(_|\b)",),
+    "activation": (r"[Aa]ctivation(?!s)|(\b|_)act_(combine|mul|forward|backward|and)|[Ss]i?lu|[Gg]e?lu|[Rr]elu|gated|[a-z]glu(_|\b)",),
     "router": (r"[Rr]out(er|ing)|top_?k|Top_?K|(\b|_)route[ds]?(_|\b)|noaux_tc",),
     "permute": (
-        r"[Pp]ermut|([Ss]huffle|[Ee]xpand|[Dd]uplicate)\w*[Rr]ows?|[Ss]huffling|align_scatter",
+        r"[Pp]ermut|(\b|_)(histogram|dedup)(_|\b)|([Ss]huffle|[Ee]xpand|[Dd]uplicate)\w*[Rr]ows?|[Ss]huffling|align_scatter",
         r"([Mm]oe|MoE|[Ee]xpert)(?!\w*[Mm]emset)",
     ),
     "quantize": (
-        r"[Qq]uant|fp8|FP8|fp4|FP4|(?<!b)[Cc]ast(?!er)|(\b|_)abs_?max|amax|e8m0|(\b|_)scale_|(\b|_)per_(token|tensor|block|channel)(_|\b)",
-        r"\d+_?bit(_|\b)",
+        r"[Qq]uant|fp8|FP8|fp4|FP4|(?<!b)[Cc]ast(?!er)|(\b|_)abs_?max|amax|e8m0|(\b|_)scales?(_|\b)|(\b|_)q?dq_|(\b|_)per_(token|tensor|block|channel)(_|\b)",
+        r"\d+_?bit(_|\b)|(\b|_)u?int[248]b?(_|\b)",
     ),
     "embedding": (r"[Ee]mbed|[Ll]ookup",),
     "reduction": (
-        r"[Ss]oftmax|SoftMax|log_?(cum)?_?sum_?exp|cum_?sum|[Rr]educe|[Rr]eduction|(\b|_)(sum|mean|max|min|cumsum|arg\w+|sort|scan)_|Sort|Scan",
+        r"[Ss]oftmax|SoftMax|[Aa]rg_?sort|(\b|_)sorted_|log_?(cum)?_?sum_?exp|cum_?sum|[Rr]educe|[Rr]eduction|(\b|_)(sum|mean|max|min|cumsum|arg\w+|sort|scan)_|Sort|Scan",
     ),
     "copy": (
         r"[Cc]opy|cpy|[gs]et_rows|[Tt]ranspose|(\b|_)(cat|concat|pad|pack|unpack|split|slice|index|gather|scatter|convert|prepare|strides?)_",
         # Four axes by their numbers in a new order, and the tables by which other kernels find their rows.
-        r"[Tt]ransform\w*_\d{3,4}(_|\b)|(\b|_)(ind(ices|ptr)|metadata|(block|page)_tables?)(_|\b)",
+        r"[Tt]ransform\w*_\d{3,4}(_|\b)|(\b|_)(ind(ices|ptr)|idx|ids|metadata|spec_info|slots?|(block|page)_tables?)(_|\b)|[Rr]eplicate",
     ),
     "memset": (r"(\b|_)([Ff]ill|zeros?|full|memset|clear|reset|clean)_|Memset",),
     "elementwise": (
         r"_func_|[Ee]lement_?[Ww]ise|[Hh]adamard|[Ss]igmoid|[Tt]anh|(\b|_)(add|sub|mul|div|exp|pow|where|mask\w*|clamp)_",
-        r"(\b|_)(mhc|residual|bcast\d?)(_|\b)",
+        r"(\b|_)(mhc|residual|bcast\w*|dropout|merge)(_|\b)",
     ),
 }
 KERNEL_NAMES.register(KernelNames("words", "words in names of kernels that no rule knows", guesses=_WORDS))

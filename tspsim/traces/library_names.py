@@ -27,7 +27,7 @@ KERNEL_NAMES.register(
                 r"MoeGemm",
                 r"GroupProblemShape",
                 r"bmm_.*_dynBatch|\bbmm_(E4m3|E2m1|Mx\w+|Bfloat16|Fp16)_\w*_t\d+x\d+",
-                r"MoeFlatmm|moe_mxgemm|mfma_moe\d|\bflydsl_moe\d|mega_?moe|moe_lora_(shrink|expand|kernel)",
+                r"(\b|_)fused_moe_silu|MoeFlatmm|moe_mxgemm|mfma_moe\d|\bflydsl_moe\d|mega_?moe|moe_lora_(shrink|expand|kernel)",
                 r"(\b|_)group_gemm",
                 r"marlin_moe",
                 r"mxfp4_moe",
@@ -60,7 +60,7 @@ KERNEL_NAMES.register(
                 r"machete",
                 r"dot_kernel",
                 r"(\b|_)lora_(shrink|expand|[ab]_)",
-                r"(\b|_)w\d+a(8|16)_(?!.*quant)",  # widths of weights and inputs
+                r"(\b|_)w\d+a(8|16)_(?!.*(quant|rout|count|encode|utils))",  # widths of weights and inputs
             ),
         },
     )
@@ -79,7 +79,7 @@ KERNEL_NAMES.register(
                 r"gated_delta|[Dd]elta_?[Rr]ule|(\b|_)(gdn|kda|gla|rwkv\d|lightning_attn)_(?!\w*norm)|\bGdn[A-Z]",
                 r"chunk_(fwd|bwd|gated|local|scaled|delta)|wy_repr|(linear|lightning)_?att(n|ention)",
                 r"causal_conv1d",
-                r"selective_scan",
+                r"selective_scan|(\b|_)mamba",
                 r"fused_recurrent",
                 r"_chunk_(scan|state|cumsum)|_state_passing|_bmm_chunk",
                 r"recompute_w_u",
@@ -140,10 +140,10 @@ KERNEL_NAMES.register(
                 r"\bkn_entry_\d|rotary_?(embedding)?_kernel|_rope_kernel|\brope_kernel|RotaryEmbedding|fused_rope|mrope|_triton_rope",
                 r"ApplyRotary|applyMLARope|BiasRope|RopeQuantize|qk_rope_|_rope_embedding|norm_rope",
             ),
-            "cache": (r"set_mla_kv|concat_and_cast_mha|fused_store_\w*cache",),
+            "cache": (r"[gs]et_mla_kv|concat_and_cast_mha|fused_store_\w*cache",),
             "router": (
                 r"topk(_gating|GatingSoftmax|_softmax|_sum|_forward|_idx|_transform|_sigmoid)|grouped_topk|moe_fused_gate",
-                r"T(op|OP)[kK](Sigmoid|Softmax|Gating)|moeTopK|fused_topk_with|v\d_topk_kernel|fused_router",
+                r"T(op|OP)[kK](Sigmoid|Softmax|Gating)|moeTopK|moe(Sigmoid|Softmax)|fused_topk_with|v\d_topk_kernel|fused_router",
                 r"get_dispatch_layout|_topk_forward|_combined_routing|_sum_bitmatrix|biased_grouped|select_experts",
                 r"(?<!finalizeMoe)RoutingKernel|routing|[Mm]oe_?Gate[A-Z_]",
             ),
@@ -157,14 +157,14 @@ KERNEL_NAMES.register(
             "quantize": (
                 r"per_token_cast|per_channel_cast|cast_back|cast_only|deep_gemm::transpose|transpose_fp32|float8_copy",
                 r"segmented_max_reduction|quantize_with_block|^(?!.*[Gg]emm)(?!.*attention).*((\b|_)quantize_|NVFP4Quantize)",
-                r"per_token_(group_)?quant|dynamic_(per_token_)?(scaled_)?quant|scaled_fp8_quant|static_scaled_quant",
+                r"^(?!.*attn).*per_token_(group_)?quant|dynamic_(per_token_)?(scaled_)?quant|scaled_fp8_quant|static_scaled_quant",
                 r"cast_transpose|cast_fp8|quantize_mxfp|mxfp4_quant|mxfp8_quant|fp4_quant|amax_kernel",
                 r"^(?!.*[Gg]emm).*(group_quant|_quant_kernel)|float8_cast|cvt_fp",
                 r"grouped_gemm::cuda::utils::(transpose|fill)|batched_transpose|swizzle_(row|col)\w*scaling",
             ),
             "copy": (
                 r"create_flashinfer_kv_indices|get_last_loc|alloc_(extend|decode)_kernel|write_req_to_token|compute_slot_mapping|pack_seq",
-                r"^_prepare_\w+_kernel|^_post_update_kernel|multi_(un)?padding",
+                r"^_prepare_(?!\w*cache)\w+_kernel|^_post_update_kernel|multi_(un)?padding",
             ),
             "elementwise": (r"(\b|_)m?hc_(pre|post|split|head|fused)(?!\w*gemm)|sinkhorn",),
         },
