@@ -171,27 +171,27 @@ _WORDS = {
     "all_gather": (r"[Aa]ll_?[Gg]ather",),
     "reduce_scatter": (r"[Rr]educe_?[Ss]catter",),
     "all_to_all": (r"[Aa]ll_?(2|to_?|To)_?[Aa]ll",),
-    "exchange": (r"(\b|_)barrier(_|\b)",),
+    "exchange": (r"(\b|_)(barrier|signal_kernel|(wait|publish)_flag)(_|\b)",),
     "send_recv": (r"(\b|_)pp_(send|recv)(_|\b)",),
     "grouped_gemm": (
         r"[Gg]roup(ed)?_?([Gg]emm|mm)|[Mm]oe_?([Gg]emm|mm)|[Ee]xperts?_?([Gg]emm|mm)|[Ss]egment_?(GEMM|[Gg]emm)",
         # Experts with the widths of weights and inputs, a tile, or the first or second of their products.
         r"([Mm]oe|MoE|[Ee]xpert)\w*?(_?[aw]\d+[aw]\d+|_\d+x\d+x\d+|_g(emm)?[12](_|\b)|_?stage[12]|_bmm|_fc[12])",
         # A kernel that is the experts, and none of the steps around their products.
-        r"(\b|_)moe_kernel|[Mm]oe_(bwd|fwd)_d[WX]|(\b|_)g(rouped_)?mm_kernel|(\b|_)fused_moe_(?!\w*(" + _AROUND_EXPERTS + "))",
+        r"(\b|_)moe_(persistent_)?kernel|[Mm]oe_(bwd|fwd)_d[WX]|(\b|_)g(rouped_)?mm_kernel|(\b|_)fused_moe_(?!\w*(" + _AROUND_EXPERTS + "))",
     ),
     "gemm": (
         r"(?<!fb)[Gg]e(mm|mv)|GEM[MV]|[Ss]plit_?[Kk](_|\b)|[Ss]tream_?[Kk](_|\b)|[Mm]at_?[Mm]ul|(\b|_)(add|b|[iuf]\d+)?mm_",
-        r"[Ll]inear_kernel|hgemm|kernel_contraction|(\b|_)[bs]gm[mv](_|\b)|(\b|_)lora_(?!\w*(" + _AROUND_EXPERTS + "))",
+        r"[Ll]inear_kernel|hgemm|kernel_contraction|[Dd]ot_?[Pp]rod|(\b|_)[bs]gm[mv](_|\b)|(\b|_)lora_(?!\w*(" + _AROUND_EXPERTS + "))",
     ),
     "linear_attention": (
         r"[Mm]amba|[Ss]elective_?[Ss]can|(\b|_)(ssm|ssd)_|(\b|_)chunk(wise|ed)?_(\w+_)?(fwd|bwd|state|h|o|preprocess\w*)_?kernel",
         # Chunks of a recurrence, and what a state-space model sums over them.
-        r"(\b|_)chunk(wise)?_(\w+_)?(fwd|bwd)(_|\b)|[Rr]ecurren(t|ce)|^_fwd_kv_|(\b|_)(\w*segsum|d?da_?cs|dadt|ddt|ssu|seg_la)(_|\b)|[Ff]lash_?kda|[Rr]eplay_?ssm",
+        r"(\b|_)chunk(wise)?_(\w+_)?(fwd|bwd)(_|\b)|[Rr]ecurren(t|ce)|^_fwd_kv_|(\b|_)conv_states?(_|\b)|(\b|_)(\w*segsum|d?da_?cs|dadt|ddt|ssu|seg_la)(_|\b)|[Ff]lash_?kda|[Rr]eplay_?ssm",
     ),
     "attention": (
         # A single sequence's, as in FlashInfer.
-        r"Prefill(With|_with)|prefill_(\w+_)?kv|[Aa]tt(n|ention|end_)|(\b|_)(mla|mha|mqa|gqa|sdpa|nsa|dsa|moba)(_|\b)|MLA|MHA|MQA|[Nn]eighborhood|fp8_index",
+        r"Prefill(With|_with)|prefill_(\w+_)?kv|[Aa]tt(n|ention|end_)|(\b|_)(mla|mha|mqa|gqa|sdpa|nsa|dsa|msa|swa|moba)(_|\b)|MLA|MHA|MQA|[Nn]eighborhood|fp8_index|(\b|_)lse_|(\b|_)(index\w*|proxy|block)_(\w+_)?scores?(_|\b)",
         # The names of Triton's tutorial, which many copies keep, and gradients of queries, keys and values.
         r"^_(\w{2}_)?(fwd|bwd)(_(kernel|inner|pre\w*|kernel_unified))?$|(bwd|backward|grad)_(\w+_)?d[qkv](_|\b)|(\b|_)d(kv|kdv|vdk|kdvdq|qdkdv)(_|\b)|(\b|_)merge_states?(_|\b)",
         r"(\b|_)parallel_\w+_(fwd|bwd)(_|\b)",
@@ -204,7 +204,7 @@ _WORDS = {
         r"[Ll]oss|[Cc]ross_?[Ee]ntropy|kl_div|(\b|_)(jsd|tvd|tv_distance|entropy|ce_(fwd|bwd|forward|backward)|grpo|dpo|kto|orpo|simpo|ppo|reinforce)(_|\b)",
     ),
     "sample": (
-        r"[Ss]ampl|penalt|bincount|[Tt]emperature|logit_?bias|bitmask|[Ss]pecul|eagle|draft|next_token|min_p\b|[Tt]op_?[pP](_|\b|[A-Z])",
+        r"[Ss]ampl|penalt|bincount|[Tt]emperature|logit_?bias|bitmask|[Ss]pecul|[Aa]ccept(ed|ance)|eagle|draft|next_token|min_p\b|[Tt]op_?[pP](_|\b|[A-Z])",
         r"(\b|_)verif(y|ied)(_|\b)",
     ),
     "dispatch": (r"dispatch_(tokens?|send|recv)(_|\b)|(\b|_)a2a_dispatch",),
@@ -213,7 +213,7 @@ _WORDS = {
     "rope": (r"(\b|_)ro?pe(_|\b)|RoPE|Rope|[Rr]otary|(\b|_)rotat(e|ion)(_|\b)|(\b|_)cos_(and_)?sin(_|\b)",),
     "cache": (r"[Cc]ache|(\b|_)kv(_|\b)|KV([A-Z]|_v\d)|(\b|_)(set_k_|compress_)",),
     # Several activations are the inputs of a product, which are scaled and cast; one is a function.
-    "activation": (r"[Aa]ctivation(?!s)|(\b|_)act_(combine|mul|forward|backward|and)|[Ss]i?lu|[Gg]e?lu|[Rr]elu|gated|[a-z]glu(_|\b)",),
+    "activation": (r"[Aa]ctivation(?!s)|(\b|_)act_(combine|mul|forward|backward|and)|[Ss]i?lu|[Gg]e?lu|[Rr]elu|(\b|_)[a-z]?elu(_|\b)|gated|[a-z]glu(_|\b)",),
     "router": (r"[Rr]out(er|ing)|top_?k|Top_?K|(\b|_)route[ds]?(_|\b)|noaux_tc",),
     "permute": (
         r"[Pp]ermut|(\b|_)(histogram|dedup)(_|\b)|([Ss]huffle|[Ee]xpand|[Dd]uplicate)\w*[Rr]ows?|[Ss]huffling|align_scatter",
@@ -225,17 +225,17 @@ _WORDS = {
     ),
     "embedding": (r"[Ee]mbed|[Ll]ookup",),
     "reduction": (
-        r"[Ss]oftmax|SoftMax|[Aa]rg_?sort|(\b|_)sorted_|log_?(cum)?_?sum_?exp|cum_?sum|[Rr]educe|[Rr]eduction|(\b|_)(sum|mean|max|min|cumsum|arg\w+|sort|scan)_|Sort|Scan",
+        r"[Ss]oftmax|SoftMax|[Aa]rg_?sort|(\b|_)sorted_|log_?(cum)?_?sum_?exp|cum_?sum|[Rr]educe|[Rr]eduction|sparsemax|(\b|_)(sum|mean|max|min|cumsum|arg\w+|sort|scan)_|Sort|Scan",
     ),
     "copy": (
         r"[Cc]opy|cpy|[gs]et_rows|[Tt]ranspose|(\b|_)(cat|concat|pad|pack|unpack|split|slice|index|gather|scatter|convert|prepare|strides?)_",
         # Four axes by their numbers in a new order, and the tables by which other kernels find their rows.
-        r"[Tt]ransform\w*_\d{3,4}(_|\b)|(\b|_)(ind(ices|ptr)|idx|ids|metadata|spec_info|slots?|(block|page)_tables?)(_|\b)|[Rr]eplicate",
+        r"[Tt]ransform\w*_\d{3,4}(_|\b)|(\b|_)(ind(ices|ptr)|idx|ids|meta(data)?|pages?|spec_info|slots?|(block|page)_tables?)(_|\b)|[Rr]eplicate|[Rr]earrange",
     ),
     "memset": (r"(\b|_)([Ff]ill|zeros?|full|memset|clear|reset|clean)_|Memset",),
     "elementwise": (
         r"_func_|[Ee]lement_?[Ww]ise|[Hh]adamard|[Ss]igmoid|[Tt]anh|(\b|_)(add|sub|mul|div|exp|pow|where|mask\w*|clamp)_",
-        r"(\b|_)(mhc|residual|bcast\w*|dropout|merge)(_|\b)",
+        r"(\b|_)(mhc|residual|bcast\w*|dropout|merge|unary|binary|soft_?cap)(_|\b)",
     ),
 }
 KERNEL_NAMES.register(KernelNames("words", "words in names of kernels that no rule knows", guesses=_WORDS))

@@ -127,7 +127,7 @@ KERNEL_NAMES.register(
             ),
             "activation": (
                 r"^(?!.*matmul)(?!.*_ogs)(?!.*[^p]_gemm).*(silu_and_mul|act_(and_)?mul|silu_mul|swiglu)",
-                r"activation18",
+                r"activation18|(\b|_)[a-z]+_and_mul",
                 r"gated_act|cast_\w*gated_kernel|_geglu_",
             ),
             # A norm stays a norm if it also casts its output or adds a residual first; fused with a transfer it is a
@@ -149,7 +149,7 @@ KERNEL_NAMES.register(
             ),
             "permute": (
                 r"moe_align|count_and_sort_expert|moe_(\w+_)?sort|MoeSorting|moe_permute|expand(Input|_to_fused)|ep_(gather|scatter)",
-                r"permute_?[Kk]ernel|_permute|unpermute|finalize_?(moe|Moe|matmul|kernel|Kernel)|moe_sum|moe_reduc|reduce_fused_impl",
+                r"permute_?[Kk]ernel|_permute|unpermute|moe_(\w+_)?finalize|finalize_?(moe|Moe|matmul|kernel|Kernel)|moe_sum|moe_reduc|reduce_fused_impl",
                 r"get_fused_mapping|clean_and_count_expert|aux_fi_impl|unique_group_indices|_finalize_matmul_scatter",
                 r"(silu|act)_.*masked_post|post_reorder|pre_reorder|shuffle_rows|build_expert_maps",
                 r"compute_src2dst|seg_indptr|masked_m_triton|fill_gateup|row_id_map|chunk_sort|sort_chunks|writeback_idx",
@@ -157,7 +157,7 @@ KERNEL_NAMES.register(
             "quantize": (
                 r"per_token_cast|per_channel_cast|cast_back|cast_only|deep_gemm::transpose|transpose_fp32|float8_copy",
                 r"segmented_max_reduction|quantize_with_block|^(?!.*[Gg]emm)(?!.*attention).*((\b|_)quantize_|NVFP4Quantize)",
-                r"^(?!.*attn).*per_token_(group_)?quant|dynamic_(per_token_)?(scaled_)?quant|scaled_fp8_quant|static_scaled_quant",
+                r"^(?!.*attn).*per_(token|tensor)_(group_)?quant|dynamic_(per_token_)?(scaled_)?quant|scaled_fp8_quant|static_scaled_quant",
                 r"cast_transpose|cast_fp8|quantize_mxfp|mxfp4_quant|mxfp8_quant|fp4_quant|amax_kernel",
                 r"^(?!.*[Gg]emm).*(group_quant|_quant_kernel)|float8_cast|cvt_fp",
                 r"grouped_gemm::cuda::utils::(transpose|fill)|batched_transpose|swizzle_(row|col)\w*scaling",
@@ -192,7 +192,7 @@ KERNEL_NAMES.register(
                 r"nccl\w*(Kernel|Func)_AllReduce",
                 r"cross_device_reduce|quick_?reduce|one_?shot_?all_?reduce|two_?shot_?all_?reduce",
                 # A compiled kernel has the names of the operators beside it.
-                r"^(?!triton_).*([Aa]ll_?[Rr]educe|RmsNormLamport)",
+                r"^(?!triton_).*([Aa]ll_?[Rr]educe|mnnvl_ar_|RmsNormLamport)",
                 r"userbuffers_\w*sum_inplace_gpu(?!\w*(allgather|_ag|_rs))",
             ),
             "all_gather": (
