@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from .names import KERNEL_NAMES, KernelNames
 
+#: A compiled kernel that makes norms of what it looks up or of a loss's gradient is a norm.
+_UNLESS_NORM = r"^(?!triton_(per|red)_fused.*(layer_norm|rms_?norm|rsqrt)).*"
 #: This rule is the first registered and so the last tried: the names of generated and framework kernels state the
 #: operation.
 KERNEL_NAMES.register(
@@ -21,7 +23,12 @@ KERNEL_NAMES.register(
             "convolution": (r"triton_tem_fused.*convolution",),
             "gemm": (r"triton_tem_fused.*(mm|matmul|linear)",),
             "attention": (r"triton_tem_fused", r"masked_softmax_warp"),
-            "loss": (r"nll_loss", r"cross_?entropy", r"[Ll]og_?[Ss]oft[Mm]ax", r"^online_softmax_kernel"),
+            "loss": (
+                _UNLESS_NORM + r"nll_loss",
+                r"cross_?entropy",
+                r"[Ll]og_?[Ss]oft[Mm]ax",
+                r"^online_softmax_kernel",
+            ),
             "optimizer": (
                 r"(?<![Hh])[Aa]dam",
                 r"FusedOptimizer",
@@ -34,7 +41,7 @@ KERNEL_NAMES.register(
             "embedding": (
                 r"indexSelect",
                 r"vectorized_gather_kernel",
-                r"[Ee]mbedding",
+                _UNLESS_NORM + r"[Ee]mbedding",
                 r"compute_grad_weight",
                 r"sum_and_scatter",
                 r"indexing_backward_kernel",
@@ -176,13 +183,15 @@ _WORDS = {
     "grouped_gemm": (
         r"[Gg]roup(ed)?_?([Gg]emm|mm)|[Mm]oe_?([Gg]emm|mm)|[Ee]xperts?_?([Gg]emm|mm)|[Ss]egment_?(GEMM|[Gg]emm)",
         # Experts with the widths of weights and inputs, a tile, or the first or second of their products.
-        r"([Mm]oe|MoE|[Ee]xpert)\w*?(_?[aw]\d+[aw]\d+|_\d+x\d+x\d+|_g(emm)?[12](_|\b)|_?stage[12]|_bmm|_fc[12])",
+        r"([Mm]oe|MoE|[Ee]xpert)(?!\w*[Aa]ctivation)\w*?(_?[aw]\d+[aw]\d+|_\d+x\d+x\d+|_g(emm)?[12](_|\b)|_?stage[12]|_bmm|_fc[12])",
         # A kernel that is the experts, and none of the steps around their products.
-        r"(\b|_)moe_(persistent_)?kernel|[Mm]oe_(bwd|fwd)_d[WX]|(\b|_)g(rouped_)?mm_kernel|(\b|_)fused_moe_(?!\w*(" + _AROUND_EXPERTS + "))",
+        r"(\b|_)moe_(persistent_)?kernel|scatter2scatter|[Mm]oe_(bwd|fwd)_d[WX]|(\b|_)g(rouped_)?mm_kernel",
+        r"(\b|_)fused_moe_(?!\w*(" + _AROUND_EXPERTS + "))",
     ),
     "gemm": (
-        r"(?<!fb)[Gg]e(mm|mv)|GEM[MV]|[Ss]plit_?[Kk](_|\b)|[Ss]tream_?[Kk](_|\b)|[Mm]at_?[Mm]ul|(\b|_)(add|b|[iuf]\d+)?mm_",
-        r"[Ll]inear_kernel|hgemm|kernel_contraction|[Dd]ot_?[Pp]rod|(\b|_)[bs]gm[mv](_|\b)|(\b|_)lora_(?!\w*(" + _AROUND_EXPERTS + "))",
+        r"(?<!fb)[Gg]e(mm|mv)|GEM[MV]|(?<!^_fwd_kernel_)[Ss]plit_?[Kk](_|\b)|[Ss]tream_?[Kk](_|\b)|[Mm]at_?[Mm]ul|(\b|_)(add|b|[iuf]\d+)?mm_",
+        r"[Ll]inear_kernel|hgemm|kernel_contraction|[Dd]ot_?[Pp]rod|(\b|_)[bs]gm[mv](_|\b)",
+        r"(\b|_)lora_(?!\w*(" + _AROUND_EXPERTS + "))",
     ),
     "linear_attention": (
         r"[Mm]amba|[Ss]elective_?[Ss]can|(\b|_)(ssm|ssd)_|(\b|_)chunk(wise|ed)?_(\w+_)?(fwd|bwd|state|h|o|preprocess\w*)_?kernel",
@@ -190,8 +199,7 @@ _WORDS = {
         r"(\b|_)chunk(wise)?_(\w+_)?(fwd|bwd)(_|\b)|[Rr]ecurren(t|ce)|^_fwd_kv_|(\b|_)conv_states?(_|\b)|(\b|_)(\w*segsum|d?da_?cs|dadt|ddt|ssu|seg_la)(_|\b)|[Ff]lash_?kda|[Rr]eplay_?ssm",
     ),
     "attention": (
-        # A single sequence's, as in FlashInfer.
-        r"Prefill(With|_with)|prefill_(\w+_)?kv|[Aa]tt(n|ention|end_)|(\b|_)(mla|mha|mqa|gqa|sdpa|nsa|dsa|msa|swa|moba)(_|\b)|MLA|MHA|MQA|[Nn]eighborhood|fp8_index|(\b|_)lse_|(\b|_)(index\w*|proxy|block)_(\w+_)?scores?(_|\b)",
+        r"prefill_(\w+_)?kv|[Ff]lash_?prefill|^_fwd_(grouped|kernel)_split|[Aa]tt(n|ention|end_)|(\b|_)(mla|mha|mqa|gqa|sdpa|nsa|dsa|msa|swa|moba)(_|\b)|MLA|MHA|MQA|[Nn]eighborhood|fp8_index|(\b|_)lse_|(\b|_)(index\w*|proxy|block)_(\w+_)?scores?(_|\b)",
         # The names of Triton's tutorial, which many copies keep, and gradients of queries, keys and values.
         r"^_(\w{2}_)?(fwd|bwd)(_(kernel|inner|pre\w*|kernel_unified))?$|(bwd|backward|grad)_(\w+_)?d[qkv](_|\b)|(\b|_)d(kv|kdv|vdk|kdvdq|qdkdv)(_|\b)|(\b|_)merge_states?(_|\b)",
         r"(\b|_)parallel_\w+_(fwd|bwd)(_|\b)",
@@ -204,7 +212,7 @@ _WORDS = {
         r"[Ll]oss|[Cc]ross_?[Ee]ntropy|kl_div|(\b|_)(jsd|tvd|tv_distance|entropy|ce_(fwd|bwd|forward|backward)|grpo|dpo|kto|orpo|simpo|ppo|reinforce)(_|\b)",
     ),
     "sample": (
-        r"[Ss]ampl|penalt|bincount|[Tt]emperature|logit_?bias|bitmask|[Ss]pecul|[Aa]ccept(ed|ance)|eagle|draft|next_token|min_p\b|[Tt]op_?[pP](_|\b|[A-Z])",
+        r"[Ss]ampl|penalt|bincount|[Tt]emperature|logit_?bias|bitmask|[Ss]pecul|[Aa]ccept(ed|ance)|eagle|draft|next_token|min_p(_|\b)|bad_words|[Tt]op_?[pP](_|\b|[A-Z])",
         r"(\b|_)verif(y|ied)(_|\b)",
     ),
     "dispatch": (r"dispatch_(tokens?|send|recv)(_|\b)|(\b|_)a2a_dispatch",),
@@ -213,7 +221,10 @@ _WORDS = {
     "rope": (r"(\b|_)ro?pe(_|\b)|RoPE|Rope|[Rr]otary|(\b|_)rotat(e|ion)(_|\b)|(\b|_)cos_(and_)?sin(_|\b)",),
     "cache": (r"[Cc]ache|(\b|_)kv(_|\b)|KV([A-Z]|_v\d)|(\b|_)(set_k_|compress_)",),
     # Several activations are the inputs of a product, which are scaled and cast; one is a function.
-    "activation": (r"[Aa]ctivation(?!s)|(\b|_)act_(combine|mul|forward|backward|and)|[Ss]i?lu|[Gg]e?lu|[Rr]elu|(\b|_)[a-z]?elu(_|\b)|gated|[a-z]glu(_|\b)",),
+    "activation": (
+        r"[Aa]ctivation(?!s)|(\b|_)act_(combine|mul|forward|backward|and)|[Ss]i?lu|[Gg]e?lu|[Rr]elu|(\b|_)[a-z]?elu(_|\b)",
+        r"gated|[a-z]glu(_|\b)",
+    ),
     "router": (r"[Rr]out(er|ing)|top_?k|Top_?K|(\b|_)route[ds]?(_|\b)|noaux_tc",),
     "permute": (
         r"[Pp]ermut|(\b|_)(histogram|dedup)(_|\b)|([Ss]huffle|[Ee]xpand|[Dd]uplicate)\w*[Rr]ows?|[Ss]huffling|align_scatter",

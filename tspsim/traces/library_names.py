@@ -27,7 +27,7 @@ KERNEL_NAMES.register(
                 r"MoeGemm",
                 r"GroupProblemShape",
                 r"bmm_.*_dynBatch|\bbmm_(E4m3|E2m1|Mx\w+|Bfloat16|Fp16)_\w*_t\d+x\d+",
-                r"(\b|_)fused_moe_silu|MoeFlatmm|moe_mxgemm|mfma_moe\d|\bflydsl_moe\d|mega_?moe|moe_lora_(shrink|expand|kernel)",
+                r"(\b|_)fused_moe_silu|(\b|_)gemm[12]_\w*moe|MoeFlatmm|moe_mxgemm|mfma_moe\d|\bflydsl_moe\d|mega_?moe|moe_lora_(shrink|expand|kernel)",
                 r"(\b|_)group_gemm",
                 r"marlin_moe",
                 r"mxfp4_moe",
@@ -98,7 +98,7 @@ KERNEL_NAMES.register(
                 r"attn_bwd",
                 r"bwd_kernel_fuse",
                 r"bwd_kernel_d[kqv]|_bwd_preprocess|(fwd|bwd)_hd\d",
-                r"BatchPrefillWith|BatchDecodeWith|PersistentVariableLengthMergeStates",
+                r"(Prefill|Decode|POD)With|PersistentVariableLengthMergeStates",
                 r"mla_(a8w8|a16w16|dec|reduce|prefill|fwd)|mla::\w*BatchMLA|BatchMLAPage|sparse_mla",
                 r"\d+pa_(bf16|fp16)|\bpa_(bf16|fp16|fp8)_",  # assembly kernels of aiter
                 r"flash_mla",
