@@ -41,7 +41,7 @@ def wrong(part: str) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize(
     ("part", "most"),
-    zip("abcdefghijklmn", (0, 4, 4, 0, 0, 1, 1, 1, 7, 3, 17, 21, 19, 18), strict=True),
+    tuple(zip("abcdefghijklmn", (0, 4, 4, 0, 0, 1, 1, 1, 7, 3, 17, 21, 19, 18), strict=True)),
 )
 def test_names_of_libraries_compilers_and_engines(part: str, most: int) -> None:
     errors = wrong(part)
