@@ -210,6 +210,8 @@ class MemoryBound(Operator):
     units: int = 0
     #: Its time over that of a copy of its bytes.
     slower: float = 1.0
+    #: Kernels among which its bytes are divided, each with a start of its own.
+    calls: int = 1
 
     kind = "memory_bound"
     reads = BatchQuantity.TOKENS
