@@ -81,11 +81,16 @@ class MixedPrecision:
 NORM_TENSORS = 4.0
 #: Four bytes read and two written, or the reverse.
 CAST = 6.0
+#: Per score of one kernel with scale, mask and softmax, without dropout: read and written; in a backward gradient and
+#: score read, a gradient written.
+SCORES = (4.0, 6.0)
 
 MIXED_PRECISIONS: Registry[MixedPrecision] = Registry("mixed precision", "tspsim.mixed_precisions", MixedPrecision)
 PARAMETERS = MIXED_PRECISIONS.register(MixedPrecision("parameters", "narrow weights beside the optimizer's wide ones"))
 AUTOCAST = MIXED_PRECISIONS.register(
-    MixedPrecision("autocast", "fp32 weights under torch.autocast, compiled", (12.0, 16.0), (CAST, CAST), 4.0, 2.0)
+    MixedPrecision(
+        "autocast", "fp32 weights under torch.autocast, compiled", (12.0, 16.0), (CAST, CAST), 4.0, 2.0, SCORES
+    )
 )
 MIXED_PRECISIONS.register(
     replace(

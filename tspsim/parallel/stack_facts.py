@@ -29,7 +29,7 @@ InputsName = Annotated[str, AfterValidator(lambda name: COLUMN_INPUTS.get(name).
 PrecisionName = Annotated[str, AfterValidator(lambda name: MIXED_PRECISIONS.get(name).name)]
 EagerName = Annotated[str, AfterValidator(lambda name: EAGER_KERNELS.get(name).name)]
 OrderName = Annotated[str, AfterValidator(lambda name: INTERLEAVINGS.get(name).name)]
-BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
+BytesPerWeight = Annotated[float, Field(ge=0.0, le=128.0, allow_inf_nan=False)]
 Launches = Annotated[float, Field(ge=0.0, le=1000.0, allow_inf_nan=False)]
 Tensors = Annotated[float, Field(ge=0.0, le=20.0, allow_inf_nan=False)]
 BytesPerLogit = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
