@@ -298,7 +298,7 @@ def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
     fewer = max(1.0, device.spec.compute_units.value / operator.units) if operator.units else 1.0
     calls = operator.calls
     one = device.streaming(operator.slower * fewer * operator.size_bytes / calls, operator.rows)
-    return one if calls == 1 else Estimate(*(calls * each for each in one))
+    return one if calls == 1 else Estimate(*(calls * end for end in one))
 
 
 def scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:
