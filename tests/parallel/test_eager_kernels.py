@@ -1,4 +1,4 @@
-"""What eager PyTorch runs where one fused kernel could: counts, the laws between both, and times that others measured."""
+"""What eager PyTorch runs where one fused kernel could: counts, laws between both, and times that others measured."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ def kinds(model: str, pass_: str, sequences: int, sequence: int, stack: str) -> 
         work["optimizer"] = {"weights": 2, "gradients": 2, "state": 4}
         plan |= {"micro_batch": sequences, "recomputation": "none"}
     cluster = {"device": "h100", "nodes": 1, "gpus_per_node": 1}
-    asked = look_up(tspsim.load({"name": "one", "cluster": cluster, "workload": work | {"stack": stack}, "plans": [plan]}))
+    work["stack"] = stack
+    asked = look_up(tspsim.load({"name": "one", "cluster": cluster, "workload": work, "plans": [plan]}))
     found = Counter[str]()
     for operation in Simulated(asked, asked.plans[0]).lane(0).operations:
         found[operation.kind] += 1e3 * operation.seconds

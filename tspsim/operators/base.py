@@ -141,9 +141,12 @@ class Operator(ABC):
         unknown."""
         return ()
 
-    def without_flash(self, score_bytes: tuple[float, float] | None = None) -> tuple[Operator, ...]:
+    def without_flash(
+        self, score_bytes: tuple[float, float] | None = None, head_bytes: tuple[float, float] = (0.0, 0.0)
+    ) -> tuple[Operator, ...]:
         """Kernels of a framework that writes attention scores to HBM, and moves ``score_bytes`` a score between its
-        products, forward and backward; other operators: themselves."""
+        products and ``head_bytes`` an element of heads around them, forward and backward; other operators:
+        themselves."""
         return (self,)
 
     def unfused(self, traffic: float) -> Operator:

@@ -23,7 +23,7 @@ from ..operators import Computes, MemoryBound, Role
 INDEXED = 3.0
 
 
-class KernelBytes(NamedTuple):
+class Moved(NamedTuple):
     """One kernel: bytes read and written per element, and elements visited by index."""
 
     read: float
@@ -32,7 +32,7 @@ class KernelBytes(NamedTuple):
 
 
 #: Kernels one after the other.
-Chain = tuple[KernelBytes, ...]
+Chain = tuple[Moved, ...]
 
 
 class Both(NamedTuple):
@@ -48,43 +48,44 @@ def copied_bytes(chain: Chain) -> float:
 
 
 #: A sum of two tensors, of gradients too.
-ADD = KernelBytes(4.0, 2.0)
+ADD = Moved(4.0, 2.0)
 #: A cast to fp32, and one back, which reads whole vectors.
-WIDEN, NARROW = KernelBytes(2.0, 4.0, 1.0), KernelBytes(4.0, 2.0)
+WIDEN, NARROW = Moved(2.0, 4.0, 1.0), Moved(4.0, 2.0)
 
 #: x.float(), its square, their mean, x over its root, a cast, weights. Backward: gradients of the input and of weights
 #: through the latter; a cast; gradients of x and of the root; of mean and square; their sum; a cast.
 RMS_NORM = Both(
-    (WIDEN, KernelBytes(4.0, 4.0), KernelBytes(4.0, 0.0), KernelBytes(4.0, 4.0, 1.0), NARROW, KernelBytes(2.0, 2.0, 1.0)),
+    (WIDEN, Moved(4.0, 4.0), Moved(4.0, 0.0), Moved(4.0, 4.0, 1.0), NARROW, Moved(2.0, 2.0, 1.0)),
     (
-        KernelBytes(2.0, 2.0, 1.0), KernelBytes(4.0, 2.0), KernelBytes(2.0, 0.0), WIDEN,
-        KernelBytes(8.0, 4.0), KernelBytes(4.0, 0.0), KernelBytes(4.0, 4.0, 1.0),
-        KernelBytes(0.0, 4.0, 1.0), KernelBytes(4.0, 4.0), KernelBytes(4.0, 4.0), KernelBytes(8.0, 4.0), KernelBytes(8.0, 4.0), NARROW,
+        Moved(2.0, 2.0, 1.0), Moved(4.0, 2.0), Moved(2.0, 0.0), WIDEN,
+        Moved(8.0, 4.0), Moved(4.0, 0.0), Moved(4.0, 4.0, 1.0),
+        Moved(0.0, 4.0, 1.0), Moved(4.0, 4.0), Moved(4.0, 4.0), Moved(8.0, 4.0),
+        Moved(8.0, 4.0), NARROW,
     ),
 )  # fmt: skip
 #: Both gradients in one pass, and a second over gradient and input for the weights'.
-LAYER_NORM = Both((KernelBytes(2.0, 2.0),), (KernelBytes(4.0, 2.0), KernelBytes(4.0, 0.0)))
+LAYER_NORM = Both((Moved(2.0, 2.0),), (Moved(4.0, 2.0), Moved(4.0, 0.0)))
 #: x.float(), a product of complex numbers, a cast; backward alike.
-_TURNED = (WIDEN, KernelBytes(4.0, 4.0, 0.5), NARROW)
+_TURNED = (WIDEN, Moved(4.0, 4.0, 0.5), NARROW)
 COMPLEX_ROTATION = Both(_TURNED, _TURNED)
 #: x·cos + rotate_half(x)·sin: products, a negated half, a concatenation, a sum. In the backward slices are copied into
 #: zeros.
-_HALF = KernelBytes(1.0, 1.0, 0.5)
-_SLICE = (KernelBytes(0.0, 2.0), _HALF)
-_PRODUCT, _SUM = KernelBytes(2.0, 2.0, 1.0), KernelBytes(4.0, 2.0, 1.0)
+_HALF = Moved(1.0, 1.0, 0.5)
+_SLICE = (Moved(0.0, 2.0), _HALF)
+_PRODUCT, _SUM = Moved(2.0, 2.0, 1.0), Moved(4.0, 2.0, 1.0)
 HALVES_ROTATION = Both(
-    (_PRODUCT, _HALF, KernelBytes(2.0, 2.0, 1.0), _PRODUCT, _SUM),
+    (_PRODUCT, _HALF, Moved(2.0, 2.0, 1.0), _PRODUCT, _SUM),
     (_PRODUCT, _PRODUCT, *_SLICE, _SUM, _HALF, *_SLICE, _SUM),
 )
 #: x.float(), a product with matrices of 2 × 2, which writes twice the elements, their sum, a cast.
-_MATRICES = (WIDEN, KernelBytes(4.0, 8.0, 2.0), KernelBytes(8.0, 4.0), NARROW)
+_MATRICES = (WIDEN, Moved(4.0, 8.0, 2.0), Moved(8.0, 4.0), NARROW)
 MATRIX_ROTATION = Both(_MATRICES, _MATRICES)
 #: silu(gate) · up: two kernels, and three gradients, of elements of what they write.
-SWIGLU = Both((KernelBytes(2.0, 2.0), ADD), (ADD, ADD, ADD))
+SWIGLU = Both((Moved(2.0, 2.0), ADD), (ADD, ADD, ADD))
 #: A function of one tensor is one kernel, as fused.
-POINTWISE = Both((KernelBytes(2.0, 2.0),), (ADD,))
+POINTWISE = Both((Moved(2.0, 2.0),), (ADD,))
 #: Scores of a router: a cast, softmax, a search.
-CHOICE = (WIDEN, KernelBytes(4.0, 4.0), KernelBytes(4.0, 0.0))
+CHOICE = (WIDEN, Moved(4.0, 4.0), Moved(4.0, 0.0))
 
 #: Of fused kernels, bytes per element in two bytes: forward, backward.
 FUSED_BYTES = {
@@ -119,7 +120,7 @@ class EagerKernels:
         ratio = max(1.0, copied_bytes(chain) / fused[back])
         return replace(operator, size_bytes=ratio * operator.size_bytes, calls=len(chain))
 
-    def _chain(self, op: str, role: Role, back: bool, groups: float) -> Iterator[KernelBytes]:
+    def _chain(self, op: str, role: Role, back: bool, groups: float) -> Iterator[Moved]:
         if op == "add_rmsnorm":
             # One sum with the residual stream, forward and back; and, of gradients, two behind queries, keys and
             # values, one behind gate and up.
@@ -138,13 +139,13 @@ class EagerKernels:
             yield from CHOICE
 
 
-def _repeated(groups: float, back: bool) -> KernelBytes:
+def _repeated(groups: float, back: bool) -> Moved:
     """A copy of keys or values for every query head, per element of theirs; the gradients of the copies are summed."""
-    return KernelBytes(2.0 * groups, 2.0) if back else KernelBytes(2.0, 2.0 * groups, groups)
+    return Moved(2.0 * groups, 2.0) if back else Moved(2.0, 2.0 * groups, groups)
 
 
-def _times(kernel: KernelBytes, factor: float) -> KernelBytes:
-    return KernelBytes(*(factor * value for value in kernel))
+def _times(kernel: Moved, factor: float) -> Moved:
+    return Moved(*(factor * value for value in kernel))
 
 
 EAGER_KERNELS: Registry[EagerKernels] = Registry("eager kernels", "tspsim.eager_kernels", EagerKernels)
@@ -165,17 +166,17 @@ EAGER_KERNELS.register(
 #: Of the residual stream under torch.autocast, which is in fp32 (:mod:`.mixed_precision`): a sum with a narrow branch,
 #: layer_norm, a cast; backward casts of both branches' gradients, layer_norm's two kernels, a sum.
 WIDE_STREAM = Both(
-    (KernelBytes(6.0, 4.0, 1.0), KernelBytes(4.0, 4.0), NARROW),
-    (NARROW, WIDEN, KernelBytes(8.0, 4.0), KernelBytes(8.0, 0.0), KernelBytes(8.0, 4.0)),
+    (Moved(6.0, 4.0, 1.0), Moved(4.0, 4.0), NARROW),
+    (NARROW, WIDEN, Moved(8.0, 4.0), Moved(8.0, 0.0), Moved(8.0, 4.0)),
 )
-#: Scores under torch.autocast without dropout: a scale, ``masked_fill`` (a copy, then the mask in place), a cast, softmax
-#: in fp32, a cast; backward a cast, softmax, a cast, ``masked_fill``, a scale. Around them, per element of all heads:
-#: batched products want queries, keys, values and outputs without gaps, and so do their gradients, of which those of
-#: queries, keys and values are joined.
-_MASKED = (KernelBytes(2.0, 2.0), KernelBytes(2.0, 2.0, 1.0))
+#: Scores under torch.autocast without dropout: a scale, ``masked_fill`` (a copy, then the mask in place), a cast,
+#: softmax in fp32, a cast; backward a cast, softmax, a cast, ``masked_fill``, a scale. Around them, per element of all
+#: heads: batched products want queries, keys, values and outputs without gaps, and so do their gradients, of which
+#: those of queries, keys and values are joined.
+_MASKED = (Moved(2.0, 2.0), Moved(2.0, 2.0, 1.0))
 WIDE_SCORES = Both(
-    (KernelBytes(2.0, 2.0), *_MASKED, WIDEN, KernelBytes(4.0, 4.0), NARROW),
-    (WIDEN, KernelBytes(8.0, 4.0), NARROW, *_MASKED, KernelBytes(2.0, 2.0)),
+    (Moved(2.0, 2.0), *_MASKED, WIDEN, Moved(4.0, 4.0), NARROW),
+    (WIDEN, Moved(8.0, 4.0), NARROW, *_MASKED, Moved(2.0, 2.0)),
 )
-_COPY = KernelBytes(2.0, 2.0, 1.0)
+_COPY = Moved(2.0, 2.0, 1.0)
 HEADS_AROUND_SCORES = Both((_COPY,) * 4, (_COPY,) * 6)

@@ -180,8 +180,8 @@ class Stack(StackFacts):
     ) -> Iterator[Operator]:
         """The kernels that this stack runs for operators; ``accumulates``: gradients are added to kept ones;
         ``biased``: routed experts have biases; ``lone_experts``: whether those of experts are that no other rank holds,
-        None: others hold them; ``recomputed``: roles of products whose inputs are computed again; ``gated``: activations
-        have a gate; ``groups``: query heads per key head."""
+        None: others hold them; ``recomputed``: roles of products whose inputs are computed again; ``gated``:
+        activations have a gate; ``groups``: query heads per key head."""
         added = of_experts = self.accumulation_bytes if accumulates else 0.0
         if accumulates and self.expert_accumulation_bytes is not None:
             of_experts = self.expert_accumulation_bytes
