@@ -14,6 +14,7 @@ from ..base.units import Count, FlopsPerSecond, PositiveCount, Seconds
 from ..operators import Computes, Role
 from .activation_store import ACTIVATION_STORES
 from .column_inputs import COLUMN_INPUTS, SHARDED
+from .eager_kernels import EAGER_KERNELS
 from .interleave import INTERLEAVINGS
 from .mixed_precision import MIXED_PRECISIONS, PARAMETERS
 from .serving_engine import NO_ENGINE, ServingEngine
@@ -26,8 +27,9 @@ StoreName = Annotated[str, AfterValidator(lambda name: ACTIVATION_STORES.get(nam
 #: The same of what is kept of gathered inputs, and of an order of interleaved micro-batches.
 InputsName = Annotated[str, AfterValidator(lambda name: COLUMN_INPUTS.get(name).name)]
 PrecisionName = Annotated[str, AfterValidator(lambda name: MIXED_PRECISIONS.get(name).name)]
+EagerName = Annotated[str, AfterValidator(lambda name: EAGER_KERNELS.get(name).name)]
 OrderName = Annotated[str, AfterValidator(lambda name: INTERLEAVINGS.get(name).name)]
-BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
+BytesPerWeight = Annotated[float, Field(ge=0.0, le=128.0, allow_inf_nan=False)]
 Launches = Annotated[float, Field(ge=0.0, le=1000.0, allow_inf_nan=False)]
 Tensors = Annotated[float, Field(ge=0.0, le=20.0, allow_inf_nan=False)]
 BytesPerLogit = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
@@ -133,6 +135,11 @@ class StackFacts:
         Field(description="with several chunks per stage, the device alone waits for messages of other stages"),
     ] = False
     traffic_factor: Annotated[Factor, STATED, Field(description="bytes of unfused kernels over fused ones")] = 1.0
+    eager: Annotated[
+        EagerName | None,
+        STATED,
+        Field(description="whose kernels of norms, rotations and activations run, instead of a traffic_factor"),
+    ] = None
     loss_factor: Annotated[
         Factor | None, STATED, Field(description="bytes of the loss and its gradient over a fused one")
     ] = None

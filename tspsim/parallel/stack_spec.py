@@ -66,6 +66,13 @@ class StackSpec(_StackKeys):
             raise ValueError("spread_on names devices of a spread that is not stated: state spread too")
         return self
 
+    @model_validator(mode="after")
+    def _kernels_are_counted_once(self) -> StackSpec:
+        stated = stated_in(self, Stack)
+        if "eager" in stated and "traffic_factor" in stated:
+            raise ValueError("eager counts kernels whose bytes traffic_factor multiplies: state one of the two")
+        return self
+
     def version(self, name: str) -> StackSpec:
         """The stack in one of its versions; raises UnknownNameError if there is none of the name."""
         if name not in self.versions:
