@@ -63,7 +63,7 @@ def expected_maximum(means: tuple[float, ...], dispersions: tuple[float, ...]) -
 
 
 def dispersion(experts: Experts, ranks: int) -> float:
-    """Variance of a rank's choices over that of choices that fall one by one: those of a token are on different experts,
+    """Variance of a rank's choices over that of choices that fall one by one. A token's fall on different experts,
     which makes it smaller, and in few groups of experts, which makes it larger."""
     count, topk, local = experts.count, experts.topk, experts.count // ranks
     groups, kept = (experts.groups or 1), (experts.kept_groups or experts.groups or 1)
