@@ -89,8 +89,10 @@ def test_current_scaling_reads_what_it_casts_once() -> None:
     sizes = sorted(2.0 * each.batch * each.m * each.k for each in wide)
     assert all(each.size_bytes in sizes for each in read)
     assert sum(isinstance(each, Gemm) for each in current) == sum(isinstance(each, Gemm) for each in delayed)
-    forward = [[each for each in which if isinstance(each, Gemm) and each.computes is Computes.OUTPUT and each.quantised]
-               for which in (current, delayed)]
+    forward = [
+        [each for each in which if isinstance(each, Gemm) and each.computes is Computes.OUTPUT and each.quantised]
+        for which in (current, delayed)
+    ]
     assert not forward[0] and forward[1]
 
 
@@ -137,7 +139,9 @@ def test_what_is_read_or_agreed_on_is_not_free(plan: dict[str, Any]) -> None:
     """A kind only adds, on every plan that trains, and what it adds has an end."""
     times = {}
     for kind in KINDS:
-        (found,) = tspsim.simulate(asked("megatron-core" if kind == "current" else f"megatron-core@{kind}", **plan)).plans
+        (found,) = tspsim.simulate(
+            asked("megatron-core" if kind == "current" else f"megatron-core@{kind}", **plan)
+        ).plans
         assert found.ran, found.notes
         times[kind] = found.step_time_s
     # Ranks of tsp hold the same weights; only tp and replicas agree.

@@ -37,9 +37,7 @@ class TensorScales:
     def lower(self, operators: Sequence[Operator]) -> Iterator[Operator]:
         """The operators of a training step, and the kernels that read what they cast."""
         for operator in operators:
-            if not (self.reads_first and isinstance(operator, Gemm) and DTYPES.get(operator.dtype).one_scale):
-                yield operator
-            elif operator.computes is Computes.WEIGHT_GRADIENT or operator.cast_apart:
+            if not (self.reads_first and isinstance(operator, Gemm) and _casts(operator)):
                 yield operator
             elif operator.quantised:
                 yield operator if operator.role.routed else replace(operator, quantised=False)
@@ -48,6 +46,13 @@ class TensorScales:
                 size = element_bytes("bf16") * rows * operator.k
                 yield MemoryBound("copy", size, rows, name="largest number", role=Role.SCALE)
                 yield operator
+
+
+def _casts(product: Gemm) -> bool:
+    """Whether one scale of a tensor decides how this product's operand is cast, if it is: gradients of weights read
+    what the other two products cast, and casts apart are kernels of their own."""
+    scaled = DTYPES.get(product.dtype).one_scale
+    return scaled and product.computes is not Computes.WEIGHT_GRADIENT and not product.cast_apart
 
 
 TENSOR_SCALES: Registry[TensorScales] = Registry("tensor scales", "tspsim.tensor_scales", TensorScales)
