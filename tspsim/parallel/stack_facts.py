@@ -133,6 +133,9 @@ class StackFacts:
         Field(description="with several chunks per stage, the device alone waits for messages of other stages"),
     ] = False
     traffic_factor: Annotated[Factor, STATED, Field(description="bytes of unfused kernels over fused ones")] = 1.0
+    expert_activation_factor: Annotated[
+        Factor | None, STATED, Field(description="the same of routed experts' activations; default: as traffic_factor")
+    ] = None
     loss_factor: Annotated[
         Factor | None, STATED, Field(description="bytes of the loss and its gradient over a fused one")
     ] = None
@@ -147,6 +150,9 @@ class StackFacts:
         STATED,
         Field(description="the same of routed experts' products; default: as accumulation_bytes"),
     ] = None
+    experts_in_bf16: Annotated[
+        StrictBool, STATED, Field(description="routed experts multiply in bf16, whatever the step's precision")
+    ] = False
     lone_expert_bytes: Annotated[
         BytesPerWeight | None,
         STATED,
