@@ -31,8 +31,8 @@ FASTER = {
     "multi_ring": (1.5, "four ranks of a mesh divide into no rings that use all links (Tillson 1980); two of three do"),
     "in_switch": (1.7, "reductions in a switch were measured from five ranks on; libraries leave fewer to rings"),
 }
-#: The same of RCCL on Instinct nodes, between all eight GPUs and fewer: its direct-access kernels and MSCCL's are for eight
-#: ranks alone (ROCm/rocm-systems issue 9049, ``comm->nRanks == kDdaNranks``; ROCm/rccl pull request 1088), so fewer run
+#: The same of RCCL on Instinct nodes, between all eight GPUs and fewer: its direct-access kernels and MSCCL's are for
+#: eight ranks alone (ROCm/rocm-systems issue 9049, ``comm->nRanks == kDdaNranks``; ROCm/rccl pull request 1088), so fewer run
 #: rings with the constants of its tuner. Without those kernels, and in engines' own, fewer GPUs take no longer.
 EIGHT_ALONE = 2.7
 WITHOUT_THEM = "RCCL dda_off_default_ring_tree"
