@@ -32,8 +32,9 @@ FASTER = {
     "in_switch": (1.7, "reductions in a switch were measured from five ranks on; libraries leave fewer to rings"),
 }
 #: The same of RCCL on Instinct nodes, between all eight GPUs and fewer: its direct-access kernels and MSCCL's are for
-#: eight ranks alone (ROCm/rocm-systems issue 9049, ``comm->nRanks == kDdaNranks``; ROCm/rccl pull request 1088), so fewer run
-#: rings with the constants of its tuner. Without those kernels, and in engines' own, fewer GPUs take no longer.
+#: eight ranks alone (ROCm/rocm-systems issue 9049, ``comm->nRanks == kDdaNranks``; ROCm/rccl pull request 1088), so
+#: fewer run rings with the constants of its tuner. Without those kernels, and in engines' own, fewer GPUs take no
+#: longer.
 EIGHT_ALONE = 2.7
 WITHOUT_THEM = "RCCL dda_off_default_ring_tree"
 #: The same of a mesh where some pairs have two links (DGX-1).

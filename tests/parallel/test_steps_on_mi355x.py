@@ -35,8 +35,8 @@ def test_plain_pytorch_runs_its_own_attention_where_it_was_measured() -> None:
 
 
 def test_attentions_part_of_a_step_of_torchtitan_without_primus_turbo() -> None:
-    # AMD's profile (ROCm blog, primus-deep-dive: Llama 3.1 70B, MI325X): 26.95 % flash attention, 67.43 % products. With
-    # AITER's kernels it would be 11 %.
+    # AMD's profile (ROCm blog, primus-deep-dive: Llama 3.1 70B, MI325X): 26.95 % flash attention, 67.43 % products.
+    # With AITER's kernels it would be 11 %.
     work = {"model": "llama-3.1-70b", "sequence": "8Ki", "sequences_per_replica": 1, "stack": "torchtitan"}
     answer = stepped("mi355x", work, recomputation="full")
     by_kind = answer.compute_by_kind_s
@@ -45,7 +45,7 @@ def test_attentions_part_of_a_step_of_torchtitan_without_primus_turbo() -> None:
 
 @pytest.mark.parametrize(("model", "measured"), [("llama-3.1-8b", 8143.0), ("llama-3.1-70b", 1176.0)])
 def test_torchtitan_on_mi350x_by_the_rates_of_its_pull_request(model: str, measured: float) -> None:
-    # pytorch/torchtitan pull request 4779: MFU of 20.5 and 24.6 % of 2.3 PFLOP/s, scores counted whole. It states no more:
+    # pytorch/torchtitan pull request 4779: MFU of 20.5 and 24.6 % of 2.3 PFLOP/s, scores counted whole. No more:
     # with every layer recomputed 1.03 and 1.03 of the rate, with every second 1.13 and 1.14.
     work = {"model": model, "sequence": "8Ki", "sequences_per_replica": 1, "stack": "torchtitan-eager"}
     answer = stepped("mi350x", work, recomputation="full")
@@ -64,8 +64,8 @@ def balanced(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     ("version", "measured_s", "rel"),
     [
-        # AMD-AGI/Primus@31c71fa, agent/workspace/qwen3_fp8_tw_gfx950_20261010/README.md: its third figure, and the first,
-        # from whose difference the factor of unfused activations is.
+        # AMD-AGI/Primus@31c71fa, agent/workspace/qwen3_fp8_tw_gfx950_20261010/README.md: its third figure and its
+        # first, from whose difference the factor of unfused activations is.
         ("turbo-grouped", 7.9156, 0.05),
         ("turbo-grouped-unfused", 8.8940, 0.05),
         # tech_blogs/moe_package_2.0: 26,058.7 tokens/s a GPU with legacy grouped products, which are in bf16.
