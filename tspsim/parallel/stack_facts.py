@@ -142,6 +142,9 @@ class StackFacts:
         STATED,
         Field(description="whose kernels of norms, rotations and activations run, instead of a traffic_factor"),
     ] = None
+    expert_activation_factor: Annotated[
+        Factor | None, STATED, Field(description="the same of routed experts' activations; default: as traffic_factor")
+    ] = None
     loss_factor: Annotated[
         Factor | None, STATED, Field(description="bytes of the loss and its gradient over a fused one")
     ] = None
@@ -156,6 +159,9 @@ class StackFacts:
         STATED,
         Field(description="the same of routed experts' products; default: as accumulation_bytes"),
     ] = None
+    experts_in_bf16: Annotated[
+        StrictBool, STATED, Field(description="routed experts multiply in bf16, whatever the step's precision")
+    ] = False
     lone_expert_bytes: Annotated[
         BytesPerWeight | None,
         STATED,

@@ -35,7 +35,7 @@ _OF_VERSIONS = (
     "tensor_scales",
     "mixed_precision", "flash_attention", "score_bytes", "loss_factor", "softmax_bytes",
     "keeps_whole", "attention_factors", "awaits_sends", "collection", "expert_bias_bytes", "exchange_launches",
-    "expert_accumulation_bytes",
+    "expert_accumulation_bytes", "experts_in_bf16", "expert_activation_factor",
 )  # fmt: skip
 
 if TYPE_CHECKING:
