@@ -140,6 +140,7 @@ class Deployment:
                 scheduler=policy.name,
                 speculation=drafts,
                 states=self.states,
+                counts_on_host=self.plan.attention_replicas > 1 and self.plan.dispatch.counts_on_host,
                 **options,
             )
         except InputError as error:

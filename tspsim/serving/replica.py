@@ -24,6 +24,8 @@ from .work import EachStepCost, Floats, StepCost, StepwiseCost, StepWork
 LATE, LAST = EventPriority(2), EventPriority(3)
 
 
+#: Sequences with their first token, and ended ones.
+Results = tuple[list[Sequence], list[Sequence]]
 #: Called with a request, the first and last prompt token that a step computes, and the end of the step.
 ChunkNotice = Callable[[Request, int, int, float], None]
 
@@ -122,6 +124,10 @@ class Replica:
         #: Events of an older generation are void.
         self._generation = 0
         self._idle = True
+        #: Whether results of steps with prompts come late; whether the last step had prompts; results that are due.
+        self._late = any(scheduler.late for scheduler in self.schedulers)
+        self._read = False
+        self._due: Results | None = None
         self._notices: tuple[Callable[[], None], ...] = ()
 
     # --- load ------------------------------------------------------------------------------------
@@ -287,6 +293,8 @@ class Replica:
         schedulers = self.schedulers
         for scheduler in schedulers:
             scheduler.now_s = start_s
+            if self._late and self._read:
+                scheduler.see()
             scheduler.open(fresh)
         plans = self._group.schedule()
         busy = _busy(plans)
@@ -297,8 +305,12 @@ class Replica:
                 busy = _busy(plans)
         if self._notices:
             self._tell()
+        if self._due is not None and not any(plan.chunks for plan in plans):
+            # The next step, if there is one, is a graph that is launched at once.
+            due, self._due = self._due, None
+            ScheduledEvent(self.env, start_s, lambda: self._publish(due, start_s))
         if not busy:
-            self._run, self._idle = None, True
+            self._run, self._idle, self._read = None, True, False
             wake_s = min([scheduler.wake_s() for scheduler in schedulers])
             if wake_s < inf:
                 self._at(wake_s, self._begin, LAST)
@@ -395,15 +407,27 @@ class Replica:
         if self._notices:
             self._tell()
         end_s = self._log(run, steps, used, staying)
+        if self._due is not None:
+            due, self._due = self._due, None
+            self._publish(due, end_s)
+        self._read = run.chunk_tokens > 0
+        if self._late and self._read:
+            self._due = first, ended
+        else:
+            self._publish((first, ended), end_s)
+        return end_s
+
+    def _publish(self, results: Results, at_s: float) -> None:
+        """Tells of first tokens and of ended sequences."""
+        first, ended = results
         for sequence in first:
-            sequence.request.first_token_s = end_s
+            sequence.request.first_token_s = at_s
             if self._on_first_token is not None:
                 self._on_first_token(sequence.request)
         for sequence in ended:
-            sequence.request.end_s = end_s
+            sequence.request.end_s = at_s
             if self._on_end is not None:
                 self._on_end(sequence.request)
-        return end_s
 
     def _steps_done(self, time_s: float) -> int:
         """Completed steps of the current run at a time; its last step completes with the run."""

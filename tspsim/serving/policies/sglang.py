@@ -12,6 +12,7 @@ from collections.abc import Sequence as SequenceOf
 from itertools import cycle
 from typing import Annotated, Any
 
+from numpy.random import default_rng
 from pydantic import Field, PositiveFloat, PositiveInt, StrictBool
 
 from ...base.errors import InputError
@@ -94,6 +95,7 @@ class SglangScheduler(RankScheduler):
         super().__init__(
             settings, enable_prefix_caching=not options.disable_radix_cache, overlap=overlap, wastes=overlap
         )
+        self.late = overlap and settings.counts_on_host
         self._options = options
         self._max_num_seqs = options.max_running_requests or USUAL_REQUESTS
         if self.states is not None and self.states.running is not None:
@@ -409,22 +411,35 @@ class SglangGroup(ReplicaGroup):
         self._choose = ASSIGNMENTS[options.load_balance_method](self.schedulers)
 
     def assign(self, request: Request) -> RankScheduler:
-        return self._choose()
+        return self._choose(request)
 
 
-def in_turn(schedulers: SequenceOf[RankScheduler]) -> Callable[[], RankScheduler]:
+#: Chooses the attention replica of a request.
+Assignment = Callable[[Request], RankScheduler]
+
+
+def in_turn(schedulers: SequenceOf[RankScheduler]) -> Assignment:
     """Round robin."""
-    return cycle(schedulers).__next__
+    turn = cycle(schedulers)
+    return lambda _request: next(turn)
 
 
-def with_fewest(schedulers: SequenceOf[RankScheduler]) -> Callable[[], RankScheduler]:
+def by_room(schedulers: SequenceOf[RankScheduler]) -> Assignment:
+    """By the number of the room in which two pools meet, which a router draws: at random, whoever is busy."""
+    return lambda request: schedulers[default_rng([ROOMS, request.number]).integers(len(schedulers))]
+
+
+def with_fewest(schedulers: SequenceOf[RankScheduler]) -> Assignment:
     """The scheduler with fewest requests, the first of equals."""
-    return lambda: min(schedulers, key=lambda scheduler: scheduler.present)
+    return lambda _request: min(schedulers, key=lambda scheduler: scheduler.present)
 
 
+#: Seed of rooms.
+ROOMS = 30001
 #: ``load_balance_method`` → chooses the attention replica of the next request.
-ASSIGNMENTS: dict[str, Callable[[SequenceOf[RankScheduler]], Callable[[], RankScheduler]]] = {
+ASSIGNMENTS: dict[str, Callable[[SequenceOf[RankScheduler]], Assignment]] = {
     "round_robin": in_turn,
+    "follow_bootstrap_room": by_room,
     "total_requests": with_fewest,
 }
 
