@@ -68,6 +68,8 @@ class Deployment:
     tiers: Tiers | None = None
     #: So many of its clusters stand beside each other behind one router, and share nothing.
     machines: int = 1
+    #: It reads prompts for engines that go on with their answers.
+    reads_only: bool = False
 
     def __post_init__(self) -> None:
         if self.router not in ROUTERS:
@@ -141,6 +143,7 @@ class Deployment:
                 speculation=drafts,
                 states=self.states,
                 counts_on_host=self.plan.attention_replicas > 1 and self.plan.dispatch.counts_on_host,
+                reads_only=self.reads_only,
                 **options,
             )
         except InputError as error:

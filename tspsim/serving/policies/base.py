@@ -152,7 +152,7 @@ class Policy:
         if options == dict(settings.options):
             return settings
         own = settings.options.model_copy(update=options)
-        others = settings.speculation, settings.states, settings.counts_on_host
+        others = settings.speculation, settings.states, settings.counts_on_host, settings.reads_only
         return Settings(own, settings.kv_tokens, settings.block_tokens, *others)
 
     def step_tokens(self, options: Mapping[str, Any]) -> int | None:

@@ -46,6 +46,8 @@ USUAL_REQUESTS = 2048
 REPLICAS_DARE = 0.3
 
 
+#: Default of ``load_balance_method``.
+AUTO = "auto"
 #: Attention backend → tokens of its pages, where it requires a size (arg_groups/overrides.py:1145 to 1198 and 1295 of
 #: 0.5.23, which no longer has cutlass_mla with pages of 128).
 PAGES = {
@@ -79,7 +81,7 @@ class SglangOptions(Section):
     enable_mixed_chunk: StrictBool = Field(False, description="decodes continue beside prompts")
     disable_overlap_schedule: StrictBool = Field(False, description="steps are not planned ahead")
     load_balance_method: Annotated[str, OneOf(lambda: tuple(ASSIGNMENTS))] = Field(
-        "round_robin", description="assignment of requests to attention replicas"
+        AUTO, description="assignment of requests to attention replicas; auto: in turn, in a prefill pool by room"
     )
 
 
@@ -408,7 +410,7 @@ class SglangGroup(ReplicaGroup):
         super().__init__(settings, scheduler, count)
         options = settings.options
         assert isinstance(options, SglangOptions)
-        self._choose = ASSIGNMENTS[options.load_balance_method](self.schedulers)
+        self._choose = ASSIGNMENTS[_assignment(options.load_balance_method, settings.reads_only)](self.schedulers)
 
     def assign(self, request: Request) -> RankScheduler:
         return self._choose(request)
@@ -441,7 +443,15 @@ ASSIGNMENTS: dict[str, Callable[[SequenceOf[RankScheduler]], Assignment]] = {
     "round_robin": in_turn,
     "follow_bootstrap_room": by_room,
     "total_requests": with_fewest,
+    AUTO: in_turn,
 }
+
+
+def _assignment(stated: str, reads_only: bool) -> str:
+    """The method of a name. In a prefill pool ``auto`` is by room, and so is ``round_robin``, which it was called first
+    (server_args.py, _handle_load_balance_method)."""
+    return "follow_bootstrap_room" if reads_only and stated in (AUTO, "round_robin") else stated
+
 
 SGLANG = SglangPolicy(
     "sglang",

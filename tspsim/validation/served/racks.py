@@ -72,7 +72,6 @@ def _wide(read: RackWorkers, gpus: int, running: int, memory: float, weights: Op
 
 def _reading(chunk: int, most: int, memory: float) -> dict[str, Any]:
     options = {"chunked_prefill_size": chunk, "max_prefill_tokens": most, "max_running_requests": 30000}
-    options["load_balance_method"] = "follow_bootstrap_room"
     return _COMMON | options | {"mem_fraction_static": memory}
 
 
