@@ -36,7 +36,7 @@ from .service import Dispatcher
 from .speculation import AcceptanceModel as Drafts
 from .tier_specs import tier_specs
 from .tiers import TieredPool
-from .work import Floats, StepwiseCost, StepWork
+from .work import Floats, LaunchedCost, StepwiseCost, StepWork
 
 #: Keys of ``engine`` that are no option of a scheduler: which one, and blocks or tokens of cache instead of the rule's.
 POLICY, BLOCKS, TOKENS = "policy", "num_gpu_blocks", "kv_tokens"
@@ -356,6 +356,10 @@ class Scaled:
 
     cost: StepwiseCost
     factor: float
+
+    @property
+    def launching_s(self) -> float:
+        return self.factor * self.cost.launching_s if isinstance(self.cost, LaunchedCost) else 0.0
 
     def seconds(self, works: Sequence[StepWork]) -> float:
         return self.factor * self.cost.seconds(works)

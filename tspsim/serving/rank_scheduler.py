@@ -80,8 +80,7 @@ class RankScheduler:
         Whether a run of steps continues past the step after an arrival or an end. With asynchronous scheduling both
         take effect one step late, so these steps are planned alike, and nothing else reads the cache meanwhile.
     late
-        Whether the engine reads the results of a step with prompts once the next step has been launched, and launching
-        takes as long as the step: arrivals are then seen up to its end, and results one such step late.
+        Whether the engine reads the results of a step once the next one has been launched.
     """
 
     def __init__(

@@ -10,8 +10,9 @@ from math import inf
 import simpy
 from simpy.events import EventPriority
 
-from .clock import happens_by, reach
+from .clock import LAST, LATE, ScheduledEvent, happens_by, reach
 from .engine import Engine
+from .late_results import LateResults, Results
 from .log import StepKind, StepLog
 from .policies.base import GroupsInStep
 from .rank_scheduler import RankScheduler, StepPlan
@@ -19,28 +20,8 @@ from .requests import Request
 from .sequence import Sequence
 from .work import EachStepCost, Floats, StepCost, StepwiseCost, StepWork
 
-#: LATE: after everything else at a time. LAST: also after the ends of all engines' steps, so that a step sees arrivals
-#: up to its begin, including from clients whose answer completed at the same instant.
-LATE, LAST = EventPriority(2), EventPriority(3)
-
-
-#: Sequences with their first token, and ended ones.
-Results = tuple[list[Sequence], list[Sequence]]
 #: Called with a request, the first and last prompt token that a step computes, and the end of the step.
 ChunkNotice = Callable[[Request, int, int, float], None]
-
-
-class ScheduledEvent(simpy.Event):
-    """A callback at a time, with a priority."""
-
-    def __init__(
-        self, env: simpy.Environment, at_s: float, action: Callable[[], None], priority: EventPriority = LATE
-    ) -> None:
-        # Like simpy.Timeout, which has no priority.
-        self.env, self._ok, self._value = env, True, None
-        self.callbacks = [lambda _: action()]
-        now_s = env._now
-        env.schedule(self, priority, at_s - now_s if at_s > now_s else 0.0)
 
 
 @dataclass(slots=True)
@@ -124,10 +105,7 @@ class Replica:
         #: Events of an older generation are void.
         self._generation = 0
         self._idle = True
-        #: Whether results of steps with prompts come late; whether the last step had prompts; results that are due.
-        self._late = any(scheduler.late for scheduler in self.schedulers)
-        self._read = False
-        self._due: Results | None = None
+        self._late = LateResults(self, applies=any(scheduler.late for scheduler in self.schedulers))
         self._notices: tuple[Callable[[], None], ...] = ()
 
     # --- load ------------------------------------------------------------------------------------
@@ -293,7 +271,7 @@ class Replica:
         schedulers = self.schedulers
         for scheduler in schedulers:
             scheduler.now_s = start_s
-            if self._late and self._read:
+            if self._late.counted_last:
                 scheduler.see()
             scheduler.open(fresh)
         plans = self._group.schedule()
@@ -305,12 +283,9 @@ class Replica:
                 busy = _busy(plans)
         if self._notices:
             self._tell()
-        if self._due is not None and not any(plan.chunks for plan in plans):
-            # The next step, if there is one, is a graph that is launched at once.
-            due, self._due = self._due, None
-            ScheduledEvent(self.env, start_s, lambda: self._publish(due, start_s))
+        self._late.next_begins(start_s, any(plan.chunks for plan in plans))
         if not busy:
-            self._run, self._idle, self._read = None, True, False
+            self._run, self._idle = None, True
             wake_s = min([scheduler.wake_s() for scheduler in schedulers])
             if wake_s < inf:
                 self._at(wake_s, self._begin, LAST)
@@ -407,17 +382,10 @@ class Replica:
         if self._notices:
             self._tell()
         end_s = self._log(run, steps, used, staying)
-        if self._due is not None:
-            due, self._due = self._due, None
-            self._publish(due, end_s)
-        self._read = run.chunk_tokens > 0
-        if self._late and self._read:
-            self._due = first, ended
-        else:
-            self._publish((first, ended), end_s)
+        self._late.ends((first, ended), run, end_s)
         return end_s
 
-    def _publish(self, results: Results, at_s: float) -> None:
+    def publish(self, results: Results, at_s: float) -> None:
         """Tells of first tokens and of ended sequences."""
         first, ended = results
         for sequence in first:

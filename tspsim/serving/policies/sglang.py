@@ -97,7 +97,7 @@ class SglangScheduler(RankScheduler):
         super().__init__(
             settings, enable_prefix_caching=not options.disable_radix_cache, overlap=overlap, wastes=overlap
         )
-        self.late = overlap and settings.counts_on_host
+        self.late = overlap
         self._options = options
         self._max_num_seqs = options.max_running_requests or USUAL_REQUESTS
         if self.states is not None and self.states.running is not None:
