@@ -50,7 +50,7 @@ class Engine(Settings):
     (8, 16)
     """
 
-    scheduler: str
+    scheduler: str = ""
 
     def __init__(
         self,

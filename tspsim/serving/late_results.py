@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING
+
+import simpy
 
 from ..base.memo import once
 from .clock import ScheduledEvent
 from .sequence import Sequence
-from .work import LaunchedCost
-
-if TYPE_CHECKING:
-    from .replica import EqualSteps, Replica
+from .work import LaunchedCost, StepCost
 
 #: Sequences with their first token, and ended ones.
 Results = tuple[list[Sequence], list[Sequence]]
@@ -28,47 +27,56 @@ class LateResults:
     event_loop_overlap; disaggregation/prefill.py, event_loop_overlap_disagg_prefill: run_batch, then
     process_batch_result of the last.)
 
+    Parameters
+    ----------
+    env
+        The clock.
+    publish
+        Called with results, and the time at which they are read.
+    cost
+        Seconds of a step, and of launching one.
+    counts
+        Whether the host waits for counts.
+
     Attributes
     ----------
     counted_last
         Whether the last step had prompts, and the host waited for counts.
     """
 
-    def __init__(self, replica: Replica, *, applies: bool) -> None:
-        self._replica, self._applies = replica, applies
+    def __init__(
+        self, env: simpy.Environment, publish: Callable[[Results, float], None], cost: StepCost, *, counts: bool
+    ) -> None:
+        self._env, self._publish, self._cost, self._counts = env, publish, cost, counts
         self._due: tuple[Results, float] | None = None
         self.counted_last = False
 
     @once
     def _launching_s(self) -> float:
-        cost = self._replica.cost
-        return cost.launching_s if isinstance(cost, LaunchedCost) else 0.0
+        return self._cost.launching_s if isinstance(self._cost, LaunchedCost) else 0.0
 
-    def ends(self, results: Results, run: EqualSteps, end_s: float) -> None:
-        """A run of steps is over."""
-        if not self._applies:
-            self._replica.publish(results, end_s)
-            return
+    def ends(self, results: Results, start_s: float, end_s: float, *, reads: bool) -> None:
+        """A step, or a run of them, is over; ``reads``: it had prompts."""
         self._publish_due(end_s)
-        self.counted_last = run.chunk_tokens > 0 and self._replica.engine.counts_on_host
+        self.counted_last = reads and self._counts
         late_s = inf if self.counted_last else 0.0
-        if run.chunk_tokens and not self.counted_last:
-            late_s = 2.0 * self._launching_s - (end_s - run.start_s)
+        if reads and not self.counted_last:
+            late_s = 2.0 * self._launching_s - (end_s - start_s)
         if late_s > 0.0:
             self._due = results, end_s + late_s
         else:
-            self._replica.publish(results, end_s)
+            self._publish(results, end_s)
 
-    def next_begins(self, start_s: float, reads: bool) -> None:
+    def next_begins(self, start_s: float, *, reads: bool) -> None:
         """The next step begins, or nothing runs."""
         if self._due is None:
             return
-        due, env = self._due, self._replica.env
+        due = self._due
         at_s = due[1] if reads else start_s
         if at_s < inf:
-            ScheduledEvent(env, at_s, lambda: self._publish_due(at_s) if self._due is due else None)
+            ScheduledEvent(self._env, at_s, lambda: self._publish_due(at_s) if self._due is due else None)
 
     def _publish_due(self, at_s: float) -> None:
         if self._due is not None:
             (results, _), self._due = self._due, None
-            self._replica.publish(results, at_s)
+            self._publish(results, at_s)

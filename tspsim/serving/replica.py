@@ -105,7 +105,8 @@ class Replica:
         #: Events of an older generation are void.
         self._generation = 0
         self._idle = True
-        self._late = LateResults(self, applies=any(scheduler.late for scheduler in self.schedulers))
+        late = any(scheduler.late for scheduler in self.schedulers)
+        self._late = LateResults(env, self._publish, cost, counts=engine.counts_on_host) if late else None
         self._notices: tuple[Callable[[], None], ...] = ()
 
     # --- load ------------------------------------------------------------------------------------
@@ -271,7 +272,7 @@ class Replica:
         schedulers = self.schedulers
         for scheduler in schedulers:
             scheduler.now_s = start_s
-            if self._late.counted_last:
+            if self._late is not None and self._late.counted_last:
                 scheduler.see()
             scheduler.open(fresh)
         plans = self._group.schedule()
@@ -283,8 +284,9 @@ class Replica:
                 busy = _busy(plans)
         if self._notices:
             self._tell()
-        self._late.next_begins(start_s, any(plan.chunks for plan in plans))
         if not busy:
+            if self._late is not None:
+                self._late.next_begins(start_s, reads=False)
             self._run, self._idle = None, True
             wake_s = min([scheduler.wake_s() for scheduler in schedulers])
             if wake_s < inf:
@@ -298,6 +300,9 @@ class Replica:
             sequences += work.sequences
             for _, tokens in plan.chunks:
                 chunk_tokens += tokens
+        read = any(work.chunks for work in works)
+        if self._late is not None:
+            self._late.next_begins(start_s, reads=read)
         if chunk_tokens == 0:
             ends_s = self._decode_ends(start_s, works, self._steps(plans))
             if self._wakes:
@@ -307,7 +312,6 @@ class Replica:
             kind = StepKind.DECODE
         else:
             ends_s = [start_s + self.cost.seconds(works)]
-            read = any(work.chunks for work in works)
             kind = (StepKind.MIXED if sequences else StepKind.PREFILL) if read else StepKind.DECODE
         if self._on_chunk is not None:
             for plan in plans:
@@ -382,10 +386,13 @@ class Replica:
         if self._notices:
             self._tell()
         end_s = self._log(run, steps, used, staying)
-        self._late.ends((first, ended), run, end_s)
+        if self._late is None:
+            self._publish((first, ended), end_s)
+        else:
+            self._late.ends((first, ended), run.start_s, end_s, reads=run.kind is not StepKind.DECODE)
         return end_s
 
-    def publish(self, results: Results, at_s: float) -> None:
+    def _publish(self, results: Results, at_s: float) -> None:
         """Tells of first tokens and of ended sequences."""
         first, ended = results
         for sequence in first:

@@ -428,7 +428,7 @@ def in_turn(schedulers: SequenceOf[RankScheduler]) -> Assignment:
 
 def by_room(schedulers: SequenceOf[RankScheduler]) -> Assignment:
     """By the number of the room in which two pools meet, which a router draws: at random, whoever is busy."""
-    return lambda request: schedulers[default_rng([ROOMS, request.number]).integers(len(schedulers))]
+    return lambda request: schedulers[int(default_rng([ROOMS, request.number]).integers(len(schedulers)))]
 
 
 def with_fewest(schedulers: SequenceOf[RankScheduler]) -> Assignment:
