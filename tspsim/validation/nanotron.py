@@ -1,8 +1,8 @@
 """nanotron's sweep: which pipeline a run had, where the table's own rows tell it.
 
 The sweep measured one step a run, the third (``NANOTRON_BENCHMARK``, trainer.py), in weeks in which its pipeline was
-repaired: before, a rank slept 0.1 s between looks whether a message's metadata had arrived
-(pipeline_parallel/p2p.py), and lost a second a micro-batch. ``after_pp_fix`` says which runs came after. Some of these
+repaired: before, a rank slept 0.1 s between looks whether a message's metadata had arrived (a development version of
+pipeline_parallel/p2p.py), and lost a second a micro-batch. ``after_pp_fix`` says which runs came after. Some of these
 contradict another run of the same plan, by the second that all runs of before lose; they had the old pipeline too.
 """
 
