@@ -294,11 +294,13 @@ def choice_of_experts(device: Device, choice: ChoiceKernels) -> Estimate:
 def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
     """Time of a kernel that streams as many bytes: between other kernels all memory-bound ops run as fast as a copy,
     unless their stack states what longer they take. A resident kernel takes the time of its own op; one of few blocks
-    streams at the rate of its multiprocessors."""
+    streams at the rate of its multiprocessors; several kernels share the bytes."""
     if operator.resident:
         return device.memory_bound(operator.size_bytes, operator.op, operator.rows)
     fewer = max(1.0, device.spec.compute_units.value / operator.units) if operator.units else 1.0
-    return device.streaming(operator.slower * fewer * operator.size_bytes, operator.rows)
+    calls = operator.calls
+    one = device.streaming(operator.slower * fewer * operator.size_bytes / calls, operator.rows)
+    return one if calls == 1 else Estimate(*(calls * end for end in one))
 
 
 def scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:
