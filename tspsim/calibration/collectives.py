@@ -312,7 +312,7 @@ def _other_ways(now: CollectivesSpec, rows: Sequence[MeasuredTransfer], ways: _P
     for (library, kind), algorithms in taken.items():
         serving = [curve for curve in curves if kind in curve.kinds]
         most = max(algorithms, key=lambda name: algorithms[name])
-        measured = next((each for each in serving if each.algorithms == most and library in each.libraries), None)
+        measured = next((curve for curve in serving if curve.algorithms == most and library in curve.libraries), None)
         if measured is None:
             continue
         for curve in serving:
@@ -321,7 +321,7 @@ def _other_ways(now: CollectivesSpec, rows: Sequence[MeasuredTransfer], ways: _P
                 continue
             if library in curve.libraries:
                 curves.remove(curve)
-            elif any(each.algorithms == curve.algorithms and library in each.libraries for each in serving):
+            elif any(other.algorithms == curve.algorithms and library in other.libraries for other in serving):
                 continue
             own = {"kinds": (kind,), "libraries": {library: measured.libraries[library]}, "spread": measured.spread}
             curves.append(curve.model_copy(update=own))
