@@ -48,6 +48,7 @@ from tspsim.parallel.schemes.transport import Ring
 from tspsim.parallel.search_rule import SearchRule
 from tspsim.parallel.state.checkpoint import Checkpoint
 from tspsim.parallel.state.reshard import ReshardMethod
+from tspsim.parallel.tensor_scales import TensorScales
 from tspsim.steps import BACKWARD, FORWARD, Task
 from tspsim.steps.forward import ForwardStep
 from tspsim.studies.launch.command import Command
@@ -333,6 +334,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.routing_policies": (RoutingPolicy("striped", "by the sender", lambda plane, flows, seed: flows.leaving),),
     "tspsim.searched_keys": (SearchRule("announced_parts", why_not="chosen for the machine"),),
     "tspsim.steps": (Rehearsal(),),
+    "tspsim.tensor_scales": (TensorScales("guessed", "read twice, and agreed on", reads_first=True, agreed=True),),
     "tspsim.topologies": (Topology("chain", "every GPU to the next", chain),),
     "tspsim.trace_forms": (TraceForm("diary", "when", "asked", "answered"),),
     "tspsim.trace_readers": (TraceReader("punched", "a card a kernel", is_punched, read_punched),),

@@ -1,5 +1,5 @@
-"""Kinds of kernels of a public eager forward (Qwen1.5-0.5B of Hugging Face), on which nothing is fitted but what kernels
-that index take longer than copies."""
+"""Kinds of kernels of a public eager forward (Qwen1.5-0.5B of Hugging Face), on which nothing is fitted but by how much
+kernels that index take longer than copies."""
 
 from __future__ import annotations
 

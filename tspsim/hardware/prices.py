@@ -33,7 +33,7 @@ from tspsim.operators import (
 )
 
 from . import linear, pricers, sparse
-from .device import Device
+from .device import READ_AS, Device
 from .kernels import OTHER_TYPE, Kernel
 from .limits import Estimate, FloatArray
 from .pricers import bound_of, price, pricer
@@ -219,8 +219,10 @@ def latent_decode(device: Device, attention: LatentDecode) -> Estimate:
 
 @pricer(AbsorbProduct)
 def absorb(device: Device, product: AbsorbProduct) -> Estimate:
-    """Time of absorb products at the clock of a step."""
-    kernel = device.kernel("absorb", product.dtype)
+    """Time of absorb products at the clock of a step, in another type where the engine says so (``as fp8``) for the
+    type of attention's weights and the family of the device."""
+    stated = device.override_of("absorb", product.weights, device.spec.family)
+    kernel = device.kernel("absorb", product.dtype if stated is None else stated.removeprefix(READ_AS))
     isolated = device.isolated(kernel, tokens=product.tokens, heads=product.heads, n=product.n, k=product.k)
     return device.at_clock(isolated, product, kernel)
 

@@ -59,6 +59,7 @@ class Role(StrEnum):
     HEAD = "head", Sharding.COLUMNS
     LOSS = "loss"
     ADAPTER = "adapter"
+    SCALE = "scale"
     OTHER = "other"
 
 

@@ -44,7 +44,8 @@ class Stack(StackFacts):
         unfused = not self.compiles or self.loss_factor is not None or self.accumulation_bytes > 0.0
         counted = (
             *(self.expert_bias_bytes, self.choice_kernels, self.norm_tensors, self.rotation_factors),
-            *(self.head_norm_tensors, self.expert_accumulation_bytes),
+            *(self.head_norm_tensors, self.expert_accumulation_bytes, self.experts_in_bf16),
+            self.expert_activation_factor,
         )
         return self.flash_attention and not unfused and not self.casts_apart and not any(counted)
 
@@ -92,8 +93,13 @@ class Stack(StackFacts):
         if not self.role_launches and not self.cast_launches:
             return 1.0
         name = launch_name(operator.role, operator.computes)
-        narrow = isinstance(operator, Gemm) and element_bytes(operator.dtype) < element_bytes("bf16")
+        narrow = self._multiplied_narrow(operator)
         return self._of_roles.get(name, 1.0) + (self.cast_launches if narrow else 0.0)
+
+    def _multiplied_narrow(self, operator: Operator) -> bool:
+        """Whether it is a product whose operands this stack casts to a type narrower than bf16."""
+        narrow = isinstance(operator, Gemm) and element_bytes(operator.dtype) < WIDE
+        return narrow and not (self.experts_in_bf16 and operator.role.routed)
 
     def exchange_s(self, ranks: int, captured: Captured = Captured.NOTHING) -> float:
         """Host seconds of a collective between ``ranks`` ranks, outside graphs."""
@@ -189,6 +195,8 @@ class Stack(StackFacts):
             of_experts = self.lone_expert_bytes if lone_experts else 0.0
         operators = tuple(operators)
         for operator in operators:
+            if self.experts_in_bf16 and operator.role.routed and isinstance(operator, Gemm):
+                operator = operator.read_as("bf16", operator.weight_dtype)
             if self.casts_apart and forward_activation(operator, operators):
                 operator = self.cast_kernels.in_activation(operator)
             for kernel in self._kernels(operator, recomputed):
@@ -213,12 +221,16 @@ class Stack(StackFacts):
             return norm_kernels(operator, self.norm_tensors, self.norm_blocks)
         if operator.role is Role.ROPE and isinstance(operator, MemoryBound):
             return self._rotated(operator)
-        own_factor = self.loss_factor if operator.role is Role.LOSS else None
-        return (self._cast(operator).unfused(self.traffic_factor if own_factor is None else own_factor),)
+        own = self._own_factor(operator.role)
+        return (self._cast(operator).unfused(self.traffic_factor if own is None else own),)
+
+    def _own_factor(self, role: Role) -> float | None:
+        """A factor stated for operators of a role alone."""
+        return {Role.LOSS: self.loss_factor, Role.EXPERTS_ACTIVATION: self.expert_activation_factor}.get(role)
 
     def _eager(self, operator: Operator, gated: bool, groups: float) -> Operator:
-        """A fused kernel as the kernels that run without a compiler."""
-        if self.eager is None or not isinstance(operator, MemoryBound):
+        """A fused kernel as the kernels that run without a compiler; those of a factor of their own are counted."""
+        if self.eager is None or not isinstance(operator, MemoryBound) or self._own_factor(operator.role) is not None:
             return operator
         return EAGER_KERNELS.get(self.eager).run(operator, gated=gated, groups=groups)
 

@@ -32,9 +32,10 @@ _OF_VERSIONS = (
     "accumulation_bytes", "reduced_bytes", "gathered_copy_bytes", "reduced_copy_bytes", "libraries", "optimizer_state",
     "overlap_gradients", "overlap_weights", "exchange_units", "interleaving", "node_launches", "exchange_slowdown",
     "rotation_factors", "column_inputs", "sums_beside_weights", "quantised_gathers",
+    "tensor_scales",
     "mixed_precision", "flash_attention", "score_bytes", "loss_factor", "softmax_bytes",
     "keeps_whole", "attention_factors", "awaits_sends", "collection", "expert_bias_bytes", "exchange_launches",
-    "expert_accumulation_bytes",
+    "expert_accumulation_bytes", "experts_in_bf16", "expert_activation_factor",
 )  # fmt: skip
 
 if TYPE_CHECKING:
