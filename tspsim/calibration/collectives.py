@@ -85,7 +85,7 @@ def fit_node(
     now = _with(start, new_entries)
     if not held_out:
         now = now.model_copy(
-            update={"curves": tuple(each for each in now.curves if each.libraries or each in file.curves)}
+            update={"curves": tuple(curve for curve in now.curves if curve.libraries or curve in file.curves)}
         )
         now = _other_ways(now, rows, ways)
     versions = Counter(row.library for row in rows if row.library in now.versions)
@@ -297,10 +297,8 @@ def _as_lines(curve: Curve, cluster: Cluster, ranks: int) -> Curve | None:
     """A curve of one kind with the times that the protocol lines of its node give that kind; None where no curve of
     this form has them."""
     (kind,) = curve.kinds
-    asked = [MeasuredCollective(cluster, kind, ranks, size, "lines", 1.0) for size in _SIZES]
-    rows = [
-        replace(row, seconds=min(sum(way.cost.alone(row.size_bytes)) for way in row.ways(cluster))) for row in asked
-    ]
+    rows = [MeasuredCollective(cluster, kind, ranks, size, "lines", 1.0) for size in _SIZES]
+    rows = [replace(row, seconds=min(sum(way.cost.alone(row.size_bytes)) for way in row.ways(cluster))) for row in rows]
     node = cluster.node.collectives
     costs = _Predicted.of(rows, _on_node(node.model_copy(update={"curves": (*node.curves, curve)}))).cost
     form = forms_of(curve, rows, costs, carrying=True)[-1]
@@ -345,7 +343,7 @@ def _other_ways(now: CollectivesSpec, rows: Sequence[MeasuredTransfer], ways: _P
     for (library, kind), algorithms in taken.items():
         serving = [curve for curve in curves if kind in curve.kinds]
         most = max(algorithms, key=lambda name: algorithms[name])
-        measured = next((each for each in serving if each.algorithms == most and library in each.libraries), None)
+        measured = next((way for way in serving if way.algorithms == most and library in way.libraries), None)
         if measured is None:
             continue
         for curve in serving:
@@ -354,7 +352,7 @@ def _other_ways(now: CollectivesSpec, rows: Sequence[MeasuredTransfer], ways: _P
                 continue
             if library in curve.libraries:
                 curves.remove(curve)
-            elif any(each.algorithms == curve.algorithms and library in each.libraries for each in serving):
+            elif any(way.algorithms == curve.algorithms and library in way.libraries for way in serving):
                 continue
             own = {"kinds": (kind,), "libraries": {library: measured.libraries[library]}, "spread": measured.spread}
             curves.append(curve.model_copy(update=own))
