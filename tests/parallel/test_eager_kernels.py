@@ -129,9 +129,10 @@ def test_eager_kernels_of_hugging_face_on_one_h100(
     assert found["norm"] + found["rope"] + found["activation"] == pytest.approx(measured_ms, rel=0.07)
 
 
-def test_kernels_are_counted_or_multiplied(tmp_path: Path) -> None:
+@pytest.mark.parametrize("factor", ["traffic_factor", "expert_activation_factor"])
+def test_kernels_are_counted_or_multiplied(tmp_path: Path, factor: str) -> None:
     (tmp_path / "mine.yaml").write_text(
-        "name: mine\neager: {value: torchtitan, source: counted}\ntraffic_factor: {value: 3, source: guessed}\n"
+        f"name: mine\neager: {{value: torchtitan, source: counted}}\n{factor}: {{value: 3, source: guessed}}\n"
     )
     with pytest.raises(InputError, match="state one of the two"):
         load_stack(str(tmp_path / "mine.yaml"))

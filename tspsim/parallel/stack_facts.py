@@ -137,13 +137,13 @@ class StackFacts:
         Field(description="with several chunks per stage, the device alone waits for messages of other stages"),
     ] = False
     traffic_factor: Annotated[Factor, STATED, Field(description="bytes of unfused kernels over fused ones")] = 1.0
+    expert_activation_factor: Annotated[
+        Factor | None, STATED, Field(description="the same of routed experts' activations; default: as traffic_factor")
+    ] = None
     eager: Annotated[
         EagerName | None,
         STATED,
         Field(description="whose kernels of norms, rotations and activations run, instead of a traffic_factor"),
-    ] = None
-    expert_activation_factor: Annotated[
-        Factor | None, STATED, Field(description="the same of routed experts' activations; default: as traffic_factor")
     ] = None
     loss_factor: Annotated[
         Factor | None, STATED, Field(description="bytes of the loss and its gradient over a fused one")

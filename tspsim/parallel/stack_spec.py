@@ -71,8 +71,9 @@ class StackSpec(_StackKeys):
     @model_validator(mode="after")
     def _kernels_are_counted_once(self) -> StackSpec:
         stated = stated_in(self, Stack)
-        if "eager" in stated and "traffic_factor" in stated:
-            raise ValueError("eager counts kernels whose bytes traffic_factor multiplies: state one of the two")
+        for factor in ("traffic_factor", "expert_activation_factor"):
+            if "eager" in stated and factor in stated:
+                raise ValueError(f"eager counts kernels whose bytes {factor} multiplies: state one of the two")
         return self
 
     def version(self, name: str) -> StackSpec:
