@@ -32,6 +32,7 @@ from tspsim.parallel.decode.exchange import DecodeExchange
 from tspsim.parallel.decode.index_exchange import IndexExchange
 from tspsim.parallel.dispatch import ExpertDispatch, ExpertOverlap
 from tspsim.parallel.draft import Draft
+from tspsim.parallel.eager_kernels import LAYER_NORM, EagerKernels
 from tspsim.parallel.feature import Feature
 from tspsim.parallel.interleave import Interleaving
 from tspsim.parallel.interleavings import alternating
@@ -322,6 +323,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.kernel_names": (KernelNames("loom", "kernels of a loom", {"gemm": (r"^weave_",)}),),
     "tspsim.launchers": (Launcher(),),
     "tspsim.plan_features": (NOTEBOOKS,),
+    "tspsim.eager_kernels": (EagerKernels("scripts", "norms in one kernel", norm=LAYER_NORM),),
     "tspsim.mixed_precisions": (MixedPrecision("loose", "weights alone are cast", casts=(6.0, 6.0)),),
     "tspsim.pipeline_orders": (PipelineOrder("gpipe", all_then_back, word="gpipe"),),
     "tspsim.recompute_methods": (RecomputeMethod("tail", "all but the first", lambda index, count: index >= count),),

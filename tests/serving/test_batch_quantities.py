@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tspsim.model.attention.base import decoded, prefilled, tokens_of
+from tspsim.model.attention.base import attended, decoded, prefilled, tokens_of
 from tspsim.operators import BatchQuantity, DecodeAttention
 from tspsim.parallel import Job
 from tspsim.program.layout import StageCall
@@ -92,7 +92,9 @@ def test_steps_with_as_much_of_a_quantity_have_the_same_instructions_of_it(
         for call, quantity in zip(calls, quantities, strict=True):
             consumer = consumer_of(call, quantity, decodes=True)
             if consumer is not None:
-                assert StageCall(consumer.over()(consumer.rows_of(job.rows)), call.stage).key == call.key
+                assert consumer.field is not None
+                rows = prefilled(job.rows) if consumer.of_prompts else attended(job.rows)
+                assert StageCall(consumer.over()(consumer.field.of(rows)), call.stage).key == call.key
             else:
                 assert quantity is not BatchQuantity.ROWS
     for (job, layout, does, quantities), (other, other_layout, others, same) in combinations(written, 2):

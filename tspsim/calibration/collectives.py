@@ -79,6 +79,8 @@ def fit_node(
         tasks, rows, used, before, lambda new: _on_node(_with(start, new)), source, held_out=held_out
     )
     now = _with(start, new_entries)
+    if not held_out:
+        now = _other_ways(now, rows, ways)
     versions = Counter(row.library for row in rows if row.library in now.versions)
     default = max(sorted(versions), key=lambda name: versions[name], default=now.default_library)
     return now.model_copy(update={"default_library": default}), TransferFits(fits, tuple(left_out), kept)
@@ -294,6 +296,36 @@ def _with(collectives: CollectivesSpec, new: Mapping[int, Any]) -> CollectivesSp
     return collectives.model_copy(
         update={part: tuple(new.get(id(entry), entry) for entry in getattr(collectives, part)) for part in parts}
     )
+
+
+def _other_ways(now: CollectivesSpec, rows: Sequence[MeasuredTransfer], ways: _Predicted) -> CollectivesSpec:
+    """A library that steps measured, with the factors of its way to run a kind on the other ways to run that kind.
+
+    A step shows one algorithm, that which its tuner took. The others have the same links and launches: left as they
+    were, they would be the cheaper ones where the library is slower than the file, and it would stay as quick.
+    """
+    taken: dict[tuple[str, str], Counter[tuple[str, ...]]] = {}
+    for row, cost in zip(rows, ways.cost, strict=True):
+        if isinstance(row, MeasuredCollective) and isinstance(entry := entry_of(cost), Curve):
+            taken.setdefault((row.library, row.kind), Counter())[entry.algorithms] += 1
+    curves = list(now.curves)
+    for (library, kind), algorithms in taken.items():
+        serving = [curve for curve in curves if kind in curve.kinds]
+        most = max(algorithms, key=lambda name: algorithms[name])
+        measured = next((curve for curve in serving if curve.algorithms == most and library in curve.libraries), None)
+        if measured is None:
+            continue
+        for curve in serving:
+            # Numbers for this kind and library alone: they are no measurement of the curve's other kinds and versions.
+            if curve.algorithms in algorithms or (library in curve.libraries and len(curve.kinds) > 1):
+                continue
+            if library in curve.libraries:
+                curves.remove(curve)
+            elif any(other.algorithms == curve.algorithms and library in other.libraries for other in serving):
+                continue
+            own = {"kinds": (kind,), "libraries": {library: measured.libraries[library]}, "spread": measured.spread}
+            curves.append(curve.model_copy(update=own))
+    return now.model_copy(update={"curves": tuple(curves)})
 
 
 def _on_node(collectives: CollectivesSpec) -> Callable[[Cluster], Cluster]:

@@ -103,7 +103,7 @@ def _segments(
         alone_s: float = call(queries, lengths)
         if not slowed:
             return alone_s
-        pairs = sum(map(mul, queries, lengths)) - half * sum(map(mul, queries, queries))
+        pairs = sum(map(mul, queries, lengths)) - (half * sum(map(mul, queries, queries)) if half else 0.0)
         moved = query_bytes * sum(queries) + context_bytes * sum(lengths)
         return float(alone_s * (1.0 + shares(dtype, pair_flops * pairs, moved) * slowed))
 
@@ -148,33 +148,18 @@ def _in_chunks(device: Device, name: str, dtype: str, second: str | None, sizes:
 @sum_pricer(Indexer)
 def indexer(device: Device, scores: Indexer) -> OverSums:
     """Index scores and selection (:func:`tspsim.hardware.prices.indexer`)."""
-    name, shape = sparse.indexer_call(scores)
-    return _by_sums(device, device.kernel(name, scores.dtype), None, shape, scores.sizes_over)
+    name, _ = sparse.indexer_call(scores)
+    kernel = scoring_at_clock(device, device.kernel(name, scores.dtype))
+    sizes = float(scores.heads), float(scores.head_dim)
+    over = sparse.indexer_over(device.limits(kernel.dtype), kernel.parameters, *sizes)
+    return lambda sums: float(over(*scores.sizes_over(sums)))
 
 
 @sum_pricer(SparseAttention)
 def sparse_attention(device: Device, attention: SparseAttention) -> OverSums:
     """Attention to selected entries (:func:`tspsim.hardware.prices.sparse_attention`)."""
-    name, shape = sparse.attention_call(attention)
-    kernel = device.kernel(name, attention.dtype, kv_dtype=attention.kv_dtype)
-    return _by_sums(device, kernel, attention.kv_dtype, shape, attention.sizes_over)
-
-
-def _by_sums(
-    device: Device,
-    kernel: Kernel,
-    second: str | None,
-    shape: dict[str, float],
-    sizes_over: Callable[[RowSums], tuple[float, ...]],
-) -> OverSums:
-    """One call by the sizes that rows give, the first columns of its family; the others are those of ``shape``."""
-    kernel, family = scoring_at_clock(device, kernel), FAMILIES[kernel.family]
-    limits, parameters, form = device.limits(kernel.dtype), kernel.parameters, family.form
-    widths = element_bytes(kernel.dtype), element_bytes(second or kernel.dtype)
-    columns, switches = [shape[name] for name in family.shape], kernel.switches
-
-    def seconds(sums: RowSums) -> float:
-        sizes = sizes_over(sums)
-        return float(form(limits, parameters, *sizes, *columns[len(sizes) :], *widths, **switches))
-
-    return seconds
+    name, _ = sparse.attention_call(attention)
+    kernel = scoring_at_clock(device, device.kernel(name, attention.dtype, kv_dtype=attention.kv_dtype))
+    widths = float(attention.heads), float(attention.key_dim), float(attention.value_dim), attention.entry_bytes
+    over = sparse.attention_over(device.limits(kernel.dtype), kernel.parameters, *widths)
+    return lambda sums: float(over(*attention.sizes_over(sums)))

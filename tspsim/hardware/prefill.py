@@ -147,7 +147,7 @@ def segments_of(
             if measured_full:
                 compute = minimum(compute, square(blocks, whole, longest))
         else:
-            fewer, seen, _, last, *_ = masked_walk(q_len, kv_len)
+            fewer, seen, _, last, *_ = masked_walk(q_len, kv_len, sized=False)
             with_mask, without = triangle(fewer, seen, last), square(blocks, whole, longest)
             if measured_full:
                 with_mask = minimum(with_mask, without)
@@ -168,9 +168,10 @@ def segments_of(
 
 def walked_blocks(
     grid: Any, group: Any, block_rows: float, masked: Any, kept: float, *, backward: bool = False
-) -> Callable[[Any, Any], tuple[Any, ...]]:
+) -> Callable[..., tuple[Any, ...]]:
     """Sums over the segments of a call, as a function of ``q_len`` and ``kv_len``: thread blocks, keys that they walk
-    with the mask and without it, keys of the longest walk, query-key pairs a head, queries and context tokens.
+    with the mask and without it, keys of the longest walk; where ``sized`` also query-key pairs a head, queries and
+    context tokens.
 
     Parameters
     ----------
@@ -184,17 +185,20 @@ def walked_blocks(
     rows = block_rows / group
     by_queries = not backward and isinstance(masked, float) and isinstance(group, float)
 
-    def walk(q_len: Any, kv_len: Any) -> tuple[Any, ...]:
+    def walk(q_len: Any, kv_len: Any, *, sized: bool = True) -> tuple[Any, ...]:
         if by_queries and isinstance(q_len, tuple):
             # Segments of a serving step: without a loop in Python, since blocks depend on queries alone.
             seen = tuple(map(min, q_len, kv_len)) if masked and any(map(gt, q_len, kv_len)) else q_len
             count_of, skipped_of = blocks_of_queries(group, block_rows, kept)
             counts = tuple(map(count_of, seen))
-            unmasked, products = sum(map(mul, counts, kv_len)), sum(map(mul, seen, kv_len))
-            masks = (sum(map(skipped_of, seen)), sum(map(mul, seen, seen)) / 2.0) if masked else (0.0, 0.0)
+            unmasked = sum(map(mul, counts, kv_len))
             # No block skips more keys than its segment has.
-            walked, attended = unmasked - masked * masks[0], products - masked * masks[1]
-            return grid * sum(counts), grid * walked, grid * unmasked, max(kv_len), attended, sum(q_len), sum(kv_len)
+            walked = unmasked - masked * sum(map(skipped_of, seen)) if masked else unmasked
+            walks = grid * sum(counts), grid * walked, grid * unmasked, max(kv_len)
+            if not sized:
+                return walks
+            attended = sum(map(mul, seen, kv_len)) - (masked * sum(map(mul, seen, seen)) / 2.0 if masked else 0.0)
+            return *walks, attended, sum(q_len), sum(kv_len)
         blocks: Any = 0.0
         keys: Any = 0.0
         whole: Any = 0.0

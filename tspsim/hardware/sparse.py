@@ -20,7 +20,7 @@ when queries, contexts or heads grow. Times are at least FLOPs / peak and compul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tspsim.operators import Indexer, SparseAttention, TopK
@@ -72,16 +72,28 @@ def indexer(
     ``pairs`` are (query, entry) pairs that are scored; ``entries`` are those of all contexts. ``choice`` are the pairs
     of queries with more entries than are selected, ``longest`` the entries of the longest such context.
     """
+    return indexer_over(limits, parameters, heads, head_dim)(queries, pairs, entries, choice, longest)
+
+
+def indexer_over(
+    limits: DeviceLimits, parameters: Mapping[str, float], heads: Any, head_dim: Any
+) -> Callable[..., Any]:
+    """:func:`indexer` as a function of what depends on rows."""
     p = parameters
-    flops = 2.0 * pairs * heads * head_dim
-    keys = entries * KEY_BYTES
-    score = cost_of_p_norm(
-        flops / (limits.peak * p["efficiency"]), keys / (limits.hbm * p["hbm_efficiency"]), p["overlap_power"]
-    )
-    scan, per_unit = p["scan_ns"] * 1e-9, choice / limits.compute_units
-    choose = p["choose_us"] * 1e-6 + minimum(maximum(longest, per_unit) * scan, p["split_us"] * 1e-6 + per_unit * scan)
-    time = p["launch_us"] * 1e-6 + score + (longest > 0.0) * choose + queries * p["token_ns"] * 1e-9
-    return maximum(time, maximum(flops / limits.peak, (keys + SCORE_BYTES * pairs) / limits.hbm))
+    rate, bandwidth, power = limits.peak * p["efficiency"], limits.hbm * p["hbm_efficiency"], p["overlap_power"]
+    launch, scan, start = p["launch_us"] * 1e-6, p["scan_ns"] * 1e-9, p["choose_us"] * 1e-6
+    split, token_ns = p["split_us"] * 1e-6, p["token_ns"]
+
+    def seconds(queries: Any, pairs: Any, entries: Any, choice: Any, longest: Any) -> Any:
+        flops = 2.0 * pairs * heads * head_dim
+        keys = entries * KEY_BYTES
+        score = cost_of_p_norm(flops / rate, keys / bandwidth, power)
+        per_unit = choice / limits.compute_units
+        choose = start + minimum(maximum(longest, per_unit) * scan, split + per_unit * scan)
+        time = launch + score + (longest > 0.0) * choose + queries * token_ns * 1e-9
+        return maximum(time, maximum(flops / limits.peak, (keys + SCORE_BYTES * pairs) / limits.hbm))
+
+    return seconds
 
 
 def attention(
@@ -102,17 +114,31 @@ def attention(
     ``prompts`` are sequences with several queries, ``pairs`` (query, attended entry) pairs, ``entries`` the distinct
     entries read.
     """
-    p = parameters
-    width = key_dim + value_dim
+    over = attention_over(limits, parameters, heads, key_dim, value_dim, entry_bytes)
+    return over(queries, prompts, pairs, entries)
+
+
+def attention_over(
+    limits: DeviceLimits, parameters: Mapping[str, float], heads: Any, key_dim: Any, value_dim: Any, entry_bytes: Any
+) -> Callable[..., Any]:
+    """:func:`attention` as a function of what depends on rows."""
+    p, width, units = parameters, key_dim + value_dim, limits.compute_units
     rows = cost_of_p_norm(heads, p["padded"], PADDING_POWER)
-    math = 2.0 * pairs * rows * width / (limits.peak * p["efficiency"])
-    gather = pairs * entry_bytes / (limits.compute_units * p["gather_gb_per_s"] * 1e9)
-    moved = queries * heads * width * 2.0
-    blocks = (queries / limits.compute_units * p["block_us"] + prompts * p["prompt_us"]) * 1e-6
-    time = p["launch_us"] * 1e-6 + cost_of_p_norm(math, gather, p["overlap_power"]) + blocks
-    time = time + moved / (limits.hbm * p["move_efficiency"])
-    flops = 2.0 * pairs * heads * width
-    return maximum(time, maximum(flops / limits.peak, (entries * entry_bytes + moved) / limits.hbm))
+    rate, fetched, power = limits.peak * p["efficiency"], units * p["gather_gb_per_s"] * 1e9, p["overlap_power"]
+    launch, moving = p["launch_us"] * 1e-6, limits.hbm * p["move_efficiency"]
+    block_us, prompt_us = p["block_us"], p["prompt_us"]
+
+    def seconds(queries: Any, prompts: Any, pairs: Any, entries: Any) -> Any:
+        math = 2.0 * pairs * rows * width / rate
+        gather = pairs * entry_bytes / fetched
+        moved = queries * heads * width * 2.0
+        blocks = (queries / units * block_us + prompts * prompt_us) * 1e-6
+        time = launch + cost_of_p_norm(math, gather, power) + blocks
+        time = time + moved / moving
+        flops = 2.0 * pairs * heads * width
+        return maximum(time, maximum(flops / limits.peak, (entries * entry_bytes + moved) / limits.hbm))
+
+    return seconds
 
 
 def indexer_call(scores: Indexer) -> tuple[str, dict[str, float]]:

@@ -235,9 +235,15 @@ class Shard:
         window = self.composition.window
         if not window or max(contexts) <= window:
             return queries, contexts, causal
-        beyond = [context - window if context > window else 0 for context in contexts]
-        bands = [more if more < query else query for query, more in zip(queries, beyond, strict=True)]
-        if causal and max(bands) <= window:
+        longest = max(queries)
+        # Most often it decides.
+        if longest > window < contexts[queries.index(longest)] - window:
+            causal = False
+        elif causal:
+            causal = max(map(min, queries, [context - window for context in contexts])) <= window
+        if causal:
+            beyond = [context - window if context > window else 0 for context in contexts]
+            bands = [more if more < query else query for query, more in zip(queries, beyond, strict=True)]
             pieces = [
                 *((q - band, context - band) for q, context, band in zip(queries, contexts, bands, strict=True)),
                 *((band, window + band // 2) for band in bands),

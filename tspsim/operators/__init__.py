@@ -8,7 +8,7 @@ The set is open: any subclass of :class:`Operator` with a pricer runs in any ste
 where it belongs in its layer; ``name`` is for display only.
 """
 
-from .base import MEMORY_BOUND_OPS, ChoiceKernels, Computes, MemoryBound, Operator, Role, Sharding
+from .base import MEMORY_BOUND_OPS, CachedContext, ChoiceKernels, Computes, MemoryBound, Operator, Role, Sharding
 from .batch import BatchQuantity, RowField, Rows
 from .dtypes import DTYPES, DataType, element_bytes, multiplied_as, similar_types, weight_bytes, widened_to
 from .latent import AbsorbProduct, LatentDecode, LatentPrefill
@@ -24,6 +24,7 @@ __all__ = [
     "AbsorbProduct",
     "Attention",
     "BatchQuantity",
+    "CachedContext",
     "ChoiceKernels",
     "Computes",
     "DataType",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from itertools import accumulate
 from operator import add, mul
 from typing import NamedTuple
 
@@ -33,6 +34,8 @@ class RowSums:
     >>> sums = RowSums((3,), (2,), 1, (9, 1))
     >>> sums.tokens, sums.total, sums.products, sums.squares, sums.longest
     (5, 12, 16, 11, 10)
+    >>> sums.of_longest(), sums.of_longest(most=4)
+    ([9, 10], [3, 4])
     >>> sums.attended(4), sums.reached(4)
     (Attended(read=11.0, decoded=6.0, below=9.0), (5, 7))
     """
@@ -52,6 +55,7 @@ class RowSums:
         self.seen: float = self.products + (self.squares + self.tokens) / 2.0
         self._attended: dict[int, Attended] = {}
         self._reached: dict[int, tuple[int, int]] = {}
+        self._of_longest: dict[int, list[int]] = {}
 
     @once
     def longest(self) -> int:
@@ -63,6 +67,18 @@ class RowSums:
     def ordered(self) -> list[int]:
         """Contexts of decoding sequences, shortest first."""
         return sorted(self.contexts)
+
+    def of_longest(self, most: int = 0) -> list[int]:
+        """Tokens in the cache of the longest context of a decoding sequence, of the two longest, and so on; of each at
+        most ``most`` with its queries, 0: all."""
+        cached = self._of_longest.get(most)
+        if cached is None:
+            ordered = self.ordered
+            if most and ordered[-1] + self.own > most:
+                below = bisect_left(ordered, most - self.own)
+                ordered = ordered[:below] + [most - self.own] * (self.batch - below)
+            cached = self._of_longest[most] = list(accumulate(reversed(ordered)))
+        return cached
 
     def attended(self, most: int) -> Attended:
         """Tokens that queries attend, each at most ``most``."""

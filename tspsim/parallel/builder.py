@@ -63,6 +63,8 @@ def lowering_of(job: Job) -> Lowering:
             biased=biased,
             lone_experts=_adds_own_experts(job),
             recomputed=recomputed_inputs(job) if job.training else (),
+            gated=job.model.gated,
+            groups=job.model.heads / job.model.kv_heads,
         )
         steps.append(lambda operators: tuple(run(operators)))
 

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from ..base.memo import once
 from ..parallel.serving_engine import Captured
+from .decode_chains import DecodeCell, DecodeChains
 from .grid import TILE, Quarters, TokenVectors
 from .programs import TYPICAL_BATCH, TYPICAL_CONTEXT, StepPrograms
 from .tables import Floats, KnotCurve
@@ -72,9 +73,15 @@ class Decodes:
         self._experts: dict[Captured, TokenVectors] = {}
         #: Batch → expert seconds, its own tokens, and hidden seconds.
         self._of_all: dict[int, tuple[TokenVectors, int, Quarters | None]] = {}
+        self._chains = DecodeChains(programs)
+        #: Batch → its cell of programs that are chains; None where steps come from curves.
+        self._chained: dict[int, DecodeCell | None] = {}
 
     def prepare(self) -> None:
-        """Writes a typical step, and prices it; finds whether steps wait for their longest context."""
+        """Writes typical steps, in graphs and not; finds whether steps wait for their longest context."""
+        chained = [self._chain_of(batch) for batch in (TYPICAL_BATCH, self._sizes[-1] + 1 if self._sizes else FEW + 1)]
+        if None not in chained:
+            return
         self._seconds((self._typical,) * TYPICAL_BATCH)
         if self.breakpoints and self._stages == 1 and not self._halves:
             _ = self._waits
@@ -91,6 +98,13 @@ class Decodes:
         low = (batch - 1) // wide * wide + 1
         return max(low, self._sizes[-1] + 1 if self._sizes else 1), low + wide - 1, False
 
+    def _chain_of(self, batch: int) -> DecodeCell | None:
+        """The cell of a batch, where programs of both of its ends are chains."""
+        if batch not in self._chained:
+            divided = self._stages > 1 or self._halves
+            self._chained[batch] = None if divided else self._chains.cell(*self.cell(batch))
+        return self._chained[batch]
+
     def padded(self, batch: int) -> int:
         """The padded size of a batch."""
         if self._stages > 1 or self._halves:
@@ -105,6 +119,9 @@ class Decodes:
 
     def _own_step_s(self, work: StepWork) -> float:
         batch, tokens = work.sequences, work.context_tokens
+        chained = self._chain_of(batch)
+        if chained is not None:
+            return chained.step_s(work)
         mean = tokens / batch
         if self._stages > 1:
             return self._once_in_parts(batch, mean)
@@ -173,6 +190,9 @@ class Decodes:
 
     def _own_steps_s(self, work: StepWork, steps: int) -> Floats:
         batch, tokens = work.sequences, work.context_tokens
+        chained = self._chain_of(batch)
+        if chained is not None:
+            return chained.steps_s(work, steps)
         later = np.arange(steps, dtype=np.float64)
         # Whole tokens over sequences, as in a single step, so that rounding is the same.
         mean = (tokens + batch * later) / batch

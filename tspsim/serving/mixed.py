@@ -15,17 +15,20 @@ Whoever writes an instruction states the quantity that its size depends on (:cla
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import product
 
-from ..model.attention.base import MOST_DECODED, attended
+from ..model.attention.base import MOST_DECODED, attended, decoded
 from ..operators import BatchQuantity, Role
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
 from ..parallel.step import passes_of
+from ..program.layout import StageCall
 from .compositions import BATCH, SECOND, StepComposition
 from .programs import StepPrograms
 from .row_consumers import RowConsumer, bent_consumer_of, consumer_of
+from .row_variants import RowMaker
 from .shape import TYPICAL, Shape
 from .sized import UnlikeError
 from .work import StepWork
@@ -138,10 +141,30 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
                 consumers.append(consumer)
             elif part is BatchQuantity.ROWS:
                 return None
+        elif part is BatchQuantity.DECODING:
+            consumer = cache_consumer_of(programs, call, passes, kind.captured)
+            if consumer is not None:
+                part = BatchQuantity.ROWS
+                consumers.append(consumer)
         parts.append(part)
     if programs.taken_s(calls, kind.captured) is None or not (layout.chained or mixed.serial):
         return None
     return Shape(programs, sizes, mixed.breakpoints, layout, tuple(parts), consumers, kind)
+
+
+def cache_consumer_of(
+    programs: StepPrograms, call: StageCall, passes: Sequence[Job], captured: Captured
+) -> RowConsumer | None:
+    """A kernel over the caches of sequences that decode, with its time by the sums of all rows; None where these are
+    not the rows of the model's own pass, or only the kernel itself is priced."""
+    rows = decoded(passes[0].rows)
+    for number, part in enumerate(passes):
+        for maker in part.attention_operators.values():
+            place = next((place for place, own in enumerate(maker.operators) if own is call.what), None)
+            if place is not None and decoded(part.rows) == rows:
+                over = programs.over_rows_of(call.what, RowMaker(number, maker, place), programs.query_len, captured)
+                return None if over is None else RowConsumer(call, None, maker, over)
+    return None
 
 
 def drafts_apart(job: Job) -> bool:

@@ -18,12 +18,10 @@ from ..scenario import Scenario, load
 from ..step.question import look_up
 from ..steps import Batch, Speculation
 from .costs import ProgramCosts, costs_of, undrafted
-from .work import Columns, StepWork
+from .work import StepWork
 
 #: Sequences of a batch.
 MOST_SEQUENCES = 1 << 20
-#: Columns of no prompts.
-NO_PROMPTS: Columns = ((), ())
 
 Row = tuple[int, int, int]
 
@@ -103,37 +101,31 @@ class Oracle:
         if not whole:
             queries, contexts, counts = _checked(rows)
             cached, tokens = sum(contexts), sum(queries)
-        shortest = min(contexts)
-        own = self.query_len
-        prompts = len(queries) - queries.count(own)
-        if shortest < 0 or (prompts and min(queries) <= 0):
-            _checked(tuple(zip(queries, contexts, counts, strict=True)))
         if counts.count(1) != len(counts):
             queries, contexts = self._each(queries, contexts, counts)
             cached, tokens = sum(contexts), sum(queries)
-            prompts = len(queries) - queries.count(own)
         if cached + tokens > self._most_tokens:
+            _checked_columns(queries, contexts)
             raise self._too_long(cached + tokens)
-        if not prompts:
-            if shortest:
-                return StepWork.listed(NO_PROMPTS, contexts, own, cached)
-        else:
-            first = queries[:prompts]
-            if own not in first:  # as most engines list them: prompts first
-                decoding = contexts[prompts:]
-                if shortest or 0 not in decoding:
-                    before = contexts[:prompts]
-                    return StepWork.listed((first, before), decoding, own, cached - sum(before))
+        own = self.query_len
+        prompts = len(queries) - queries.count(own)
+        first, before = queries[:prompts], contexts[:prompts]
+        if own not in first:  # as most engines list them: prompts first
+            # In order, as kernels want them.
+            decoding = sorted(contexts[prompts:])
+            if (not decoding or decoding[0] > 0) and (not prompts or (min(first) > 0 <= min(before))):
+                return StepWork.listed((first, before), tuple(decoding), own, cached - sum(before))
+        _checked_columns(queries, contexts)
         reads = [query != own or not context for query, context in zip(queries, contexts, strict=True)]
         read = tuple(compress(queries, reads)), tuple(compress(contexts, reads))
-        decoding = tuple(compress(contexts, map(not_, reads)))
-        return StepWork.listed(read, decoding, own, cached - sum(read[1]))
+        decoding = sorted(compress(contexts, map(not_, reads)))
+        return StepWork.listed(read, tuple(decoding), own, cached - sum(read[1]))
 
     def _each(
         self, queries: tuple[int, ...], contexts: tuple[int, ...], counts: tuple[int, ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Columns with a row for every sequence."""
-        if min(counts) <= 0:
+        if min(counts) <= 0 or min(queries) <= 0 or min(contexts) < 0:
             _checked(tuple(zip(queries, contexts, counts, strict=True)))
         if sum(counts) > MOST_SEQUENCES:
             raise InputError(f"has {sum(counts):,} sequences; at most {MOST_SEQUENCES:,} are priced", key="batch")
@@ -150,6 +142,12 @@ class Oracle:
     def breakdown(self, batch: Batch | Iterable[Sequence[int]]) -> dict[str, float]:
         """Seconds of a step by part: attention, experts, products, collectives, host."""
         return self._costs.breakdown(self.work(batch.rows if isinstance(batch, Batch) else batch))
+
+
+def _checked_columns(queries: tuple[int, ...], contexts: tuple[int, ...]) -> None:
+    """Raises InputError where one of the whole numbers is none of a row."""
+    if min(queries) <= 0 or min(contexts) < 0:
+        _checked(tuple(zip(queries, contexts, repeat(1))))
 
 
 def _checked(rows: Sequence[Any]) -> tuple[tuple[int, ...], ...]:

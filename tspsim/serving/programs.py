@@ -14,10 +14,11 @@ import numpy as np
 from ..base.memo import Itself, knowing, once, remembered
 from ..base.quick import replace
 from ..hardware import Costs
+from ..hardware.over_caches import over_caches
 from ..hardware.over_rows import Seconds, over_rows, over_sums
 from ..hardware.over_tokens import TOKEN_PRICERS, OverTokens, over_tokens
 from ..hardware.pricers import price
-from ..operators import BatchQuantity, Gemm, Operator, Role, RowSums
+from ..operators import BatchQuantity, CachedContext, Gemm, Operator, Role, RowSums
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of
 from ..parallel.checks import check
 from ..parallel.serving_engine import Captured
@@ -30,9 +31,12 @@ from ..step.description import range_of
 from ..step.question import Question
 from ..step.simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, PromptChunk, Speculation, Step
+from .cached_attention import CachedAttention, WindowedAttention
 from .exchanges import Exchanges
-from .row_consumers import ALIKE, seconds_over, seconds_over_sums
-from .row_variants import LaidOut, RowVariants, Times
+from .row_consumers import ALIKE, CONTEXTS, LastPrompts, over_caches_as, seconds_over, seconds_over_sums
+from .row_consumers import over_rows as rows_replaced
+from .row_variants import LaidOut, RowMaker, RowVariants, Times
+from .tables import EPSILON
 from .work import StepWork
 
 #: The overlap of a step that cannot be split in two.
@@ -130,6 +134,12 @@ class StepPrograms:
         self._factors: dict[tuple[Gemm, Captured], float | None] = {}
         self._over_tokens: dict[tuple[Operator, ...], OverTokens] = {}
         self.decode_step = VERIFY_STEP if speculation and speculation.tokens else DECODE_STEP
+        #: Seconds by rows of kernels that read prompts, of those that read all rows, and of those over caches.
+        self._over_prompts: dict[Hashable, Seconds] = {}
+        self._over_all_rows: dict[Hashable, Callable[[RowSums], float]] = {}
+        self._over_caches: dict[Hashable, CachedAttention | None] = {}
+        #: Those, and numbers of queries, that were compared with kernels.
+        self._exact: set[tuple[Callable[[RowSums], float], int]] = set()
         #: Numbers of programs written and of engine runs so far.
         self.written = self.ran = 0
 
@@ -238,6 +248,16 @@ class StepPrograms:
         """The different kernel calls of a job's programs, and their positions."""
         return self._variants.laid_out(job)[0]
 
+    def variant(self, job: Job) -> tuple[LaidOut, dict[int, RowMaker]] | None:
+        """A step's program, where only operators of rows change with these, with what makes each of them, by position;
+        None for other steps, and where not all of it follows one another."""
+        if not self._adds_up or not self._variants.alone(job):
+            return None
+        first, written = self._variants.laid_out(job)
+        if written is None or not first.layout.chained:
+            return None
+        return first, self._variants.makers_of(job, first.layout)
+
     def calls_of_rows(self, job: Job, layout: InstructionLayout, positions: Sequence[int]) -> list[StageCall] | None:
         """Of a job whose programs have this layout, calls that are made of rows alone; None where others are asked
         for."""
@@ -309,11 +329,61 @@ class StepPrograms:
 
     def over_prompts(self, operator: Operator, captured: Captured) -> Seconds:
         """Seconds of a kernel that reads the rows of prompts, as a function of these."""
-        return seconds_over(operator, self.once_s(captured), over_rows(self.question.device, operator))
+        field = operator.rows_field
+        assert field is not None
+        key = rows_replaced(operator, field)(()), captured
+        if key not in self._over_prompts:
+            quick = over_rows(self.question.device, operator)
+            self._over_prompts[key] = LastPrompts(seconds_over(operator, self.once_s(captured), quick))
+        return self._over_prompts[key]
 
     def over_all_rows(self, operator: Operator, captured: Captured) -> Callable[[RowSums], float]:
         """Seconds of a kernel that reads all rows, as a function of their sums."""
-        return seconds_over_sums(operator, self.once_s(captured), over_sums(self.question.device, operator))
+        field = operator.rows_field
+        assert field is not None
+        key = rows_replaced(operator, field)(()), captured
+        if key not in self._over_all_rows:
+            quick = over_sums(self.question.device, operator)
+            self._over_all_rows[key] = seconds_over_sums(operator, self.once_s(captured), quick)
+        return self._over_all_rows[key]
+
+    def over_rows_of(
+        self, operator: Timed, made: RowMaker, own: int, captured: Captured
+    ) -> Callable[[RowSums], float] | None:
+        """Seconds of a kernel that reads the contexts of decoding sequences, of ``own`` queries each, as a function of
+        the sums of rows; None where only the kernel itself is priced."""
+        over: Callable[[RowSums], float] | None
+        if isinstance(operator, CachedContext):
+            layer = made.maker.layer
+            most = layer.attention_kind.most_cached(layer)
+            over = self._over_caches_of(operator, captured, most, layer.context_shards)
+        elif isinstance(operator, Operator) and operator.rows_field and operator.rows_field.reads is BatchQuantity.ROWS:
+            over = self.over_all_rows(operator, captured)
+        else:
+            return None
+        if over is None or (over, own) in self._exact:
+            return over
+        probed = RowSums((), (), own, CONTEXTS)
+        exact_s = self.once_s(captured)(made.of(probed.rows))
+        if abs(over(probed) - exact_s) > EPSILON * exact_s:
+            return None
+        self._exact.add((over, own))
+        return over
+
+    def _over_caches_of(
+        self, operator: CachedContext, captured: Captured, most: int, shards: int
+    ) -> CachedAttention | None:
+        key = replace(operator, rows=()), captured, most, shards
+        if key not in self._over_caches:
+            self._over_caches[key] = None
+            if most:
+                whole = self._over_caches_of(operator, captured, 0, shards)
+                self._over_caches[key] = None if whole is None else WindowedAttention(whole, most)
+            else:
+                assert isinstance(operator, Operator)
+                over = over_caches_as(operator, self.once_s(captured), over_caches(self.question.device, operator))
+                self._over_caches[key] = None if over is None else CachedAttention(over, shards)
+        return self._over_caches[key]
 
     def over_tokens(self, products: Mapping[int, Timed], captured: Captured) -> tuple[OverTokens, list[int]]:
         """Seconds of several kernels by their rows, many numbers at once, and the keys of those of which it is known,

@@ -7,10 +7,12 @@ from dataclasses import fields
 from operator import sub
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..base.quick import replace
+from ..hardware.over_caches import OverCaches
 from ..hardware.over_rows import OverSums, Seconds
-from ..model.attention.base import attended, prefilled
-from ..operators import BatchQuantity, Operator, RowField, Rows, RowSums
+from ..operators import BatchQuantity, CachedContext, Operator, RowField, RowSums
 from ..parallel import Job
 from ..parallel.job import MadeOfRows
 from ..program.layout import StageCall
@@ -22,31 +24,43 @@ PROBES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((8192,) * 2, (65536,) * 2),
 )  # fmt: skip
 ALIKE = 1e-9
+#: The same of sequences that decode: their number, and their context.
+CACHES = ((1, 17), (3, 20_000), (7, 900), (64, 2000), (200, 9000), (500, 100))
 #: Contexts of sequences that decode beside them.
 CONTEXTS = (1, 100, 127, 2048, 9000)
 
 
 class RowConsumer(NamedTuple):
-    """A kernel that reads the rows of its pass itself, and its field that holds them."""
+    """A kernel that reads the rows of its pass itself.
+
+    Attributes
+    ----------
+    call
+        The kernel.
+    field
+        Its field that holds them; None: it holds what it reads of caches.
+    maker
+        What made it of the rows, where a window or chunks bend them; None: nothing bends them.
+    sums_s
+        Its seconds by the sums of all rows, where they are known already.
+    """
 
     call: StageCall
-    field: RowField
-    #: What made it of the rows, where a window or chunks bend them; None: nothing bends them.
+    field: RowField | None
     maker: MadeOfRows | None = None
+    sums_s: Callable[[RowSums], float] | None = None
 
     @property
     def of_prompts(self) -> bool:
         """Whether it reads the rows of prompts alone."""
-        return self.field.reads is BatchQuantity.PROMPTS
+        return self.field is not None and self.field.reads is BatchQuantity.PROMPTS
 
     def is_like(self, other: RowConsumer) -> bool:
         """Whether both take the same time for all rows: layers of several kinds have one kernel of attention."""
+        if self.field is None or self.field != other.field:
+            return self.sums_s is not None and self.sums_s is other.sums_s
         layers = [maker if maker is None else maker.layer for maker in (self.maker, other.maker)]
-        return self.field == other.field and layers[0] == layers[1] and self.over()(()) == other.over()(())
-
-    def rows_of(self, rows: Rows) -> tuple[Any, ...]:
-        """What its field holds in a pass with these rows."""
-        return self.field.of(prefilled(rows) if self.of_prompts else attended(rows))
+        return layers[0] == layers[1] and self.over()(()) == other.over()(())
 
     def seconds(self, over: Callable[[Operator], Seconds]) -> Seconds:
         """Seconds of the kernel over prompts alone; ``over``: of any kernel over prompts."""
@@ -66,7 +80,7 @@ class RowConsumer(NamedTuple):
 
     def over(self) -> Callable[[tuple[Any, ...]], Operator]:
         """A function of rows: the same kernel with them in its field."""
-        assert isinstance(self.call.what, Operator)
+        assert isinstance(self.call.what, Operator) and self.field is not None
         return over_rows(self.call.what, self.field)
 
 
@@ -111,6 +125,23 @@ def seconds_over(operator: Operator, exact: Callable[[Operator], float], quick: 
     return lambda queries, lengths: start_s + factor * quick(queries, lengths)
 
 
+class LastPrompts:
+    """Seconds over prompts; of those of the last call without a computation: layers of several kinds may have one
+    kernel."""
+
+    def __init__(self, seconds: Seconds) -> None:
+        self._seconds = seconds
+        self._last: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
+        self._last_s = 0.0
+
+    def __call__(self, queries: tuple[int, ...], lengths: tuple[int, ...]) -> float:
+        last, last_lengths = self._last
+        if queries is not last or lengths is not last_lengths:
+            self._last_s = self._seconds(queries, lengths)
+            self._last = queries, lengths
+        return self._last_s
+
+
 def seconds_over_sums(
     operator: Operator, exact: Callable[[Operator], float], quick: OverSums | None
 ) -> Callable[[RowSums], float]:
@@ -126,6 +157,25 @@ def seconds_over_sums(
         return each
     every = [RowSums(queries, tuple(map(sub, lengths, queries)), 1, CONTEXTS) for queries, lengths in PROBES]
     return quick if all(abs(quick(sums) - each(sums)) <= ALIKE * each(sums) for sums in every) else each
+
+
+def over_caches_as(
+    operator: CachedContext, exact: Callable[[Operator], float], quick: OverCaches | None
+) -> OverCaches | None:
+    """Seconds of an operator over the caches of equal contexts as ``exact`` prices it, up to a factor and a start;
+    None where ``quick`` knows them no better."""
+    if quick is None:
+        return None
+    every: list[Any] = [replace(operator, rows=((context, batch),)) for batch, context in CACHES]
+    exact_s = np.array([exact(one) for one in every])
+    quick_s = quick(*np.array(CACHES, dtype=float).T)
+    factor = np.ptp(exact_s) / np.ptp(quick_s)
+    start_s = exact_s.min() - factor * quick_s.min()
+    if (abs(start_s + factor * quick_s - exact_s) > ALIKE * exact_s).any():
+        return None
+    if abs(factor - 1.0) < ALIKE and abs(start_s) < ALIKE * exact_s.min():
+        return quick
+    return lambda batches, contexts: start_s + factor * quick(batches, contexts)
 
 
 def bent_consumer_of(call: StageCall, passes: Sequence[Job]) -> RowConsumer | None:

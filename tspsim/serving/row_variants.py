@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from ..base.memo import BoundedCache, Itself
-from ..operators import Operator
+from ..operators import Operator, Rows
 from ..parallel import Job, axes_of, scheme_of
 from ..parallel.experts.expert_serving import mean_tokens
 from ..parallel.feature import pieces_of
@@ -36,6 +36,20 @@ class LaidOut(NamedTuple):
 
     calls: list[StageCall]
     layout: InstructionLayout
+
+
+class RowMaker(NamedTuple):
+    """What makes an operator of rows: the number of their pass, and which of several operators it is."""
+
+    number: int
+    maker: MadeOfRows
+    place: int
+
+    def of(self, rows: Rows) -> Operator:
+        """The operator of other rows, which may have fewer kernels: as manieth of its class."""
+        own, *_ = operators = self.maker.operators[self.place :: -1]
+        before = sum([type(operator) is type(own) for operator in operators]) - 1
+        return [one for one in self.maker.make(self.maker.layer, rows) if type(one) is type(own)][before]
 
 
 class WrittenStep:
@@ -105,6 +119,17 @@ class RowVariants:
         if [type(operator) for operator in operators] != classes:
             return None
         return [StageCall(operators[places[position]], layout.where[position][1]) for position in positions]
+
+    def makers_of(self, job: Job, layout: InstructionLayout) -> dict[int, RowMaker]:
+        """What makes the operators of rows in a step's program, which has this layout, by their positions."""
+        kind = self._kind(job, passes_of(job))
+        makers = [
+            RowMaker(number, maker, place)
+            for number, maker in self._makers.get(kind, ())
+            for place in range(len(maker.operators))
+        ]
+        places = self._places.get((kind, Itself(layout)), NO_PLACES)[1]
+        return {place: makers[number] for place, number in places.items()}
 
     def _kind(self, job: Job, passes: Sequence[Job]) -> Hashable:
         """Equal for steps with the same passes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from operator import add, mul
 
@@ -20,7 +21,7 @@ from .programs import StepPrograms
 from .row_consumers import RowConsumer
 from .sized import SizedCells
 from .tables import EPSILON, Floats
-from .work import StepWork
+from .work import Columns, StepWork
 
 #: Tokens of a typical step.
 TYPICAL = 2048
@@ -31,6 +32,8 @@ ROUNDING = 1e-9
 OTHERS, OUTPUTS, MOST_OUTPUTS = 64, 64, 512
 #: Places that may decide a step whose time is added up without arrays.
 FEW_PLACES = 4
+#: Columns of no prompts.
+NO_PROMPTS: Columns = ((), ())
 #: Of a tile of tokens: the first number, the width, and of these places seconds there and their growth.
 Lead = tuple[int, int, list[tuple[float, float]]]
 #: Parts whose sizes depend on one number.
@@ -97,10 +100,11 @@ class Shape:
         )
         together = measured.part(BatchQuantity.PROMPTS, measured.step((PromptChunk(2 * half, 0),)))
         self._joins = bool(abs(apart - together).max() <= EPSILON / 2 * least)
-        self._shares_experts, self._reads, self._caches, self._spans, self._prompted = (
+        self._shares_experts, self._decodes, self._reads, self._caches, self._spans, self._prompted = (
             bool(where[part])
             for part in (
                 BatchQuantity.EXPERTS,
+                BatchQuantity.DECODING,
                 BatchQuantity.READ,
                 BatchQuantity.CACHED,
                 BatchQuantity.LENGTHS,
@@ -129,9 +133,12 @@ class Shape:
                 seconds = consumer.seconds(lambda what: programs.over_prompts(what, kind.captured))
                 self._by_prompts.append((column, seconds))
             else:
-                assert isinstance(consumer.call.what, Operator)
-                self._by_rows.append((column, programs.over_all_rows(consumer.call.what, kind.captured)))
+                what, sums_s = consumer.call.what, consumer.sums_s
+                assert isinstance(what, Operator)
+                self._by_rows.append((column, sums_s or programs.over_all_rows(what, kind.captured)))
 
+        #: Whether kernels that read all rows read those of prompts; others read caches.
+        self._sums_prompts = any(consumer.field is not None for consumer in alike)
         columns = [column for column, _ in (*self._by_prompts, *self._by_rows)]
         self._columns = np.column_stack(columns) if columns else layout.follows[:, :0]
         self._runs = self._columns[0].tolist()
@@ -163,12 +170,13 @@ class Shape:
         queries, before = work.columns
         lengths, read = tuple(map(add, queries, before)), tokens - work.query_len * batch
         if self._sizes:
-            tokens = next(size for size in self._sizes if size >= tokens)
+            tokens = self._sizes[bisect_left(self._sizes, tokens)]
             if self.measured.piece - (batch - 1) * self.programs.query_len <= MOST_DECODED + TILE:
                 return None
-        by_rows = RowSums(queries, before, work.query_len, work.contexts) if self._by_rows else None
         taken = [seconds(queries, lengths) for _, seconds in self._by_prompts]
-        if by_rows is not None:
+        if self._by_rows:
+            prompts = (queries, before) if self._sums_prompts else NO_PROMPTS
+            by_rows = RowSums(*prompts, work.query_len, work.contexts)
             taken += [seconds_of(by_rows) for _, seconds_of in self._by_rows]
         if expert_tokens is None and (lead := self._lead(tokens)):
             low, width, places = lead
@@ -176,7 +184,7 @@ class Shape:
             makespan_s = max([start_s + grown_s * along for start_s, grown_s in places])
             if self.kind.outputs:
                 makespan_s += self._outputs.first(outputs)
-            if self.kind.decodes:
+            if self._decodes:
                 makespan_s += self._decode.first(batch, context_tokens / batch)
             if self._reads:
                 makespan_s += self._read_tokens.first(read)
@@ -192,7 +200,7 @@ class Shape:
             total = self.layout.issued_s + self._tokens(tokens) + self._of_all(expert_tokens)
         if self.kind.outputs:
             total += self._outputs(outputs)
-        if self.kind.decodes:
+        if self._decodes:
             total += self._decode(batch, context_tokens / batch)
         if self._reads:
             total += self._read_tokens(read)

@@ -218,6 +218,10 @@ class AttentionKind(ABC):
         in chunks, by columns, and whether under a causal mask; None where this kind bends no prompts."""
         return None
 
+    def most_cached(self, layer: ServingShard) -> int:
+        """Tokens of its context that a decode kernel over keys and values, or latents, reads at most; 0: all."""
+        return 0
+
     def select(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """The part of :meth:`attend` that selects tokens; empty where all are attended."""
         return ()

@@ -97,9 +97,12 @@ class Grouped(AttentionKind):
         bends = isinstance(operator, Attention) and (block.window or block.chunk)
         return BatchQuantity.BENT_PROMPTS if bends else operator.reads
 
-    @staticmethod
-    def _seen(layer: ServingShard, context: int) -> int:
-        most = layer.composition.window or layer.composition.chunk
+    def most_cached(self, layer: ServingShard) -> int:
+        """A window, or a chunk."""
+        return layer.composition.window or layer.composition.chunk
+
+    def _seen(self, layer: ServingShard, context: int) -> int:
+        most = self.most_cached(layer)
         return layer.held(min(context, most) if most else context)
 
     def bent(
