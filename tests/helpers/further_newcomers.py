@@ -32,6 +32,7 @@ from tspsim.parallel.decode.exchange import DecodeExchange
 from tspsim.parallel.decode.index_exchange import IndexExchange
 from tspsim.parallel.dispatch import ExpertDispatch, ExpertOverlap
 from tspsim.parallel.draft import Draft
+from tspsim.parallel.eager_kernels import LAYER_NORM, EagerKernels
 from tspsim.parallel.feature import Feature
 from tspsim.parallel.interleave import Interleaving
 from tspsim.parallel.interleavings import alternating
@@ -47,6 +48,7 @@ from tspsim.parallel.schemes.transport import Ring
 from tspsim.parallel.search_rule import SearchRule
 from tspsim.parallel.state.checkpoint import Checkpoint
 from tspsim.parallel.state.reshard import ReshardMethod
+from tspsim.parallel.tensor_scales import TensorScales
 from tspsim.steps import BACKWARD, FORWARD, Task
 from tspsim.steps.forward import ForwardStep
 from tspsim.studies.launch.command import Command
@@ -321,6 +323,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.kernel_names": (KernelNames("loom", "kernels of a loom", {"gemm": (r"^weave_",)}),),
     "tspsim.launchers": (Launcher(),),
     "tspsim.plan_features": (NOTEBOOKS,),
+    "tspsim.eager_kernels": (EagerKernels("scripts", "norms in one kernel", norm=LAYER_NORM),),
     "tspsim.mixed_precisions": (MixedPrecision("loose", "weights alone are cast", casts=(6.0, 6.0)),),
     "tspsim.pipeline_orders": (PipelineOrder("gpipe", all_then_back, word="gpipe"),),
     "tspsim.recompute_methods": (RecomputeMethod("tail", "all but the first", lambda index, count: index >= count),),
@@ -331,6 +334,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.routing_policies": (RoutingPolicy("striped", "by the sender", lambda plane, flows, seed: flows.leaving),),
     "tspsim.searched_keys": (SearchRule("announced_parts", why_not="chosen for the machine"),),
     "tspsim.steps": (Rehearsal(),),
+    "tspsim.tensor_scales": (TensorScales("guessed", "read twice, and agreed on", reads_first=True, agreed=True),),
     "tspsim.topologies": (Topology("chain", "every GPU to the next", chain),),
     "tspsim.trace_forms": (TraceForm("diary", "when", "asked", "answered"),),
     "tspsim.trace_readers": (TraceReader("punched", "a card a kernel", is_punched, read_punched),),

@@ -124,7 +124,8 @@ def test_plans_of_a_training_step_name_them(tmp_path: Path) -> None:
         {"dp": 16, "routing": "striped"},
     ]
     work = {"model": model, "pass": "training", "sequence": "1Ki", "global_batch": 16}
-    stated = {"interleaving": "zipped", "column_inputs": "carried", "mixed_precision": "loose"}
+    stated = {"interleaving": "zipped", "column_inputs": "carried", "mixed_precision": "loose", "eager": "scripts"}
+    stated |= {"tensor_scales": "guessed"}
     stack = {"name": "zips", **{key: {"value": name, "source": "this test"} for key, name in stated.items()}}
     (tmp_path / "zips.yaml").write_text(yaml.safe_dump(stack))
     turns = [{"ep": 16, "expert_overlap": "micro_batches"}]

@@ -50,6 +50,7 @@ PUBLISHED_EXPERTS = {
     "mixtral-8x22b": (141.0, 39.0, 0.0),
     "qwen3-30b-a3b": (30.5, 3.35, 0.0),  # active recomputed
     "qwen3-235b-a22b": (235.0, 22.0, 0.0),
+    "qwen3-coder-480b-a35b": (480.0, 35.0, 0.0),
     "deepseek-v3": (671.0, 37.55, 11.6),  # active recomputed
     "deepseek-v2-lite": (15.7, None, 0.0),
     "moonlight-16b-a3b": (16.0, None, 0.0),

@@ -31,11 +31,12 @@ FASTER = {
     "multi_ring": (1.5, "four ranks of a mesh divide into no rings that use all links (Tillson 1980); two of three do"),
     "in_switch": (1.7, "reductions in a switch were measured from five ranks on; libraries leave fewer to rings"),
 }
-#: The same between a group that a node's curve was measured on and a smaller one, which has the constants of the
-#: library's tuner: on Instinct nodes only all eight GPUs were. With the curve for fewer too the law holds, but served
-#: runs of MI355X with TP 2 and 4 speak against it: time per token of 63, 8.0 / 14.0 % with a bias of - 2, gets
-#: 8.8 / 14.3 and - 6.
-UNMEASURED = 2.7
+#: The same of RCCL on Instinct nodes, between all eight GPUs and fewer: its direct-access kernels and MSCCL's are for
+#: eight ranks alone (ROCm/rocm-systems issue 9049, ``comm->nRanks == kDdaNranks``; ROCm/rccl pull request 1088), so
+#: fewer run rings with the constants of its tuner. Without those kernels, and in engines' own, fewer GPUs take no
+#: longer.
+EIGHT_ALONE = 2.7
+WITHOUT_THEM = "RCCL dda_off_default_ring_tree"
 #: The same of a mesh where some pairs have two links (DGX-1).
 UNEVEN = 1.0001
 
@@ -117,8 +118,10 @@ def check(cluster: Cluster) -> int:
             if KINDS.get(kind).keeps_own and not KINDS.get(kind).rooted:
                 of_parts.append([time_s(cluster, ranks, kind, n * size, algorithm, library) or 0.0 for size in SIZES])
         allowed = FASTER.get(algorithm or "", (UNEVEN, ""))[0]
-        if any(kind in one.kinds and one.ranks[0] > 2 and not one.in_switch for one in cluster.node.collectives.curves):
-            allowed = max(allowed, UNMEASURED)
+        engines = [kernels.library for kernels in cluster.node.collectives.custom_all_reduce]
+        curves = [one for one in cluster.node.collectives.curves if kind in one.kinds and one.ranks[0] > 2]
+        if library not in (WITHOUT_THEM, *engines) and any(not one.in_switch for one in curves):
+            allowed = max(allowed, EIGHT_ALONE)
         for few, many in pairwise(of_parts):
             faster = [(size, a, b) for size, a, b in zip(SIZES, few, many, strict=True) if a > b * allowed]
             assert not faster, (*what, faster[:2])

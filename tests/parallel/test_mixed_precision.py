@@ -64,7 +64,8 @@ def test_the_stream_is_in_fp32_around_norms() -> None:
     (backward,) = back
     assert norms("ideal", Computes.OUTPUT) == norms("ideal", backward) == {8.0}
     assert norms("autocast", Computes.OUTPUT) == {12.0} and norms("autocast", backward) == {16.0}
-    assert norms("autocast@eager", Computes.OUTPUT) == {24.0} and norms("autocast@eager", backward) == {44.0}
+    assert norms("autocast@eager", Computes.OUTPUT) == {24.0 + 3.0}, "a sum of two types"
+    assert norms("autocast@eager", backward) == {44.0 + 3.0}, "and a cast to the wider one"
 
 
 def test_memory_keeps_a_wide_stream_and_narrow_weights() -> None:
@@ -80,13 +81,13 @@ def test_memory_keeps_a_wide_stream_and_narrow_weights() -> None:
     ("stack", "measured_ms", "least", "most"),
     [
         ("autocast", 93.0, 0.95, 1.08),
-        ("autocast@scores", 130.0, 0.9, 1.05),
-        ("autocast@eager-scores", 300.0, 1.15, 1.4),
+        ("autocast@scores", 130.0, 0.95, 1.08),
+        ("autocast@eager-scores", 300.0, 1.05, 1.15),
     ],
 )
 def test_gpt_2_of_124m_on_an_a100(stack: str, measured_ms: float, least: float, most: float, tmp_path: Path) -> None:
     """Karpathy, "Let's reproduce GPT-2 (124M)", chapters of the video (2024-06): 16 sequences of 1,024, bf16 300 ms,
-    torch.compile 130, flash attention and a vocabulary of 50,304 93. Nothing is fitted on them; eager is a miss."""
+    torch.compile 130, flash attention and a vocabulary of 50,304 93. Nothing is fitted on them."""
     model = {
         "name": "gpt2", "layers": 12, "hidden": 768, "attention": {"heads": 12, "kv_heads": 12, "head_dim": 64},
         "mlp": {"width": 3072, "gated": False}, "embedding": {"vocab": 50304, "tied": True}, "source": "the paper",

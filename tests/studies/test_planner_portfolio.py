@@ -16,6 +16,7 @@ import pytest
 import tspsim
 from tspsim.base.errors import Interrupted
 from tspsim.parallel import Job
+from tspsim.step.paths.effort import GPU_S
 from tspsim.step.result import PlanResult
 from tspsim.step.simulation import run_plan
 from tspsim.studies.best_plans import with_best
@@ -24,7 +25,8 @@ from tspsim.studies.planner.branch import Search
 from tspsim.studies.planner.candidate import Candidate
 from tspsim.studies.planner.climb import Climb
 from tspsim.studies.planner.clock import NEVER
-from tspsim.studies.planner.portfolio import in_turn, portfolio
+from tspsim.studies.planner.portfolio import in_turn, portfolio, quickest_chunks
+from tspsim.studies.planner.room import first_stage_bytes
 from tspsim.studies.planner.sample import drawn
 from tspsim.studies.planner.simulated_plan import SimulatedPlan
 from tspsim.studies.planner.workers import Simulators, scenario_of
@@ -208,3 +210,62 @@ def test_a_purchase_has_no_winner_while_what_was_not_searched_may_turn_it() -> N
         rows = [replace(row, searched=searched) for row in decision.rows]
         doubt = not_searched_enough(decision.winner, rows, decision.verdicts)
         assert doubt.startswith("Not searched enough") == turned, (gap, verdict.ratio)
+
+
+def of_few_micro_batches(nodes: int = 8) -> Search:
+    """Llama-3.1-8B with four sequences a replica of sixteen GPUs: a bubble of whole stages would be three quarters."""
+    workload = {"model": "llama-3.1-8b", "pass": "training", "sequence": "8Ki", "global_batch": 16}
+    cluster = {"device": "h100", "nodes": nodes, "fabric": "rail-optimised-400g"}
+    source = {"name": "x", "cluster": cluster, "workload": workload, "plans": [{"name": "any", "zero": 1}]}
+    planner = Planner(tspsim.load(source), jobs=1, budget_s=1.0)
+    return planner.search_at(nodes)
+
+
+def test_a_hand_cuts_stages_into_the_chunks_of_the_shortest_bubble() -> None:
+    search = of_few_micro_batches()
+
+    def piped(job: Job) -> bool:
+        return job.plan.pp == 4 and job.plan.token_shards == 1 and job.plan.tp == 4
+
+    (spread,) = [job for job in search.shapes.spreads if piped(job) and job.sequences == 1]
+    assert quickest_chunks(spread, search.space) == 8  # 32 layers in chunks of one
+    plans = {line.candidate.plan.vpp: line for line in portfolio(search.shapes, 8e10, piped)}
+    assert set(plans) == {1, 8}
+    whole, cut = (search.sets.step_s(plans[vpp].candidate) for vpp in (1, 8))
+    assert cut < 0.75 * whole
+
+
+def test_a_plan_of_another_depth_keeps_the_chunks_of_the_whole_pipeline() -> None:
+    search = of_few_micro_batches()
+    shallow, deep = (
+        next(job for job in search.shapes.spreads if job.plan.pp == pp and job.plan.tp == 4 and job.sequences == 1)
+        for pp in (4, 8)
+    )
+    like = replace(shallow.plan, vpp=8, zero=1)  # eight stages cannot have eight chunks each of 32 layers
+    line = search.shapes.lightest(deep, 1, like, 8e10)
+    assert line is not None
+    assert line.candidate.plan.vpp == 4
+
+
+def test_only_micro_batches_that_cannot_fit_are_left_out() -> None:
+    """Of each size of a large batch: what is left out needs more than the memory, with everything divided."""
+    search = of_few_micro_batches(1)
+    search.space = replace(search.space, batch=65536)
+    kept = {id(job) for job in search.shapes.spreads}
+    left_out = [job for job in search.space.spreads() if not search.sets.may_fit(job)]
+    assert kept
+    assert len(left_out) > 20
+    assert all(first_stage_bytes(job) > search.capacity_bytes for job in left_out)
+
+
+def test_a_simulation_counts_the_gpus_of_its_cluster() -> None:
+    small, large = (of_few_micro_batches(nodes) for nodes in (2, 8))
+
+    def effort_s(search: Search) -> float:
+        spread = next(job for job in search.shapes.spreads if job.plan.tp == 8 and job.plan.pp == 1)
+        line = search.shapes.of(spread.plan)
+        assert line is not None
+        alike = replace(line.candidate.job, work=replace(line.candidate.job.work, sequences=1))
+        return search.bound.simulation_s(alike, line.candidate.mesh)
+
+    assert effort_s(large) - effort_s(small) == pytest.approx(48 * GPU_S, rel=0.3)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +16,31 @@ from tspsim.calibration.traced_host import ONE_STEP
 from tspsim.calibration.traces import calibrate_traces
 from tspsim.cli import main
 from tspsim.step.question import look_up
+from tspsim.traces.kinds import SMALL
 from tspsim.traces.simulated import Simulated
 
 
-def scenario(batch: int) -> dict[str, Any]:
+def scenario(batch: int, device: str = "mi300x") -> dict[str, Any]:
     work = {"model": "qwen3-8b", "pass": "decode", "stack": "sglang", "batch": batch, "context": 1024}
-    return {"name": f"h{batch}", "cluster": {"device": "mi300x", "nodes": 1}, "workload": work,
+    return {"name": f"h{batch}", "cluster": {"device": device, "nodes": 1}, "workload": work,
             "plans": [{"name": "TP1", "tp": 1}]}  # fmt: skip
 
 
-def steps(folder: Path, batch: int, between_us: float, *, count: int = 2) -> tuple[Path, Path]:
-    """Steps of a machine that waits so long for its host between two of them."""
-    question = look_up(tspsim.load(scenario(batch)))
+def steps(
+    folder: Path,
+    batch: int,
+    between_us: float,
+    *,
+    count: int = 2,
+    factor: Any = lambda item: 1.0,
+    device: str = "mi300x",
+) -> tuple[Path, Path]:
+    """Steps of a machine that waits so long for its host between two of them, each kernel ``factor`` as long."""
+    question = look_up(tspsim.load(scenario(batch, device)))
     lane = Simulated(question, question.plans[0]).lane(0)
-    once = of_lane(lane.operations, lambda each: 1.0)
+    once = of_lane(lane.operations, factor)
     length = max(event["ts"] + event["dur"] for event in once) - min(event["ts"] for event in once)
-    document = kineto([], device="mi300x")
+    document = kineto([], device=device)
     document["traceEvents"] = []
     for number in range(count):
         shift = number * (length + between_us)
@@ -40,7 +51,7 @@ def steps(folder: Path, batch: int, between_us: float, *, count: int = 2) -> tup
         )  # fmt: skip
         document["traceEvents"] += [{**event, "ts": event["ts"] + shift} for event in once]
     trace, yaml = written(folder / f"h{batch}.json.gz", document), folder / f"h{batch}.yaml"
-    yaml.write_text(json.dumps(scenario(batch)))
+    yaml.write_text(json.dumps(scenario(batch, device)))
     return trace, yaml
 
 
@@ -56,6 +67,29 @@ def test_what_a_device_waits_between_steps_is_the_engine_s(tmp_path: Path) -> No
         assert check.before_s == pytest.approx(before_s, rel=1e-3)
         assert check.after_s == pytest.approx(750e-6, rel=1e-3)
         assert check.others_s == pytest.approx(others, rel=1e-3)
+
+
+@pytest.mark.parametrize(("between_us", "start_us", "noise", "seed"), [(600.0, 3.0, 0.05, 1), (1200.0, 2.0, 0.1, 5)])
+def test_gaps_and_starts_of_small_kernels_are_told_apart_under_noise(
+    tmp_path: Path, between_us: float, start_us: float, noise: float, seed: int
+) -> None:
+    """Small kernels begin later than the model's by a time that is stated; the host waits between steps."""
+    scatter = random.Random(seed)
+
+    def factor(item: Any) -> float:
+        late = 1e-6 * start_us / item.seconds if item.kind in SMALL else 0.0
+        return (1.0 + late) * math.exp(scatter.gauss(0.0, noise))
+
+    found = calibrate_traces(
+        "h100", [steps(tmp_path, batch, between_us, factor=factor, device="h100") for batch in (16, 64)]
+    )
+    (host,) = found.hosts.fits
+    assert host.value_s == pytest.approx(1e-6 * between_us, rel=0.02)
+    starts = {fit.operator.removeprefix("MemoryBound "): fit.start_us for fit in found.fits}
+    for name in ("add_rmsnorm", "swiglu", "cache_write"):
+        assert starts[name] == pytest.approx(start_us, rel=0.12), name
+    for check in found.checks:
+        assert check.others_s == pytest.approx(check.measured_s, rel=0.02)
 
 
 def test_a_trace_of_one_step_never_makes_a_host_quicker(tmp_path: Path) -> None:

@@ -10,6 +10,10 @@ name of each is still unknown, since it says nothing (``main_kernel`` is what Ti
 Lists h to j are as engines and libraries name their kernels, each written down before the rules were asked: 134 of 150,
 then, of engines that no list before had (LMDeploy, LightLLM, RTP-LLM, FBGEMM, Unsloth), 94 of 130, and by the rules
 repaired on both 86 of 105, llama.cpp's among them.
+Lists k to n were harvested by script from the sources of 26 packages (``__global__``, ``triton.jit`` that is launched,
+``cute.kernel``), drawn by a hash, and classified by hand before the rules were asked. Rules were repaired on each
+before the next was looked at. At first sight: k 226 of 298 with 24 wrong; l 224 of 290 with 21 wrong (198 and 31
+before k); m 182 of 226 with 14 wrong (165 and 22); n 147 of 174 with 8 wrong (122 and 11). The others were unknown.
 """
 
 from __future__ import annotations
@@ -37,13 +41,40 @@ def wrong(part: str) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize(
     ("part", "most"),
-    [("a", 0), ("b", 4), ("c", 4), ("d", 0), ("e", 0), ("f", 1), ("g", 1), ("h", 1), ("i", 8), ("j", 5)],
+    tuple(zip("abcdefghijklmn", (0, 4, 4, 0, 0, 1, 1, 1, 7, 3, 17, 21, 19, 18), strict=True)),
 )
 def test_names_of_libraries_compilers_and_engines(part: str, most: int) -> None:
     errors = wrong(part)
     assert len(errors) <= most, errors
     # No product, attention or transfer is taken for another, nor a small kernel for one of them.
     assert not [row for row in errors if row[1] in HEAVY or (part == "a" and row[0] in HEAVY)], errors
+
+
+def test_a_wrong_kind_is_rarer_than_an_unknown_one() -> None:
+    """Of the names from sources fewer than one in a hundred has another kind than a reader of the source says."""
+    rows = [row for row in ROWS if row["list"] in "klmn"]
+    other = [row for row in rows if kind_of(row["name"]) not in (*row["kind"].split("|"), "unknown")]
+    assert len(rows) == 988 and len(other) <= 9, other
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("tensorrt_llm::kernels::fp8_blockscale_gemm::convert_kernel<float>", "copy"),
+        ("tensorrt_llm::kernels::fp8_blockscale_gemm::scale_1x128_reshape_kernel", "quantize"),
+        ("void hpc::fuse_moe::kernels::count_and_gather_kernel<int>(int*)", "permute"),
+        ("scale_activations_per_token_triton_v3_kernel", "quantize"),
+        ("triton_per_fused_add_embedding_mean_mul_pow_rsqrt_6", "norm"),
+        # An engine of its own (public index, file 55264345382): 18 % of its time had another kind.
+        ("_quantized_linear_fp8_kernel", "gemm"),
+        ("void marlin::gptq_marlin_repack_kernel<(int)256, (int)4, (bool)0, (bool)0>(const unsigned int *)", "copy"),
+        ("_sparse_splitk_bf16_split_kernel", "attention"),
+        ("_bi_linear_persistent_kernel", "gemm"),
+        ("fused_mmvq", "gemm"),
+    ],
+)
+def test_what_a_kernel_is_called_says_more_than_where_it_lies(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
 
 
 def test_a_compiled_kernel_beside_a_collective_is_none() -> None:

@@ -18,6 +18,7 @@ from tspsim.validation.unstated import completed
 
 PRIMUS = "https://github.com/AMD-AGI/Primus/blob/main/docs_deprecated/tech_blogs/projection/projection.md"
 PIPELINE = "https://github.com/AMD-AGI/Primus/blob/main/docs_deprecated/tech_blogs/primus_pipeline/primus_pipeline.md"
+CLOUD = "https://github.com/NVIDIA/dgxc-benchmarking/blob"
 NEMO = "https://github.com/NVIDIA/NeMo/blob/main/docs/source/performance/performance_summary.md"
 
 
@@ -48,7 +49,16 @@ def test_recipes_name_versions_dispatchers_and_recomputation_that_exist() -> Non
         (NEMO, "NeMo 24.07, DGX-H100", "LLAMA2-7B", "fp8", 8, "megatron-core@flash-attention-2"),
         (NEMO, "NeMo 24.03.01", "LLAMA2-7B", "fp8", 8, "megatron-core@flash-attention-2"),
         (NEMO, "NeMo 25.02, DGX-H100", "LLAMA3-8B", "fp8", 8, ""),
-        ("dgxc-benchmarking", "NeMo Megatron 24.11", "GPT-3 175B", "fp8", 128, ""),
+        (f"{CLOUD}/v24.11.1/nemo_megatron", "", "GPT-3 175B", "bf16", 128, "megatron-core@flash-attention-2"),
+        (f"{CLOUD}/v25.02.01/nemo_megatron", "", "GPT-3 175B", "fp8", 128, "megatron-core@delayed-reduced"),
+        (f"{CLOUD}/v25.02.01/nemo_megatron", "", "GPT-3 175B", "bf16", 128, ""),
+        (f"{CLOUD}/v25.02/nemotron", "", "Nemotron4 340B", "fp8", 128, "megatron-core@flash-attention-2"),
+        (f"{CLOUD}/v25.04.01/nemotron", "", "Nemotron4 340B", "fp8", 128, "megatron-core@delayed-reduced"),
+        (f"{CLOUD}/v25.02/maxtext", "", "Llama3 70B (MaxText)", "fp8", 128, "megatron-core@delayed"),
+        # With experts, what the recipe has of graphs and fusions decides (recipes.py).
+        (f"{CLOUD}/v25.05.04/llama4", "", "Llama 4 Maverick", "fp8", 128, ""),
+        ("mlcommons/training_results_v4.1/NVIDIA", "", "Llama2-70B LoRA", "fp8", 8, "megatron-core@delayed"),
+        ("NVIDIA-NeMo/Megatron-Bridge", "NeMo 25.09", "LLAMA3_70B", "fp8", 64, ""),
     ],
 )
 def test_the_stack_that_a_row_ran(address: str, notes: str, model: str, precision: str, gpus: int, stack: str) -> None:

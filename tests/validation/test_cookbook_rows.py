@@ -37,6 +37,30 @@ def test_lengths_are_the_clients_own_and_the_first_prompts_were_answered_before(
         assert met == (asked.shared.blocks(number) if number < 10 else ())
 
 
+@pytest.mark.parametrize(
+    ("page", "model", "expected"),
+    [
+        ("Llama4", "Llama-4-Scout", "llama-4-scout"), ("GLM-5.1", "GLM-5.1", "glm-5.1"), ("GLM-5", "GLM-5", "glm-5"),
+        ("Qwen3-Coder-480B-A35B", "Qwen3-Coder", "qwen3-coder-480b-a35b"),
+        ("Qwen3-Coder-Next", "Qwen3-Coder-Next", "qwen3-next-80b-a3b"), ("Kimi-K2.6", "Kimi-K2.6", "kimi-k2.6"),
+    ],
+)  # fmt: skip
+def test_a_page_is_about_its_own_model(page: str, model: str, expected: str) -> None:
+    plan = cookbook_run(ROW | {"source": f"a/{page}.md", "model": model, "concurrency": "1"}).plan
+    assert plan.model == expected
+    assert bool(plan.weights) == (page in ("GLM-5", "GLM-5.1", "Qwen3-Coder-480B-A35B"))  # launched in fp8
+
+
+def test_attention_replicas_of_sglang_share_all_experts() -> None:
+    """Kimi-K2 in fp8 ran on eight B200 with ``--tp 8 --dp 4``: no replica has experts of its own, which had no room."""
+    row = ROW | {"source": "a/Kimi-K2.md", "model": "Kimi-K2", "concurrency": "100"}
+    for stated in ('{"tp": 2, "dp": 4}', '{"tp": 2, "dp": 4, "ep": 4}'):
+        run = cookbook_run(row | {"plan": stated})
+        assert (run.plan.tp, run.plan.dp, run.plan.ep, run.plan.gpus) == (2, 4, 8, 8)
+        assert run.client is not None and run.client.conversations and run.requests == 1000
+    assert cookbook_run(row | {"plan": '{"tp": 8, "ep": 2}'}).plan.ep == 2
+
+
 def test_pages_say_what_no_column_does() -> None:
     sparse = cookbook_run(ROW | {"source": "a/DeepSeek-V3_2.md", "model": "DeepSeek-V3_2", "concurrency": "1"})
     assert (sparse.plan.drafts, sparse.plan.accepted, dict(sparse.options)) == (3, 2.46, {"max_running_requests": 48})

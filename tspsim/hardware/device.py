@@ -65,9 +65,9 @@ class Device(IsolatedKernels, DeviceFacts):
         First word of the names of the engine's libraries, whose kernels run where they were measured on this device;
         empty: the device's default libraries.
     overrides
-        (words, library) pairs: kernels that the engine runs in place of its own, by family and types, as
-        ``fused_moe bf16 mxfp4``, with ``divided`` for experts whose columns ranks divide, ``contiguous`` for those
-        to which an exchange sends rows without places kept for every expert, and the vendor. ``grouped products`` of
+        (words, library) pairs: kernels that the engine runs in place of its own, by family, types and vendor, as
+        ``fused_moe bf16 mxfp4``, with ``divided`` for experts whose columns ranks divide and ``contiguous`` for those
+        to which an exchange sends rows without places kept for every expert. ``grouped products`` of
         experts: the device's grouped products, and what moves their rows. A library ``as bf16`` of a
         family and a type of cache: the kernel for bf16 reads that cache, as fast a byte.
     """
@@ -373,7 +373,7 @@ class Device(IsolatedKernels, DeviceFacts):
     def _engine_library(self, family: str, dtype: str, kv_dtype: str | None) -> str | None:
         """The engine's library with a fit of these types on this device: of its newest version, the fit to most rows.
         None: no such fit, or the default library is the engine's."""
-        stated = self.override_of(family, dtype, kv_dtype or dtype)
+        stated = self.override_of(family, dtype, kv_dtype or dtype, self.spec.vendor)
         if stated is not None and not stated.startswith(READ_AS):
             return stated
         if not self.engine or maker_of(self.spec.defaults.get(family, "")) == maker_of(self.engine):
@@ -387,7 +387,7 @@ class Device(IsolatedKernels, DeviceFacts):
 
     def untuned_fit(self, family: str, dtype: str, kv_dtype: str | None = None) -> KernelFit | None:
         """The engine's fit of these types if all of its fits are untuned and so not used; else None."""
-        if not self.engine or self.override_of(family, dtype, kv_dtype or dtype):
+        if not self.engine or self.override_of(family, dtype, kv_dtype or dtype, self.spec.vendor):
             return None
         own = [
             fit for fit in self.spec.kernels

@@ -19,7 +19,7 @@ import numpy as np
 from tspsim.base.errors import InputError
 from tspsim.operators import multiplied_as, similar_types
 
-from . import gemm
+from . import gemm, moe
 from .facts import is_of, of_library
 from .families import CONVERTING, FAMILIES
 from .limits import DeviceLimits, Estimate
@@ -148,7 +148,7 @@ def find_kernel(
                     same = similar == dtype and not _converts_another(fit, kv_dtype)
                     if owner is spec and same:
                         return _own(spec, fit)
-                    return _borrowed(spec, owner, relatives, fit, dtype, library, same_type=same)
+                    return _borrowed(spec, owner, relatives, fit, dtype, library, kv_dtype, same_type=same)
     if family in FALLBACK_FAMILY:
         return _grouped(family, find_kernel(spec, relatives, FALLBACK_FAMILY[family], dtype, None, kv_dtype))
     dtypes = sorted({fit.dtype for owner in (spec, *relatives) for fit in owner.kernels if fit.family == family})
@@ -257,9 +257,9 @@ def _own(spec: DeviceSpec, fit: KernelFit) -> Kernel:
 
 def _borrowed(
     spec: DeviceSpec, owner: DeviceSpec, relatives: Sequence[DeviceSpec], fit: KernelFit, dtype: str,
-    library: str | None, *, same_type: bool,
+    library: str | None, second_dtype: str | None, *, same_type: bool,
 ) -> Kernel:  # fmt: skip
-    parameters = dict(fit.parameters)
+    parameters = dict(fit.parameters) | _widening(spec, fit, second_dtype)
     anchor = ""
     best = _best_measured(spec, fit.family, dtype)
     if best is None and owner.family != spec.family:
@@ -296,6 +296,12 @@ def _borrowed(
     basis = f"inherited{what}{kind}{anchor}; wider range"
     widths = _range_widths(spec, owner, fit, library, anchored=bool(anchor), same_type=same_type)
     return _kernel(fit, dtype, parameters, basis, widths, sustained=sustained)
+
+
+def _widening(spec: DeviceSpec, fit: KernelFit, second_dtype: str | None) -> dict[str, float]:
+    """What changes in a kernel of experts that widens weights of ``second_dtype``, by one that read wider ones."""
+    rows = spec.widening.get(second_dtype or "")
+    return {} if rows is None or not _converts_another(fit, second_dtype) else {moe.WIDENING: rows.value}
 
 
 def _at_step_clock(spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit) -> bool:

@@ -5,8 +5,9 @@ experts of ``ffn`` columns. There are two products: [A, hidden] · [hidden, c·f
 [A, ffn] · [ffn, hidden]. For each, with N columns and depth K::
 
     blocks  = max(D, A/r + ½ min(D, A/r))      tiles of r rows for A rows over D experts, the last one half empty
-    wave    = max(1, blocks · ceil(N/128) / units)
-    compute = wave · 2 · (r + half_rate_rows) · 128 · (K + depth) · units / (peak · efficiency)
+    wave    = blocks · ceil(N/128) / units
+    step    = 2 · 128 · (K + depth) · units / (peak · efficiency)          of one row
+    compute = (max(1, wave) · (r + half_rate_rows) + wave · widening) · step
     weights = D · N · K · bytes_w / stream,   stream = HBM · hbm_efficiency
     alone   = max(1, D · ceil(N/128) / units) · 128 · K · bytes_w · units / (stream · unit_load)
     product = (compute² + max(weights, alone)²)^½
@@ -18,7 +19,9 @@ experts of ``ffn`` columns. There are two products: [A, hidden] · [hidden, c·f
             + min over r of the two products + moved / (HBM · activation_efficiency)
 
 ``alone``: few or narrow experts do not occupy all units, and a unit loads at most ``unit_load`` times its share of the
-bandwidth. ``moved``: tokens are quantised and summed, and the rows of both products are written and read between
+bandwidth. ``widening``: rows whose arithmetic takes as long as widening the weights that they meet, where no matrix
+unit reads these (:attr:`tspsim.hardware.specification.DeviceSpec.widening`); few tiles divide K, so that it takes part
+of a wave. ``moved``: tokens are quantised and summed, and the rows of both products are written and read between
 kernels. Time is at least FLOPs / peak, and weights of the touched experts / HBM bandwidth.
 """
 
@@ -43,6 +46,8 @@ PARAMETERS: dict[str, Parameter] = {
     "expert_us": Parameter(0.02, 0.0001, 1.0, "every expert here, whether touched or not"),
     "sort_us": Parameter(1.0, 0.001, 30.0, "routing and sorting, for each doubling of the tokens"),
 }
+#: Name of ``widening`` among the parameters of a kernel: a fact of a device, which no fit has.
+WIDENING = "widening_rows"
 #: Columns of C in one tile.
 TILE_COLUMNS = 128.0
 #: Rows of C in one tile.
@@ -75,13 +80,15 @@ def seconds(
     r = ROWS.reshape(-1, 1) if np.ndim(tokens) else ROWS
     sides = 1.0 + gated
     blocks = np.maximum(touched, pairs / r + 0.5 * np.minimum(touched, pairs / r))
-    tile = 2.0 * (r + p["half_rate_rows"]) * TILE_COLUMNS * limits.peak_units / (limits.peak * p["efficiency"])
+    row = 2.0 * TILE_COLUMNS * limits.peak_units / (limits.peak * p["efficiency"])
+    tile, widened = (r + p["half_rate_rows"]) * row, p.get(WIDENING, 0.0) * row
     stream = limits.hbm * p["hbm_efficiency"]
     share = stream * p["unit_load"] / limits.peak_units
     products: Any = 0.0
     for columns, k in ((sides * expert_ffn, hidden), (hidden, expert_ffn)):
         tiles = ceil(columns / TILE_COLUMNS) / limits.compute_units
-        compute = np.maximum(1.0, blocks * tiles) * tile * (k + p["depth"])
+        wave = blocks * tiles
+        compute = (np.maximum(1.0, wave) * tile + wave * widened) * (k + p["depth"])
         alone = maximum(1.0, touched * tiles) * TILE_COLUMNS * k * bytes_w / share
         weights = maximum(touched * columns * k * bytes_w / stream, alone)
         products = products + np.hypot(compute, weights)

@@ -33,7 +33,7 @@ from tspsim.operators import (
 )
 
 from . import linear, pricers, sparse
-from .device import Device
+from .device import READ_AS, Device
 from .kernels import OTHER_TYPE, Kernel
 from .limits import Estimate, FloatArray
 from .pricers import bound_of, price, pricer
@@ -219,8 +219,10 @@ def latent_decode(device: Device, attention: LatentDecode) -> Estimate:
 
 @pricer(AbsorbProduct)
 def absorb(device: Device, product: AbsorbProduct) -> Estimate:
-    """Time of absorb products at the clock of a step."""
-    kernel = device.kernel("absorb", product.dtype)
+    """Time of absorb products at the clock of a step, in another type where the engine says so (``as fp8``) for the
+    type of attention's weights and the family of the device."""
+    stated = device.override_of("absorb", product.weights, device.spec.family)
+    kernel = device.kernel("absorb", product.dtype if stated is None else stated.removeprefix(READ_AS))
     isolated = device.isolated(kernel, tokens=product.tokens, heads=product.heads, n=product.n, k=product.k)
     return device.at_clock(isolated, product, kernel)
 
@@ -292,11 +294,13 @@ def choice_of_experts(device: Device, choice: ChoiceKernels) -> Estimate:
 def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
     """Time of a kernel that streams as many bytes: between other kernels all memory-bound ops run as fast as a copy,
     unless their stack states what longer they take. A resident kernel takes the time of its own op; one of few blocks
-    streams at the rate of its multiprocessors."""
+    streams at the rate of its multiprocessors; several kernels share the bytes."""
     if operator.resident:
         return device.memory_bound(operator.size_bytes, operator.op, operator.rows)
     fewer = max(1.0, device.spec.compute_units.value / operator.units) if operator.units else 1.0
-    return device.streaming(operator.slower * fewer * operator.size_bytes, operator.rows)
+    calls = operator.calls
+    one = device.streaming(operator.slower * fewer * operator.size_bytes / calls, operator.rows)
+    return one if calls == 1 else Estimate(*(calls * end for end in one))
 
 
 def scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:

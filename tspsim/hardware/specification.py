@@ -227,6 +227,9 @@ class DeviceSpec(Strict):
     all_in_power: Stated[Watts] | None = None
     prices: GpuHourPrices | None = None
     channel_conflict: ChannelConflict | None = None
+    #: Type of experts' weights that no matrix unit reads → rows of a tile whose arithmetic takes as long as widening
+    #: the weights that they meet.
+    widening: dict[str, Stated[NonNegative]] = Field({})
     measured_at: MeasuredAt | None = None
     achieved: Achieved = Achieved()
     sustained: Sustained

@@ -59,6 +59,7 @@ class Role(StrEnum):
     HEAD = "head", Sharding.COLUMNS
     LOSS = "loss"
     ADAPTER = "adapter"
+    SCALE = "scale"
     OTHER = "other"
 
 
@@ -141,9 +142,12 @@ class Operator(ABC):
         unknown."""
         return ()
 
-    def without_flash(self, score_bytes: tuple[float, float] | None = None) -> tuple[Operator, ...]:
+    def without_flash(
+        self, score_bytes: tuple[float, float] | None = None, head_bytes: tuple[float, float] = (0.0, 0.0)
+    ) -> tuple[Operator, ...]:
         """Kernels of a framework that writes attention scores to HBM, and moves ``score_bytes`` a score between its
-        products, forward and backward; other operators: themselves."""
+        products and ``head_bytes`` an element of heads around them, forward and backward; other operators:
+        themselves."""
         return (self,)
 
     def unfused(self, traffic: float) -> Operator:
@@ -210,6 +214,8 @@ class MemoryBound(Operator):
     units: int = 0
     #: Its time over that of a copy of its bytes.
     slower: float = 1.0
+    #: Kernels among which its bytes are divided, each with a start of its own.
+    calls: int = 1
 
     kind = "memory_bound"
     reads = BatchQuantity.TOKENS

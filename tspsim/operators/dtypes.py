@@ -40,6 +40,8 @@ class DataType:
         devices with instructions for some block-scaled type.
     widened_to
         Types whose kernels can read and widen operands of this type.
+    one_scale
+        All numbers of a tensor share a scale, which a cast must know before it reads the first.
     """
 
     name: str
@@ -52,6 +54,7 @@ class DataType:
     multiplied_as: str = ""
     block_scaled: bool = False
     widened_to: tuple[str, ...] = ()
+    one_scale: bool = False
 
 
 DTYPES: Registry[DataType] = Registry("type of numbers", "tspsim.dtypes", DataType)
@@ -63,7 +66,10 @@ for _data_type in (
     DataType("fp32", 4.0, similar=("bf16",)),
     DataType("bf16", 2.0, multiplies=True, cache_bytes=2.0, similar=("fp16",)),
     DataType("fp16", 2.0, similar=("bf16",), multiplied_as="bf16"),
-    DataType("fp8", 1.0, multiplies=True, cache_bytes=1.0, similar=("fp8_block", "bf16"), widened_to=("bf16",)),
+    DataType(
+        "fp8", 1.0, multiplies=True, cache_bytes=1.0, similar=("fp8_block", "bf16"), widened_to=("bf16",),
+        one_scale=True,
+    ),
     # Scales of blocks of fp8 are applied outside the matrix units.
     DataType(
         "fp8_block", 1.0, 1.0 + 4.0 / 128**2, multiplies=True, similar=("fp8", "bf16"), multiplied_as="fp8",

@@ -113,7 +113,8 @@ class AbsorbProduct(Operator):
     """``heads`` products [tokens, k]·[k, n] in one call, each head with its own matrix.
 
     They project queries into the latent's space before decode attention (k = nope_dim, n = latent_dim), and outputs
-    back to values after it (k = latent_dim, n = value_dim).
+    back to values after it (k = latent_dim, n = value_dim). ``weights`` is the type of the attention's other products;
+    some engines multiply these in it too.
     """
 
     tokens: int
@@ -123,6 +124,7 @@ class AbsorbProduct(Operator):
     dtype: str = "bf16"
     name: str = "absorb"
     role: Role = Role.LATENT_KEYS_VALUES
+    weights: str = ""
 
     kind = "gemm"
     reads = BatchQuantity.TOKENS

@@ -241,8 +241,11 @@ class Attention(Operator):
             for causal in (False, True)
         )
 
-    def without_flash(self, score_bytes: tuple[float, float] | None = None) -> tuple[Operator, ...]:
-        """Batched products of all scores, masked ones included, and the kernels between them."""
+    def without_flash(
+        self, score_bytes: tuple[float, float] | None = None, head_bytes: tuple[float, float] = (0.0, 0.0)
+    ) -> tuple[Operator, ...]:
+        """Batched products of all scores, masked ones included, and the kernels between them, of ``score_bytes`` a
+        score; and copies around them, of ``head_bytes`` an element of all query heads. Both: forward, backward."""
         kernels: list[Operator] = []
         between = SCORE_BYTES[self.direction]
         if score_bytes is not None:
@@ -255,6 +258,10 @@ class Attention(Operator):
             for op, moved in between.items():
                 size = moved * batch * queries * context
                 kernels.append(MemoryBound(op, size, batch * queries, name=f"{op} of scores"))
+        if moved := head_bytes[self.direction != "forward"]:
+            rows = sum([queries for queries, _ in self.segments])
+            size = moved * rows * self.heads * self.head_dim
+            kernels.append(MemoryBound("copy", size, rows, name="copies of heads", computes=self.computes))
         return tuple(kernels)
 
 

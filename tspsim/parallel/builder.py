@@ -52,6 +52,8 @@ def lowering_of(job: Job) -> Lowering:
     mixed = job.mixed_precision
     if job.training and not mixed.casts_nothing:
         steps.append(lambda operators: tuple(mixed.lower(operators, job.activation_bytes)))
+    if job.training and (scales := job.tensor_scales).reads_first:
+        steps.append(lambda operators: tuple(scales.lower(operators)))
     if not stack.fuses:
         accumulates = accumulates_gradients(job)
         biased = job.training and job.model.experts is not None and job.model.experts.expert_bias
@@ -61,6 +63,8 @@ def lowering_of(job: Job) -> Lowering:
             biased=biased,
             lone_experts=_adds_own_experts(job),
             recomputed=recomputed_inputs(job) if job.training else (),
+            gated=job.model.gated,
+            groups=job.model.heads / job.model.kv_heads,
         )
         steps.append(lambda operators: tuple(run(operators)))
 

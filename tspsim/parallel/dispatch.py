@@ -62,6 +62,9 @@ class ExpertDispatch:
     assumption: str = ""
     #: Whether its buffers are sized for the few tokens of a decode step.
     few_tokens: bool = False
+    #: Whether the host waits, in every layer, until it can read how many rows each expert gets: a library's messages
+    #: of any size are received into buffers of the size that it then allocates.
+    counts_on_host: bool = False
     #: Framework or engine → its name for it (:mod:`tspsim.studies.launch`); an engine with another library there has
     #: the vendor of the GPUs after its name.
     launched: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -105,6 +108,7 @@ DISPATCHES.register(
             "vllm amd": "mori_high_throughput",
             "sglang": "normal",
         },
+        counts_on_host=True,
     )
 )
 #: The same copies at the links' rate (HybridEP on NVL72).
@@ -143,6 +147,7 @@ DISPATCHES.register(
         why_not=CHANGES_NUMBERS,
         word="x8",
         launched={"vllm": "deepep_high_throughput", "vllm amd": "mori_high_throughput", "sglang": "normal"},
+        counts_on_host=True,
         assumption="tokens travel to their experts in eight bits, as products of eight bits read them",
     )
 )

@@ -36,6 +36,31 @@ def load_of(job: Job, position: int | None) -> float:
     return job.expert_loads.busiest_rank_load if position is None else job.expert_loads.loads[position]
 
 
+def choices_are_drawn(job: Job) -> bool:
+    """Whether choices of a serving step are drawn: ``routing.drawn``, and whole experts on several ranks."""
+    plan = job.plan
+    divided = plan.ep > 1 and plan.expert_owners == 1 and plan.expert_shards != 0
+    return job.work.routing.drawn and job.model.experts is not None and job.step.serves and divided
+
+
+def choices_drawn(job: Job, tokens: int) -> float:
+    """Choices of a serving step's ``tokens`` tokens of an expert group; 0 if they are not drawn."""
+    experts = job.model.experts
+    return float(tokens * experts.topk) if experts is not None and choices_are_drawn(job) else 0.0
+
+
+def step_load(job: Job, tokens: int, position: int | None) -> float:
+    """:func:`load_of` in a serving step of ``tokens`` tokens of the whole group, with the draw of their choices."""
+    choices, experts = choices_drawn(job, tokens), job.model.experts
+    assert experts is not None
+    if not choices:
+        return load_of(job, position)
+    from .draws import drawn_choices
+
+    most = drawn_choices(job.work.routing, job.plan.expert_balance, experts, job.plan.ep, choices)
+    return most * job.plan.ep / choices or load_of(job, position)
+
+
 def padded_load(job: Job, local: int, position: int | None) -> float:
     """Load of the busiest of a rank's ``local`` experts over the mean; ``position`` None: of all experts."""
     experts = job.model.experts
@@ -116,7 +141,12 @@ def touched_experts(job: Job, tokens: int, position: int | None) -> float:
     experts, plan = job.model.experts, job.plan
     assert experts is not None
     per_rank = touched(job.work.routing, plan.expert_balance, experts.count, plan.ep, tokens * experts.topk)
-    return max(per_rank) if position is None else per_rank[position]
+    mean, choices = max(per_rank) if position is None else per_rank[position], choices_drawn(job, tokens)
+    if not choices:
+        return mean
+    from .draws import drawn_experts
+
+    return drawn_experts(job.work.routing, plan.expert_balance, experts, plan.ep, choices) or mean
 
 
 FEATURES.register(

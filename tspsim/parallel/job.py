@@ -27,6 +27,7 @@ from .plan import Plan
 from .recomputed import KEPT
 from .registries import SCHEME_FACTS, SchemeFacts
 from .serving_engine import Captured
+from .tensor_scales import TENSOR_SCALES, TensorScales
 from .work import Work
 
 
@@ -371,6 +372,11 @@ class Job:
     def mixed_precision(self) -> MixedPrecision:
         """How bf16 products and fp32 weights go together: the stack's."""
         return MIXED_PRECISIONS.get(self.work.stack.mixed_precision)
+
+    @property
+    def tensor_scales(self) -> TensorScales:
+        """Where operands with one scale a tensor get it from: the stack's."""
+        return TENSOR_SCALES.get(self.work.stack.tensor_scales)
 
     @property
     def regions(self) -> bool:

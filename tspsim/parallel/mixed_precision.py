@@ -15,6 +15,8 @@ Bytes per element of the residual stream at a norm, b a branch's output, n the n
                  forward                            backward
     compiled     x, b read, x, n written: 12        n's, x, x's gradients read, x's, b's written: 16
     eager        x + b: 10, norm: 8, cast: 6        cast of b's: 6, of n's: 6, norm: 12 and 8 for its weights, sum: 12
+
+What eager kernels take beyond their bytes, and those between written scores, stand in :mod:`.eager_kernels`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from dataclasses import dataclass, replace
 
 from ..base.registry import Registry
 from ..operators import Computes, Gemm, MemoryBound, Operator, Role
+from .eager_kernels import HEADS_AROUND_SCORES, WIDE_SCORES, WIDE_STREAM, copied_bytes
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,10 @@ class MixedPrecision:
     stream_bytes: float | None = None
     #: Bytes per weight of narrow copies that stay for the backward.
     copy_bytes: float = 0.0
+    #: Without flash attention, bytes per score of the kernels between its products, and per element of all heads of
+    #: copies around them, forward and backward; None: of one softmax with mask, and dropout; no copies.
+    score_bytes: tuple[float, float] | None = None
+    head_bytes: tuple[float, float] = (0.0, 0.0)
 
     @property
     def casts_nothing(self) -> bool:
@@ -74,12 +81,24 @@ class MixedPrecision:
 NORM_TENSORS = 4.0
 #: Four bytes read and two written, or the reverse.
 CAST = 6.0
+#: Per score of one kernel with scale, mask and softmax, without dropout: read and written; in a backward gradient and
+#: score read, a gradient written.
+SCORES = (4.0, 6.0)
 
 MIXED_PRECISIONS: Registry[MixedPrecision] = Registry("mixed precision", "tspsim.mixed_precisions", MixedPrecision)
 PARAMETERS = MIXED_PRECISIONS.register(MixedPrecision("parameters", "narrow weights beside the optimizer's wide ones"))
 AUTOCAST = MIXED_PRECISIONS.register(
-    MixedPrecision("autocast", "fp32 weights under torch.autocast, compiled", (12.0, 16.0), (CAST, CAST), 4.0, 2.0)
+    MixedPrecision(
+        "autocast", "fp32 weights under torch.autocast, compiled", (12.0, 16.0), (CAST, CAST), 4.0, 2.0, SCORES
+    )
 )
 MIXED_PRECISIONS.register(
-    replace(AUTOCAST, name="autocast-eager", summary="the same, a kernel each", stream=(24.0, 44.0))
+    replace(
+        AUTOCAST,
+        name="autocast-eager",
+        summary="the same, a kernel each",
+        stream=(copied_bytes(WIDE_STREAM.forward), copied_bytes(WIDE_STREAM.backward)),
+        score_bytes=(copied_bytes(WIDE_SCORES.forward), copied_bytes(WIDE_SCORES.backward)),
+        head_bytes=(copied_bytes(HEADS_AROUND_SCORES.forward), copied_bytes(HEADS_AROUND_SCORES.backward)),
+    )
 )

@@ -68,11 +68,13 @@ class Pace(Expected[Factor]):
         return Provenance(f"{what}{of} on {', '.join(self.devices)}", value, self.source, "assumed")
 
     def holds(self, operator: Operator) -> bool:
-        """Whether it applies to an operator: one that has all words of one of ``kernels``."""
+        """Whether it applies to an operator: one that has all words of one of ``kernels``, of types that of its
+        weights too."""
         if not self.kernels:
             return True
         routed = ROUTED if operator.role.routed else ""
-        words = {operator.dtype, type(operator).__name__, getattr(operator, "op", ""), routed}
+        kept = getattr(operator, "weight_dtype", None) or operator.dtype
+        words = {operator.dtype, kept, type(operator).__name__, getattr(operator, "op", ""), routed}
         return any(words.issuperset(kernel.split()) for kernel in self.kernels)
 
 
@@ -89,7 +91,8 @@ def paced(
 
     def seconds(operator: Operator, best_s: float) -> float:
         # All that decides which pace holds.
-        key = operator.dtype, type(operator), getattr(operator, "op", ""), operator.role
+        kept = getattr(operator, "weight_dtype", None)
+        key = operator.dtype, kept, type(operator), getattr(operator, "op", ""), operator.role
         if key not in firsts:
             firsts[key] = next((pace for pace in paces if pace.holds(operator)), None)
         first = firsts[key]

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, StrictInt
+from pydantic import Field, StrictBool, StrictInt
 
 from ..base.errors import InputError
 from ..base.memo import BoundedCache, once
@@ -40,6 +40,8 @@ class ExpertRouting:
         Capacity of an expert over the mean; what exceeds it is dropped. None: no limit.
     affinity, transitions
         Which expert follows which from layer to layer (:mod:`tspsim.parallel.affinity`).
+    drawn
+        Whether the choices of a serving step are drawn (:mod:`tspsim.parallel.draws`), or fall as in the mean.
     """
 
     __pydantic_config__ = section("How evenly tokens fall on experts; all wait for the busiest rank.")
@@ -80,6 +82,12 @@ class ExpertRouting:
             description="measured, instead of affinity: a row per expert with its tokens by next expert, in any unit",
         ),
     ] = ()
+    drawn: Annotated[
+        StrictBool,
+        Field(
+            description="whether a serving step waits for the rank whose tokens drew most, not for the fullest of means"
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
         rows = self.transitions

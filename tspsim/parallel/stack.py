@@ -14,6 +14,8 @@ from ..base.memo import once
 from ..hardware.pricers import in_steps
 from ..model.routed import CHOICE_BYTES
 from ..operators import ChoiceKernels, Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role, element_bytes
+from .eager_kernels import EAGER_KERNELS
+from .mixed_precision import MIXED_PRECISIONS
 from .paces import paced
 from .separate_kernels import (
     CAST,
@@ -39,12 +41,18 @@ class Stack(StackFacts):
     @property
     def fuses(self) -> bool:
         """Whether a schedule's operators are the kernels that run."""
-        unfused = self.traffic_factor > 1.0 or self.loss_factor is not None or self.accumulation_bytes > 0.0
+        unfused = not self.compiles or self.loss_factor is not None or self.accumulation_bytes > 0.0
         counted = (
             *(self.expert_bias_bytes, self.choice_kernels, self.norm_tensors, self.rotation_factors),
-            *(self.head_norm_tensors, self.expert_accumulation_bytes),
+            *(self.head_norm_tensors, self.expert_accumulation_bytes, self.experts_in_bf16),
+            self.expert_activation_factor,
         )
         return self.flash_attention and not unfused and not self.casts_apart and not any(counted)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether norms, rotations and activations are a fused kernel each."""
+        return self.traffic_factor == 1.0 and self.eager is None
 
     @property
     def products_accumulate(self) -> bool:
@@ -85,8 +93,13 @@ class Stack(StackFacts):
         if not self.role_launches and not self.cast_launches:
             return 1.0
         name = launch_name(operator.role, operator.computes)
-        narrow = isinstance(operator, Gemm) and element_bytes(operator.dtype) < element_bytes("bf16")
+        narrow = self._multiplied_narrow(operator)
         return self._of_roles.get(name, 1.0) + (self.cast_launches if narrow else 0.0)
+
+    def _multiplied_narrow(self, operator: Operator) -> bool:
+        """Whether it is a product whose operands this stack casts to a type narrower than bf16."""
+        narrow = isinstance(operator, Gemm) and element_bytes(operator.dtype) < WIDE
+        return narrow and not (self.experts_in_bf16 and operator.role.routed)
 
     def exchange_s(self, ranks: int, captured: Captured = Captured.NOTHING) -> float:
         """Host seconds of a collective between ``ranks`` ranks, outside graphs."""
@@ -168,10 +181,13 @@ class Stack(StackFacts):
         biased: bool = False,
         lone_experts: bool | None = None,
         recomputed: Container[Role] = (),
+        gated: bool = True,
+        groups: float = 1.0,
     ) -> Iterator[Operator]:
         """The kernels that this stack runs for operators; ``accumulates``: gradients are added to kept ones;
         ``biased``: routed experts have biases; ``lone_experts``: whether those of experts are that no other rank holds,
-        None: others hold them; ``recomputed``: roles of products whose inputs are computed again."""
+        None: others hold them; ``recomputed``: roles of products whose inputs are computed again; ``gated``:
+        activations have a gate; ``groups``: query heads per key head."""
         added = of_experts = self.accumulation_bytes if accumulates else 0.0
         if accumulates and self.expert_accumulation_bytes is not None:
             of_experts = self.expert_accumulation_bytes
@@ -179,9 +195,12 @@ class Stack(StackFacts):
             of_experts = self.lone_expert_bytes if lone_experts else 0.0
         operators = tuple(operators)
         for operator in operators:
+            if self.experts_in_bf16 and operator.role.routed and isinstance(operator, Gemm):
+                operator = operator.read_as("bf16", operator.weight_dtype)
             if self.casts_apart and forward_activation(operator, operators):
                 operator = self.cast_kernels.in_activation(operator)
-            yield from self._kernels(operator, recomputed)
+            for kernel in self._kernels(operator, recomputed):
+                yield self._eager(kernel, gated, groups)
             if biased and self.expert_bias_bytes is not None and isinstance(operator, GroupedGemm):
                 yield from bias_kernels(operator, self.expert_bias_bytes)
             if isinstance(operator, Gemm) and operator.computes is Computes.WEIGHT_GRADIENT:
@@ -192,7 +211,8 @@ class Stack(StackFacts):
 
     def _kernels(self, operator: Operator, recomputed: Container[Role]) -> tuple[Operator, ...]:
         if not self.flash_attention and operator.role is Role.ATTENTION:
-            return operator.without_flash(self.score_bytes)
+            mixed = MIXED_PRECISIONS.get(self.mixed_precision)
+            return operator.without_flash(self.score_bytes or mixed.score_bytes, mixed.head_bytes)
         if self.choice_kernels is not None and operator.role in _ROUTES:
             return self._chosen(operator, self.choice_kernels)
         if self.casts_apart and isinstance(operator, Gemm) and element_bytes(operator.dtype) < WIDE:
@@ -201,8 +221,18 @@ class Stack(StackFacts):
             return norm_kernels(operator, self.norm_tensors, self.norm_blocks)
         if operator.role is Role.ROPE and isinstance(operator, MemoryBound):
             return self._rotated(operator)
-        own_factor = self.loss_factor if operator.role is Role.LOSS else None
-        return (self._cast(operator).unfused(self.traffic_factor if own_factor is None else own_factor),)
+        own = self._own_factor(operator.role)
+        return (self._cast(operator).unfused(self.traffic_factor if own is None else own),)
+
+    def _own_factor(self, role: Role) -> float | None:
+        """A factor stated for operators of a role alone."""
+        return {Role.LOSS: self.loss_factor, Role.EXPERTS_ACTIVATION: self.expert_activation_factor}.get(role)
+
+    def _eager(self, operator: Operator, gated: bool, groups: float) -> Operator:
+        """A fused kernel as the kernels that run without a compiler; those of a factor of their own are counted."""
+        if self.eager is None or not isinstance(operator, MemoryBound) or self._own_factor(operator.role) is not None:
+            return operator
+        return EAGER_KERNELS.get(self.eager).run(operator, gated=gated, groups=groups)
 
     def _cast(self, operator: Operator) -> Operator:
         """A cast of rows as long as this stack's takes, and one back on as many multiprocessors."""

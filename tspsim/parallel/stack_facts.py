@@ -14,9 +14,11 @@ from ..base.units import Count, FlopsPerSecond, PositiveCount, Seconds
 from ..operators import Computes, Role
 from .activation_store import ACTIVATION_STORES
 from .column_inputs import COLUMN_INPUTS, SHARDED
+from .eager_kernels import EAGER_KERNELS
 from .interleave import INTERLEAVINGS
 from .mixed_precision import MIXED_PRECISIONS, PARAMETERS
 from .serving_engine import NO_ENGINE, ServingEngine
+from .tensor_scales import DELAYED, TENSOR_SCALES
 
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
 Lower = Annotated[float, Field(ge=0.3, le=1.0)]
@@ -25,9 +27,11 @@ Upper = Annotated[float, Field(ge=1.0, le=20.0)]
 StoreName = Annotated[str, AfterValidator(lambda name: ACTIVATION_STORES.get(name).name)]
 #: The same of what is kept of gathered inputs, and of an order of interleaved micro-batches.
 InputsName = Annotated[str, AfterValidator(lambda name: COLUMN_INPUTS.get(name).name)]
+ScalesName = Annotated[str, AfterValidator(lambda name: TENSOR_SCALES.get(name).name)]
 PrecisionName = Annotated[str, AfterValidator(lambda name: MIXED_PRECISIONS.get(name).name)]
+EagerName = Annotated[str, AfterValidator(lambda name: EAGER_KERNELS.get(name).name)]
 OrderName = Annotated[str, AfterValidator(lambda name: INTERLEAVINGS.get(name).name)]
-BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
+BytesPerWeight = Annotated[float, Field(ge=0.0, le=128.0, allow_inf_nan=False)]
 Launches = Annotated[float, Field(ge=0.0, le=1000.0, allow_inf_nan=False)]
 Tensors = Annotated[float, Field(ge=0.0, le=20.0, allow_inf_nan=False)]
 BytesPerLogit = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
@@ -133,6 +137,14 @@ class StackFacts:
         Field(description="with several chunks per stage, the device alone waits for messages of other stages"),
     ] = False
     traffic_factor: Annotated[Factor, STATED, Field(description="bytes of unfused kernels over fused ones")] = 1.0
+    expert_activation_factor: Annotated[
+        Factor | None, STATED, Field(description="the same of routed experts' activations; default: as traffic_factor")
+    ] = None
+    eager: Annotated[
+        EagerName | None,
+        STATED,
+        Field(description="whose kernels of norms, rotations and activations run, instead of a traffic_factor"),
+    ] = None
     loss_factor: Annotated[
         Factor | None, STATED, Field(description="bytes of the loss and its gradient over a fused one")
     ] = None
@@ -147,6 +159,9 @@ class StackFacts:
         STATED,
         Field(description="the same of routed experts' products; default: as accumulation_bytes"),
     ] = None
+    experts_in_bf16: Annotated[
+        StrictBool, STATED, Field(description="routed experts multiply in bf16, whatever the step's precision")
+    ] = False
     lone_expert_bytes: Annotated[
         BytesPerWeight | None,
         STATED,
@@ -374,6 +389,11 @@ class StackFacts:
     quantised_gathers: Annotated[
         StrictBool, STATED, Field(description="rows that tp gathers for a product move in the product's type")
     ] = False
+    tensor_scales: Annotated[
+        ScalesName,
+        STATED,
+        Field(description="where eight-bit operands with one scale a tensor get it from in training"),
+    ] = DELAYED.name
     row_copies: Annotated[
         Passes, STATED, Field(description="further reads and writes of rows that tp gathers or scatters")
     ] = 0.0

@@ -28,13 +28,15 @@ def kind_of(step: Step) -> StepKind:
 
 #: Keys of a stack that a version may state anew; names of kernels launched are added to the stack's.
 _OF_VERSIONS = (
-    "kernel", "collective", "collective_per_rank", "expert", "role_launches", "reads_counts", "pads_experts", "spread",
+    "kernel", "collective", "collective_per_rank", "message", "expert", "role_launches", "reads_counts", "pads_experts",
+    "spread",
     "accumulation_bytes", "reduced_bytes", "gathered_copy_bytes", "reduced_copy_bytes", "libraries", "optimizer_state",
     "overlap_gradients", "overlap_weights", "exchange_units", "interleaving", "node_launches", "exchange_slowdown",
     "rotation_factors", "column_inputs", "sums_beside_weights", "quantised_gathers",
+    "tensor_scales",
     "mixed_precision", "flash_attention", "score_bytes", "loss_factor", "softmax_bytes",
     "keeps_whole", "attention_factors", "awaits_sends", "collection", "expert_bias_bytes", "exchange_launches",
-    "expert_accumulation_bytes",
+    "expert_accumulation_bytes", "experts_in_bf16", "expert_activation_factor",
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -64,6 +66,14 @@ class StackSpec(_StackKeys):
         stated = stated_in(self, Stack)
         if "spread_on" in stated and "spread" not in stated:
             raise ValueError("spread_on names devices of a spread that is not stated: state spread too")
+        return self
+
+    @model_validator(mode="after")
+    def _kernels_are_counted_once(self) -> StackSpec:
+        stated = stated_in(self, Stack)
+        for factor in ("traffic_factor", "expert_activation_factor"):
+            if "eager" in stated and factor in stated:
+                raise ValueError(f"eager counts kernels whose bytes {factor} multiplies: state one of the two")
         return self
 
     def version(self, name: str) -> StackSpec:

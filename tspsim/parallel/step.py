@@ -27,6 +27,7 @@ from .lengths import group_axis
 from .pipeline import Chunk, spread_over
 from .plan import DRAFT_REPLICAS, EXPERT_POOL
 from .recomputed import FULL, INSIDE, KEPT
+from .scale_agreement import agree
 from .scheme import Scheme, WholeTokens
 from .stage_messages import ACTIVATIONS, GRADIENTS, receive, send
 from .state import data, offload, served, state_copies, weight_arrivals
@@ -196,6 +197,8 @@ class Writer:
             return ready
 
         ready = self.layers(chunk, layer, task)
+        if job.training:
+            ready = agree(builder, job, ready)
         if not chunk.has_head:
             send(builder, self.job, ACTIVATIONS, ready, chunk)
         elif job.model.vocab and job.head_tokens:
@@ -268,7 +271,7 @@ class Writer:
         builder.further_token, builder.weight_gradients = False, not put_off
         if chunk.has_head and job.model.vocab:
             data.reduce_table(builder, job, self.share.head(chunk), "head", task, brought_home)
-        ready = self.layers(chunk, layer, task, step=-1)
+        ready = agree(builder, job, self.layers(chunk, layer, task, step=-1))
         if chunk.has_embedding and job.model.vocab and job.work.adapters is None:
             builder.part = "embedding backward"
             scheme.embed_backward(builder, job, self.layer)

@@ -5,6 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import simpy
+from simpy.events import EventPriority
+
+#: LATE: after everything else at a time. LAST: also after the ends of all engines' steps, so that a step sees arrivals
+#: up to its begin, including from clients whose answer completed at the same instant.
+LATE, LAST = EventPriority(2), EventPriority(3)
+
+
+class ScheduledEvent(simpy.Event):
+    """A callback at a time, with a priority."""
+
+    def __init__(
+        self, env: simpy.Environment, at_s: float, action: Callable[[], None], priority: EventPriority = LATE
+    ) -> None:
+        # Like simpy.Timeout, which has no priority.
+        self.env, self._ok, self._value = env, True, None
+        self.callbacks = [lambda _: action()]
+        now_s = env._now
+        env.schedule(self, priority, at_s - now_s if at_s > now_s else 0.0)
 
 
 def after(env: simpy.Environment, seconds: float, call: Callable[[], None]) -> None:

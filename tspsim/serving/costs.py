@@ -23,6 +23,7 @@ from ..parallel.engine_memory import ALL_FOR_CACHES
 from ..parallel.serving_engine import NO_GRAPHS
 from ..parallel.state import capacity
 from ..parallel.state.capacity import Capacity
+from ..program import Launch
 from ..step.question import Question
 from ..steps import PromptChunk, Speculation
 from .compositions import StepComposition
@@ -41,6 +42,8 @@ from .work import StepWork
 #: MOST_KEPT: steps with prompts whose seconds, or ranges, are kept. MOST_PLANS: plans per cluster whose tables are
 #: kept.
 MOST_KEPT, MOST_PLANS = 4096, 64
+#: Tokens of a prompt whose launches are counted.
+TYPICAL_PROMPT = 512
 Found = TypeVar("Found")
 
 
@@ -249,6 +252,14 @@ class ProgramCosts:
         engine = self.question.work.stack.engine
         intake = engine.intake_of(self.question.model.chat)
         return ProcessTimes(intake.value, engine.tokenize.value, engine.streamed.value, engine.turns)
+
+    @once
+    def launching_s(self) -> float:
+        """Seconds in which the host launches the kernels and collectives of a pass of one prompt."""
+        jobs = self.programs.of(StepWork((PromptChunk(TYPICAL_PROMPT, 0, True),)))
+        programs = [program for job in jobs for program in self.programs.written_of(job)[0]]
+        issued = [one.instruction for program in programs for one in program.unrolled()]
+        return sum([instruction.host_s for instruction in issued if isinstance(instruction, Launch)])
 
     @once
     def capacity(self) -> Capacity:

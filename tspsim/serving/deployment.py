@@ -36,7 +36,7 @@ from .service import Dispatcher
 from .speculation import AcceptanceModel as Drafts
 from .tier_specs import tier_specs
 from .tiers import TieredPool
-from .work import Floats, StepwiseCost, StepWork
+from .work import Floats, LaunchedCost, StepwiseCost, StepWork
 
 #: Keys of ``engine`` that are no option of a scheduler: which one, and blocks or tokens of cache instead of the rule's.
 POLICY, BLOCKS, TOKENS = "policy", "num_gpu_blocks", "kv_tokens"
@@ -68,6 +68,8 @@ class Deployment:
     tiers: Tiers | None = None
     #: So many of its clusters stand beside each other behind one router, and share nothing.
     machines: int = 1
+    #: It reads prompts for engines that go on with their answers.
+    reads_only: bool = False
 
     def __post_init__(self) -> None:
         if self.router not in ROUTERS:
@@ -140,6 +142,8 @@ class Deployment:
                 scheduler=policy.name,
                 speculation=drafts,
                 states=self.states,
+                counts_on_host=self.plan.attention_replicas > 1 and self.plan.dispatch.counts_on_host,
+                reads_only=self.reads_only,
                 **options,
             )
         except InputError as error:
@@ -352,6 +356,10 @@ class Scaled:
 
     cost: StepwiseCost
     factor: float
+
+    @property
+    def launching_s(self) -> float:
+        return self.factor * self.cost.launching_s if isinstance(self.cost, LaunchedCost) else 0.0
 
     def seconds(self, works: Sequence[StepWork]) -> float:
         return self.factor * self.cost.seconds(works)

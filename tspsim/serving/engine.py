@@ -33,6 +33,8 @@ class Engine(Settings):
         Drafts and their acceptance; None: one token per step.
     states
         Where states of linear attention are stored; None: there are none.
+    counts_on_host, reads_only
+        Whether the host reads in every layer how many rows each expert gets; whether it only reads prompts.
     options
         Options of the scheduler by their real names.
 
@@ -48,7 +50,7 @@ class Engine(Settings):
     (8, 16)
     """
 
-    scheduler: str
+    scheduler: str = ""
 
     def __init__(
         self,
@@ -58,6 +60,8 @@ class Engine(Settings):
         block_tokens: int | None = None,
         speculation: AcceptanceModel | None = None,
         states: States | None = None,
+        counts_on_host: bool = False,
+        reads_only: bool = False,
         **options: Any,
     ) -> None:
         policy = POLICIES.get(scheduler)
@@ -75,6 +79,8 @@ class Engine(Settings):
         object.__setattr__(self, "speculation", speculation)
         object.__setattr__(self, "block_tokens", getattr(self.options, policy.block_option))
         object.__setattr__(self, "states", states)
+        object.__setattr__(self, "counts_on_host", counts_on_host)
+        object.__setattr__(self, "reads_only", reads_only)
 
     @classmethod
     def of_stack(
@@ -87,6 +93,8 @@ class Engine(Settings):
         scheduler: str | None = None,
         speculation: AcceptanceModel | None = None,
         states: States | None = None,
+        counts_on_host: bool = False,
+        reads_only: bool = False,
         **options: Any,
     ) -> Engine:
         """The engine of a software stack, with its defaults on a GPU; with another scheduler, that one's defaults.
@@ -97,7 +105,7 @@ class Engine(Settings):
             States the scheduler, its options, limits by memory, and the tokens of a block.
         memory_bytes
             Visible memory of a GPU.
-        kv_tokens, speculation, states
+        kv_tokens, speculation, states, counts_on_host, reads_only
             As of :class:`Engine`.
         block_tokens
             Tokens of a block of the cache over all ranks that share it; None: the stack's.
@@ -115,6 +123,8 @@ class Engine(Settings):
             block_tokens=block if block > 1 else None,
             speculation=speculation,
             states=states,
+            counts_on_host=counts_on_host,
+            reads_only=reads_only,
             **{**values, **options},
         )
 

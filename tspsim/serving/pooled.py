@@ -161,7 +161,8 @@ def pooled_deployment(scenario: Scenario, entry: PlanKeys, lookups: Lookups = FR
         }
         place[ROUTER] = f"plans.{entry.name}.pools.{name}.router"
         speculation = (entry.speculation or scenario.workload.speculation) if name == "decode" else None
-        parts[name] = Deployment(question, question.plans[0], options, place, speculation, pool.router, pool.tiers)
+        stated = question, question.plans[0], options, place, speculation, pool.router, pool.tiers
+        parts[name] = Deployment(*stated, reads_only=name == "prefill")
     decode = parts["decode"]
     return PooledDeployment(
         **{name: getattr(decode, name) for name in ("question", "plan", "options", "place", "speculation", "router")},

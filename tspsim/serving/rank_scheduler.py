@@ -79,6 +79,8 @@ class RankScheduler:
     notes
         Whether a run of steps continues past the step after an arrival or an end. With asynchronous scheduling both
         take effect one step late, so these steps are planned alike, and nothing else reads the cache meanwhile.
+    late
+        Whether the engine reads the results of a step once the next one has been launched.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class RankScheduler:
         self.query_len, self.slack = self.decoders.query_len, self.decoders.slack
         self.overlap, self.wastes = overlap, wastes
         self.notes = overlap and not wastes
+        self.late = False
         self.waiting: deque[Sequence] = deque()
         self.running: dict[int, Sequence] = {}
         self.prefilling: dict[int, Sequence] = {}

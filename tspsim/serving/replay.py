@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from simpy.events import EventPriority
 
 from ..base.errors import InputError, TspsimError
+from .clock import ScheduledEvent
 from .engine import Engine
-from .replica import Replica, ScheduledEvent
+from .replica import Replica
 from .requests import Request
 from .work import CalledCost, StepCost, StepFunction
 

@@ -10,8 +10,9 @@ from math import inf
 import simpy
 from simpy.events import EventPriority
 
-from .clock import happens_by, reach
+from .clock import LAST, LATE, ScheduledEvent, happens_by, reach
 from .engine import Engine
+from .late_results import LateResults, Results
 from .log import StepKind, StepLog
 from .policies.base import GroupsInStep
 from .rank_scheduler import RankScheduler, StepPlan
@@ -19,26 +20,8 @@ from .requests import Request
 from .sequence import Sequence
 from .work import EachStepCost, Floats, StepCost, StepwiseCost, StepWork
 
-#: LATE: after everything else at a time. LAST: also after the ends of all engines' steps, so that a step sees arrivals
-#: up to its begin, including from clients whose answer completed at the same instant.
-LATE, LAST = EventPriority(2), EventPriority(3)
-
-
 #: Called with a request, the first and last prompt token that a step computes, and the end of the step.
 ChunkNotice = Callable[[Request, int, int, float], None]
-
-
-class ScheduledEvent(simpy.Event):
-    """A callback at a time, with a priority."""
-
-    def __init__(
-        self, env: simpy.Environment, at_s: float, action: Callable[[], None], priority: EventPriority = LATE
-    ) -> None:
-        # Like simpy.Timeout, which has no priority.
-        self.env, self._ok, self._value = env, True, None
-        self.callbacks = [lambda _: action()]
-        now_s = env._now
-        env.schedule(self, priority, at_s - now_s if at_s > now_s else 0.0)
 
 
 @dataclass(slots=True)
@@ -122,6 +105,8 @@ class Replica:
         #: Events of an older generation are void.
         self._generation = 0
         self._idle = True
+        late = any(scheduler.late for scheduler in self.schedulers)
+        self._late = LateResults(env, self._publish, cost, counts=engine.counts_on_host) if late else None
         self._notices: tuple[Callable[[], None], ...] = ()
 
     # --- load ------------------------------------------------------------------------------------
@@ -287,6 +272,8 @@ class Replica:
         schedulers = self.schedulers
         for scheduler in schedulers:
             scheduler.now_s = start_s
+            if self._late is not None and self._late.counted_last:
+                scheduler.see()
             scheduler.open(fresh)
         plans = self._group.schedule()
         busy = _busy(plans)
@@ -298,6 +285,8 @@ class Replica:
         if self._notices:
             self._tell()
         if not busy:
+            if self._late is not None:
+                self._late.next_begins(start_s, reads=False)
             self._run, self._idle = None, True
             wake_s = min([scheduler.wake_s() for scheduler in schedulers])
             if wake_s < inf:
@@ -311,6 +300,9 @@ class Replica:
             sequences += work.sequences
             for _, tokens in plan.chunks:
                 chunk_tokens += tokens
+        read = any(work.chunks for work in works)
+        if self._late is not None:
+            self._late.next_begins(start_s, reads=read)
         if chunk_tokens == 0:
             ends_s = self._decode_ends(start_s, works, self._steps(plans))
             if self._wakes:
@@ -320,7 +312,6 @@ class Replica:
             kind = StepKind.DECODE
         else:
             ends_s = [start_s + self.cost.seconds(works)]
-            read = any(work.chunks for work in works)
             kind = (StepKind.MIXED if sequences else StepKind.PREFILL) if read else StepKind.DECODE
         if self._on_chunk is not None:
             for plan in plans:
@@ -395,15 +386,23 @@ class Replica:
         if self._notices:
             self._tell()
         end_s = self._log(run, steps, used, staying)
+        if self._late is None:
+            self._publish((first, ended), end_s)
+        else:
+            self._late.ends((first, ended), run.start_s, end_s, reads=run.kind is not StepKind.DECODE)
+        return end_s
+
+    def _publish(self, results: Results, at_s: float) -> None:
+        """Tells of first tokens and of ended sequences."""
+        first, ended = results
         for sequence in first:
-            sequence.request.first_token_s = end_s
+            sequence.request.first_token_s = at_s
             if self._on_first_token is not None:
                 self._on_first_token(sequence.request)
         for sequence in ended:
-            sequence.request.end_s = end_s
+            sequence.request.end_s = at_s
             if self._on_end is not None:
                 self._on_end(sequence.request)
-        return end_s
 
     def _steps_done(self, time_s: float) -> int:
         """Completed steps of the current run at a time; its last step completes with the run."""

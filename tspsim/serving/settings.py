@@ -24,6 +24,11 @@ class Settings:
     speculation: AcceptanceModel | None
     #: Where states of linear attention are stored; None: there are none.
     states: States | None
+    #: Whether the host waits in every layer of a step with prompts until it can read how many rows each expert gets:
+    #: it launches the step no faster than the step runs.
+    counts_on_host: bool = False
+    #: Whether it reads prompts for engines that go on with their answers (a prefill pool).
+    reads_only: bool = False
 
     @property
     def capacity_blocks(self) -> int | None:

@@ -225,6 +225,15 @@ class StepwiseCost(StepCost, Protocol):
 
 
 @runtime_checkable
+class LaunchedCost(StepCost, Protocol):
+    """A cost that knows the host."""
+
+    @property
+    def launching_s(self) -> float:
+        """Seconds in which the host launches a step with a prompt."""
+
+
+@runtime_checkable
 class EachStepCost(StepCost, Protocol):
     """A cost that is called for every step, once and in order: nothing is priced ahead of possible changes."""
 

@@ -11,6 +11,8 @@ from ..model.parts import WeightClass
 from ..operators import FusedMoE
 from ..parallel import Job, Plan, Work, axes_of, choices_of, method_of, scheme_of, write_program
 from ..parallel.decode.index_exchange import index_exchange_of
+from ..parallel.expert_rows import choices_are_drawn, step_load
+from ..parallel.experts.expert_serving import routed_tokens
 from ..parallel.feature import features_of
 from ..parallel.rank_groups import expert_ranks
 from ..parallel.routing import BALANCED
@@ -202,9 +204,12 @@ def notes_of(job: Job) -> tuple[str, ...]:
         )
     experts = job.model.experts
     if experts is not None:
-        busiest = job.expert_loads.busiest_rank_load
+        busiest, gets = job.expert_loads.busiest_rank_load, "gets"
+        if choices_are_drawn(job):
+            group = job.tokens if job.replicates_tokens else job.plan.ep * routed_tokens(job)
+            busiest, gets = step_load(job, group, None), "draws"
         if job.plan.ep > 1 and busiest > 1.005:
-            sentence = f"the busiest of {job.plan.ep} expert ranks gets {busiest:.2f} times the mean"
+            sentence = f"the busiest of {job.plan.ep} expert ranks {gets} {busiest:.2f} times the mean"
             notes.append(f"{sentence}; all wait for it")
         if job.plan.ep > 1 and job.step.serves and not job.replicates_tokens:
             notes += filter(None, [job.plan.dispatch.note(job.work.routing, experts, job.plan.ep)])
@@ -239,6 +244,8 @@ def keys_without_effect(question: Question, job: Job) -> Iterator[str]:
     idle = [f"`{name}`" for name, key in searched.items() if name in stated and not key.used(job)]
     if job.model.experts is None and job.work.routing != BALANCED:
         idle.append("`workload.routing`")
+    elif job.work.routing.drawn and not choices_are_drawn(job):
+        idle.append("`workload.routing.drawn`")
     if idle:
         does = "does nothing" if len(idle) == 1 else "do nothing"
         yield f"{', '.join(idle)} {does} here: no part of the step asks for it"

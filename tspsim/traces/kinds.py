@@ -37,6 +37,8 @@ SMALL = (
     "memcpy",
     "memset",
 )
+#: Small kernels whose names say no more than what becomes of the elements.
+MOVES = frozenset(("elementwise", "reduction", "copy", "memset"))
 UNKNOWN = "unknown"
 #: Kinds for the rows of a log: a whole step, and a measure of a request or a run.
 STEP = "step"

@@ -1,7 +1,7 @@
 """The kind of a kernel, from its name and the operator that launched it.
 
 Rules register under ``tspsim.kernel_names``. The last registered rule is tried first, so that an extension's rules come
-before the shipped ones (:mod:`.name_rules`).
+before the shipped ones (:mod:`.framework_names`, :mod:`.library_names`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from ..base.memo import once, remembered
 from ..base.registry import Registry, changes
-from .kinds import UNKNOWN
-from .symbols import in_snake_case, readable
+from .kinds import HEAVY, MOVES, UNKNOWN
+from .symbols import in_snake_case, own_name, readable
 
 
 @dataclass(frozen=True)
@@ -100,15 +100,26 @@ def _kind_of(kernel: str, operator: str, version: int) -> tuple[str, bool]:
     if launched is not None or named:
         return launched or named[0], False
     name = readable(kernel)
-    for text in (name, in_snake_case(name)):
-        words = next((kind for rule in rules if (kind := rule.guess(text)) is not None), None)
-        if words is not None:
-            return words, True
+    # What a kernel is called says more than its namespaces and the types that it is made for. Where it says only that
+    # elements move, these may say whose (the experts'), yet make no product of it.
+    own, whole = (_guesses(rules, text) for text in (own_name(name), name))
+    if (kind := next((kind for kind in own if kind not in MOVES), None)) is not None:
+        return kind, True
+    if own:
+        return next((kind for kind in whole if kind not in MOVES | HEAVY), own[0]), True
+    if whole:
+        return next((kind for kind in whole if kind not in MOVES), whole[0]), True
     return UNKNOWN, False
 
 
 def _named(rules: Sequence[KernelNames], kernel: str) -> list[str]:
     return [kind for rule in rules if (kind := rule.kind_of(kernel)) is not None]
+
+
+def _guesses(rules: Sequence[KernelNames], name: str) -> list[str]:
+    """The kinds that words in a name say, as it is written and with its words apart."""
+    texts = (name, in_snake_case(name))
+    return [kind for text in texts for rule in rules if (kind := rule.guess(text)) is not None]
 
 
 def waits(kernel: str) -> bool:

@@ -50,3 +50,26 @@ def in_snake_case(name: str) -> str:
     'fused_qk_norm_rope_kernel'
     """
     return _CAMEL.sub("_", name).lower()
+
+
+@remembered(65_536)
+def own_name(name: str) -> str:
+    """A readable name without its type, namespaces, template arguments and parameters.
+
+    >>> own_name("void turbomind::attention::reduce<turbomind::Half<(int)4>, true>(float*, int)")
+    'reduce'
+    >>> own_name("(anonymous namespace)::route_small"), own_name("_fwd_kernel")
+    ('route_small', '_fwd_kernel')
+    """
+    depth, kept = 0, []
+    for character in name.replace("(anonymous namespace)", ""):
+        if character == "<":
+            depth += 1
+        elif character == ">" and depth:
+            depth -= 1
+        elif character == "(" and not depth:
+            break
+        elif not depth:
+            kept.append(character)
+    words = "".join(kept).split("::")[-1].split()
+    return words[-1] if words else name

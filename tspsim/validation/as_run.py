@@ -1,7 +1,8 @@
-"""How published recipes of AMD's Megatron-LM and Primus, and of NeMo of early 2024, ran where a row does not say it.
+"""How published recipes of AMD's Megatron-LM and Primus, and of NeMo of 2024 and 2025, ran where a row does not say it.
 
-Read in AMD-AGI/Primus, ``examples/megatron/configs``, in ROCm's pages of Primus and Megatron-LM v25.9 and v25.10, and
-in NVIDIA/NeMo-Framework-Launcher. Nothing here is a number that a run was measured at.
+Read in AMD-AGI/Primus, ``examples/megatron/configs``, in ROCm's pages of Primus and Megatron-LM v25.9 and v25.10, in
+NVIDIA/NeMo-Framework-Launcher, NVIDIA/NeMo and NVIDIA/dgxc-benchmarking. Nothing here is a number that a run was
+measured at.
 """
 
 from __future__ import annotations
@@ -64,6 +65,20 @@ RECIPES = (
     # Fine-tuning packs SQuAD's examples to 4,096 tokens (the page's remark): of about 130 words, taken as 256 tokens.
     AsRun("NVIDIA/NeMo", ".*(sft|lora)", notes=r"NeMo 24\.0[357]", version="flash-attention-2", example=256),
     AsRun("NVIDIA/NeMo", notes=r"NeMo 24\.0[357]", version="flash-attention-2"),
+    # ``NVTE_FUSED_ATTN=0``: nemo_megatron/configure.sh@143b90d of v24.11.1 (1 in 8f5cbb3 of v25.02),
+    # nemotron/configure.sh@35a9aec and @8f5cbb3 of v24.11 and v25.02, for 340b alone.
+    AsRun("dgxc-benchmarking/blob/v24.11", "gpt3", version="flash-attention-2"),
+    AsRun("dgxc-benchmarking/blob/v25.02", "nemotron4340b", version="flash-attention-2"),
+    # Their scripts pass no recipe of fp8 to NeMo's, so that it is delayed scaling ("ds"), whose ranks agree
+    # (NVIDIA/NeMo, scripts/performance and mixed_precision.py); MaxText, in the same repository, has no such thing.
+    AsRun("dgxc-benchmarking/blob/v25.0", ".*(llama31|gpt3|nemotron4|grok)", types=("fp8",), version="delayed-reduced"),
+    AsRun("dgxc-benchmarking", ".*maxtext", types=("fp8",), version="delayed"),
+    AsRun("performance_long_sequence", types=("fp8",), version="delayed-reduced"),
+    # train_llama3_8b_h100_fp8.sh: ``--fp8-amax-history-len 1024``, no ``--fp8-recipe``, no ``--tp-only-amax-red``.
+    AsRun("Megatron-LM/blob/main/examples/llama", types=("fp8",), version="delayed-reduced"),
+    # ``FP8_REDUCE_AMAX: False`` in most submissions.
+    AsRun("mlcommons", types=("fp8",), version="delayed"),
+    AsRun("ROCm/TransformerEngine", types=("fp8",), version="delayed"),
 )
 
 

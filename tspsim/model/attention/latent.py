@@ -22,7 +22,7 @@ from ...operators import (
     Role,
     Rows,
 )
-from ..parts import Block, Dimensions, LatentAttention
+from ..parts import Block, Dimensions, LatentAttention, WeightClass
 from ..shard import ServingShard
 from .base import ATTENTION_KINDS, AttentionKind, CacheUse, decoded, prefilled, tokens_of
 
@@ -160,7 +160,8 @@ class Latent(AttentionKind):
 
     @staticmethod
     def _absorb(layer: ServingShard, tokens: int, n: int, k: int, name: str) -> AbsorbProduct:
-        return AbsorbProduct(tokens, layer.heads, n, k, layer.wide_dtype, name=name)
+        weights = layer.formats.multiplied(WeightClass.ATTENTION)
+        return AbsorbProduct(tokens, layer.heads, n, k, layer.wide_dtype, name=name, weights=weights)
 
 
 LATENT = ATTENTION_KINDS.register(Latent())

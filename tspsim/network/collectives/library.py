@@ -386,7 +386,9 @@ class Custom:
         shots = [(self.kernels.one_shot, peers * size_bytes), (self.kernels.fallback, passed)]
         if self.kernels.two_shot is not None:
             shots.append((self.kernels.two_shot, passed))
-        moving = [moved / (self.bandwidth_bytes_per_s * shot.efficiency) for shot, moved in shots]
+        # Of a mesh some links may carry more than others: no kernel is faster than the slowest, at its specified rate.
+        least = size_bytes * self.floor_s / self.stretch
+        moving = [max(least, moved / (self.bandwidth_bytes_per_s * shot.efficiency)) for shot, moved in shots]
         times = [shot.base + peers * shot.hop + seconds for (shot, _), seconds in zip(shots, moving, strict=True)]
         total = power_sum(times, -SHARPNESS)
         fluid = min(moving[times.index(min(times))], total)

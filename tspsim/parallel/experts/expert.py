@@ -23,7 +23,16 @@ from ...operators import ChoiceKernels, Computes, Gemm, MemoryBound, Operator, R
 from ...program import ExpertExchange
 from .. import expert_shards
 from ..builder import ProgramBuilder
-from ..expert_rows import expert_bytes, load_of, own_rows, own_tokens, routed_shard, sent_rows, touched_experts
+from ..expert_rows import (
+    expert_bytes,
+    load_of,
+    own_rows,
+    own_tokens,
+    routed_shard,
+    sent_rows,
+    step_load,
+    touched_experts,
+)
 from ..interleave import BESIDE, EXCHANGE
 from ..job import Job
 from ..recompute import recomputed_kernels
@@ -53,7 +62,7 @@ def local_forward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, .
 def routed_forward(job: Job, tokens: int) -> tuple[Operator, ...]:
     """Router and routed experts of a serving step's tokens whose experts are all local."""
     routed = routed_shard(job, tokens)
-    pairs = tokens * routed.experts.topk / job.plan.ep * load_of(job, None)
+    pairs = tokens * routed.experts.topk / job.plan.ep * step_load(job, tokens, None)
     return routed.router(tokens), routed.fused(tokens, pairs, touched_experts(job, tokens, None))
 
 

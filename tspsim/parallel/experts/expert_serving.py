@@ -9,7 +9,7 @@ from ...model.layer import LayerShard, ServingLayer
 from ...model.parts import WeightClass
 from ...program import ExpertExchange
 from ..builder import ProgramBuilder
-from ..expert_rows import left, load_of, routed_shard, touched_experts
+from ..expert_rows import left, load_of, routed_shard, step_load, touched_experts
 from ..interleave import EXCHANGE
 from ..job import Job
 from ..plan import EXPERT_NODE
@@ -54,7 +54,7 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
     if shared and beside:
         done = shared([chosen])
     few = -(-routed_tokens(job, mean_tokens(job)) // pieces)
-    pairs = few * experts.topk * load_of(job, position)
+    pairs = few * experts.topk * step_load(job, plan.ep * few, position)
     here = tokens_here(job, few, position)
     touched = touched_experts(job, plan.ep * few, position)
     sent = not dispatch.gathers
@@ -87,7 +87,7 @@ def tokens_here(job: Job, tokens: int, position: int | None) -> int:
     plan, experts = job.plan, job.model.experts
     assert experts is not None
     every, copies = plan.ep * tokens, plan.dispatch.copies(plan.ep, experts)
-    return every if plan.dispatch.gathers else min(every, ceil(tokens * copies * load_of(job, position)))
+    return every if plan.dispatch.gathers else min(every, ceil(tokens * copies * step_load(job, every, position)))
 
 
 def sent_element_bytes(job: Job) -> float:

@@ -152,7 +152,8 @@ class Policy:
         if options == dict(settings.options):
             return settings
         own = settings.options.model_copy(update=options)
-        return Settings(own, settings.kv_tokens, settings.block_tokens, settings.speculation, settings.states)
+        others = settings.speculation, settings.states, settings.counts_on_host, settings.reads_only
+        return Settings(own, settings.kv_tokens, settings.block_tokens, *others)
 
     def step_tokens(self, options: Mapping[str, Any]) -> int | None:
         """Token budget of a step by its options as stated; None: not stated."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence as SequenceOf
 from itertools import cycle
 from typing import Annotated, Any
 
+from numpy.random import default_rng
 from pydantic import Field, PositiveFloat, PositiveInt, StrictBool
 
 from ...base.errors import InputError
@@ -45,6 +46,8 @@ USUAL_REQUESTS = 2048
 REPLICAS_DARE = 0.3
 
 
+#: Default of ``load_balance_method``.
+AUTO = "auto"
 #: Attention backend → tokens of its pages, where it requires a size (arg_groups/overrides.py:1145 to 1198 and 1295 of
 #: 0.5.23, which no longer has cutlass_mla with pages of 128).
 PAGES = {
@@ -78,7 +81,7 @@ class SglangOptions(Section):
     enable_mixed_chunk: StrictBool = Field(False, description="decodes continue beside prompts")
     disable_overlap_schedule: StrictBool = Field(False, description="steps are not planned ahead")
     load_balance_method: Annotated[str, OneOf(lambda: tuple(ASSIGNMENTS))] = Field(
-        "round_robin", description="assignment of requests to attention replicas"
+        AUTO, description="assignment of requests to attention replicas; auto: in turn, in a prefill pool by room"
     )
 
 
@@ -94,6 +97,7 @@ class SglangScheduler(RankScheduler):
         super().__init__(
             settings, enable_prefix_caching=not options.disable_radix_cache, overlap=overlap, wastes=overlap
         )
+        self.late = overlap
         self._options = options
         self._max_num_seqs = options.max_running_requests or USUAL_REQUESTS
         if self.states is not None and self.states.running is not None:
@@ -406,27 +410,48 @@ class SglangGroup(ReplicaGroup):
         super().__init__(settings, scheduler, count)
         options = settings.options
         assert isinstance(options, SglangOptions)
-        self._choose = ASSIGNMENTS[options.load_balance_method](self.schedulers)
+        self._choose = ASSIGNMENTS[_assignment(options.load_balance_method, settings.reads_only)](self.schedulers)
 
     def assign(self, request: Request) -> RankScheduler:
-        return self._choose()
+        return self._choose(request)
 
 
-def in_turn(schedulers: SequenceOf[RankScheduler]) -> Callable[[], RankScheduler]:
+#: Chooses the attention replica of a request.
+Assignment = Callable[[Request], RankScheduler]
+
+
+def in_turn(schedulers: SequenceOf[RankScheduler]) -> Assignment:
     """Round robin."""
-    return cycle(schedulers).__next__
+    turn = cycle(schedulers)
+    return lambda _request: next(turn)
 
 
-def with_fewest(schedulers: SequenceOf[RankScheduler]) -> Callable[[], RankScheduler]:
+def by_room(schedulers: SequenceOf[RankScheduler]) -> Assignment:
+    """By the number of the room in which two pools meet, which a router draws: at random, whoever is busy."""
+    return lambda request: schedulers[int(default_rng([ROOMS, request.number]).integers(len(schedulers)))]
+
+
+def with_fewest(schedulers: SequenceOf[RankScheduler]) -> Assignment:
     """The scheduler with fewest requests, the first of equals."""
-    return lambda: min(schedulers, key=lambda scheduler: scheduler.present)
+    return lambda _request: min(schedulers, key=lambda scheduler: scheduler.present)
 
 
+#: Seed of rooms.
+ROOMS = 30001
 #: ``load_balance_method`` → chooses the attention replica of the next request.
-ASSIGNMENTS: dict[str, Callable[[SequenceOf[RankScheduler]], Callable[[], RankScheduler]]] = {
+ASSIGNMENTS: dict[str, Callable[[SequenceOf[RankScheduler]], Assignment]] = {
     "round_robin": in_turn,
+    "follow_bootstrap_room": by_room,
     "total_requests": with_fewest,
+    AUTO: in_turn,
 }
+
+
+def _assignment(stated: str, reads_only: bool) -> str:
+    """The method of a name. In a prefill pool ``auto`` is by room, and so is ``round_robin``, which it was called first
+    (server_args.py, _handle_load_balance_method)."""
+    return "follow_bootstrap_room" if reads_only and stated in (AUTO, "round_robin") else stated
+
 
 SGLANG = SglangPolicy(
     "sglang",

@@ -20,7 +20,7 @@ from ...network import Cluster
 from ...operators import Operator
 from ...parallel import Job
 from ...program.instructions import Mesh
-from .effort import ASK_S, BEGIN_S, IN_TURN, INSTRUCTION_S, UNLIKE, Effort
+from .effort import ASK_S, BEGIN_S, GPU_S, IN_TURN, INSTRUCTION_S, UNLIKE, Effort
 from .families import FamilyBounds, Shape
 from .kernels import KernelTimes
 from .parts import TaskParts
@@ -59,6 +59,7 @@ class LowerBound:
         effort: Effort | None = None,
     ) -> None:
         self.effort = effort or Effort()
+        self._gpus = cluster.gpus
         self._kernels = KernelTimes(cluster, cost, peak_flops_per_s, effort=self.effort)
         parts = TaskParts(cluster, self._kernels)
         self._families = FamilyBounds(self._kernels)
@@ -159,4 +160,4 @@ class LowerBound:
         """Approximate effort of a simulation of the job."""
         instructions = self.instructions(job, mesh)
         unlike = (IN_TURN if hides(job) else 1.0) * (UNLIKE if job.plan.copies else 1.0)
-        return BEGIN_S + unlike * instructions * INSTRUCTION_S
+        return BEGIN_S + GPU_S * self._gpus + unlike * instructions * INSTRUCTION_S

@@ -40,7 +40,7 @@ class Megatron:
         words += _recomputed(run, cannot) + _types(run, cannot)
         if not job.work.stack.flash_attention:
             words += ["--attention-backend", "unfused"]
-        if job.work.stack.traffic_factor == 1.0 and job.work.stack.loss_factor is None:
+        if job.work.stack.compiles and job.work.stack.loss_factor is None:
             words.append("--cross-entropy-loss-fusion")
         if job.multi_token:
             words += ["--mtp-num-layers", str(job.multi_token)]

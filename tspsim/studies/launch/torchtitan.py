@@ -41,7 +41,7 @@ class Torchtitan:
         }
         keys: dict[str, Any] = {"training": training, "parallelism": _parallelism(run, cannot)}
         keys["activation_checkpoint"] = _recomputed(run, cannot)
-        keys["compile"] = {"enable": job.work.stack.traffic_factor == 1.0}
+        keys["compile"] = {"enable": job.work.stack.compiles}
         if job.work.precision in RECIPES:
             section, recipe = RECIPES[job.work.precision]
             converters = [section]

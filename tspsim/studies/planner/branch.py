@@ -79,8 +79,8 @@ class Search:
 
     @once
     def shapes(self) -> Shapes:
-        """The spreads, the same objects each time, and the sets they are made of."""
-        return Shapes(self.sets, list(self.space.spreads()))
+        """The spreads that may fit, the same objects each time, and the sets they are made of."""
+        return Shapes(self.sets, list(filter(self.sets.may_fit, self.space.spreads())))
 
     def __post_init__(self) -> None:
         self.sets = Sets(self.space, self.bound, self.capacity_bytes)

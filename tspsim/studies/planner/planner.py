@@ -40,8 +40,8 @@ OF_A_GPU = ("tokens_per_dollar", "tokens_per_joule")
 FREE_SHARES = (0.25, 0.5)
 FREE_ROUNDS = 4
 #: SOON_S: effort after which an unfinished proof waits for a climb, at most FIRST_SHARE of the budget; CLIMB_SHARE: the
-#: climb's share of the rest.
-SOON_S, FIRST_SHARE, CLIMB_SHARE = 6.0, 0.25, 0.6
+#: climb's share of the rest; AGAIN_SHARE: the share of what then remains after which the proof waits for a climb again.
+SOON_S, FIRST_SHARE, CLIMB_SHARE, AGAIN_SHARE = 6.0, 0.25, 0.6, 0.5
 #: With a budget, the search ends when no remaining plan can be better by more than this share.
 CLOSE_ENOUGH = 0.01
 #: Last simulated plans whose timelines are kept: the best are among them when the comparison needs them.
@@ -255,12 +255,14 @@ class Planner:
                 until=until,
             )
 
-        best = proven(soon)
-        if best.complete or deadline.passed:
-            return best
-        until = deadline.nearer(CLIMB_SHARE)
-        search.climb(free_bytes=free_bytes, admit=self._admits, below_s=below_s, until=until)
-        return proven()
+        best, seen = proven(soon), -1
+        while not (best.complete or deadline.passed):
+            if len(search.simulated) == seen:  # neither climb nor proof simulates any more
+                return proven()
+            seen, until = len(search.simulated), deadline.nearer(CLIMB_SHARE)
+            search.climb(free_bytes=free_bytes, admit=self._admits, below_s=below_s, until=until)
+            best = proven(deadline.nearer(AGAIN_SHARE))
+        return best
 
     def _admits(self, job: Job) -> bool:
         return self.limits.admits(job.plan.degrees)

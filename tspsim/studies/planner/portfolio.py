@@ -1,10 +1,10 @@
 """The first portfolio: plans that an engineer would write for a model and a machine before any search.
 
 Its rules: one scheme within the node, or none; experts on one rank, over a node or over a few, with the dispatch that
-takes least on this machine; the fewest pipeline stages that fit, and more until nothing is recomputed; replicas that
-divide no state where everything can be kept, else the optimizer's state or everything; of the plans that fit, the one
-that recomputes least. A search simulates the most promising of them first, so that its answer is never worse than a
-plan written by hand.
+takes least on this machine; the fewest pipeline stages that fit, and more until nothing is recomputed, each with one
+chunk of layers and with the number of chunks whose bubble is shortest; replicas that divide no state where everything
+can be kept, else the optimizer's state or everything; of the plans that fit, the one that recomputes least. A search
+simulates the most promising of them first, so that its answer is never worse than a plan written by hand.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from ...base.errors import UnreachableError
 from ...parallel import Job, Plan, scheme_axes
 from ...parallel.dispatch import DISPATCHES, OVERLAPS
-from ...parallel.pipeline import ORDERS
+from ...parallel.pipeline import ORDERS, chunk_layers
 from ...parallel.recomputed import KEPT
 from .shapes import PlanLine, Shapes
+from .space import Space
 
 #: Pipeline stages, and nodes that a layer's experts are spread over.
 STAGES, EXPERT_NODES = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8)
@@ -46,9 +47,13 @@ def portfolio(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -
     for every in stages.values():
         written = PipelinePlans(shapes, USUAL, room_bytes)
         for spread in sorted(every, key=lambda job: job.plan.pp):
-            lines = written.lines(spread, (0, 1, 3) if trains and spread.copies > 1 else (0,))
-            yield from lines
-            if any(_keeps_all(line) for line in lines if line.division.zero < 2):
+            zeros = (0, 1, 3) if trains and spread.copies > 1 else (0,)
+            kept = []
+            for vpp in dict.fromkeys((1, quickest_chunks(spread, space))):
+                lines = written.lines(spread, zeros, vpp)
+                yield from lines
+                kept.append(any(_keeps_all(line) for line in lines if line.division.zero < 2))
+            if all(kept):
                 break
 
 
@@ -94,24 +99,25 @@ class PipelinePlans:
         self.shapes, self.like, self.room_bytes = shapes, like, room_bytes
         self.way: str | None = None
 
-    def lines(self, spread: Job, zeros: Sequence[int]) -> list[PlanLine]:
-        """A spread's plans with the given ZeRO stages; zero 0 only where everything can be kept."""
-        lines = [line for zero in zeros if (line := self._line(spread, zero)) is not None]
+    def lines(self, spread: Job, zeros: Sequence[int], vpp: int = 1) -> list[PlanLine]:
+        """A spread's plans with the given ZeRO stages and chunks per stage; zero 0 only where everything can be
+        kept."""
+        lines = [line for zero in zeros if (line := self._line(spread, zero, vpp)) is not None]
         return [line for line in lines if len(zeros) == 1 or line.division.zero or _keeps_all(line)]
 
-    def _line(self, spread: Job, zero: int) -> PlanLine | None:
+    def _line(self, spread: Job, zero: int, vpp: int) -> PlanLine | None:
         if self.way is not None or spread.plan.ep == 1:
-            return self._by(self.way or self.like.expert_dispatch, spread, zero)
+            return self._by(self.way or self.like.expert_dispatch, spread, zero, vpp)
         ways = (dispatch.name for dispatch in DISPATCHES.values() if dispatch.trains and dispatch.searched)
-        lines = [line for way in ways if (line := self._by(way, spread, zero)) is not None]
+        lines = [line for way in ways if (line := self._by(way, spread, zero, vpp)) is not None]
         if not lines:
             return None
         quickest = min(lines, key=self._even_s)
         self.way = quickest.candidate.plan.expert_dispatch
         return quickest
 
-    def _by(self, way: str, spread: Job, zero: int) -> PlanLine | None:
-        like = self.like.with_values({"expert_dispatch": way})
+    def _by(self, way: str, spread: Job, zero: int, vpp: int) -> PlanLine | None:
+        like = self.like.with_values({"expert_dispatch": way, "vpp": vpp})
         return self.shapes.lightest(spread, zero, like, self.room_bytes)
 
     def _even_s(self, line: PlanLine) -> float:
@@ -119,6 +125,20 @@ class PipelinePlans:
             return self.shapes.sets.once(self.shapes.sets.staged_s, line.staged)
         except UnreachableError:
             return math.inf
+
+
+def quickest_chunks(spread: Job, space: Space) -> int:
+    """Chunks per stage with the shortest step, layers counted alike: passes of the stage with most layers, and a bubble
+    of the largest chunk on every other stage (Narayanan et al. 2021, arXiv:2104.04473, §2.2)."""
+    plan, layers = spread.plan, space.model.layers
+
+    def passes(vpp: int) -> tuple[int, int]:
+        chunks = chunk_layers(layers, plan.pp * vpp)
+        fullest = max(sum(chunks[stage :: plan.pp]) for stage in range(plan.pp))
+        return spread.micro_batches * fullest + (plan.pp - 1) * max(chunks), vpp
+
+    allowed = [vpp for _, vpp, schedule in space.pipelines(spread) if schedule == plan.schedule]
+    return min(allowed, key=passes)
 
 
 def _over(experts: int, near: int) -> set[int]:

@@ -61,6 +61,12 @@ class Sets:
         self.space.effort.add(MEMORY_S)
         return first_stage_bytes(job)
 
+    def may_fit(self, spread: Job) -> bool:
+        """Whether one layer's input, in a byte an element and divided by all ranks of a replica's stage, fits at all: a
+        check before any kernel is priced, since a large batch has micro-batches of thousands of sequences."""
+        ranks = math.prod(spread.plan.degree(axis) for axis in scheme_axes())
+        return spread.group_tokens * spread.model.hidden <= self.capacity_bytes * ranks
+
     def first_s(self, spread: Job) -> float:
         """A lower bound on all families of a spread; infinite where none is legal. Spreads that differ only in the
         pipeline share one look for a legal family, in the shallowest: kernels and divisibility of the other degrees are

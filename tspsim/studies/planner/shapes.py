@@ -199,8 +199,14 @@ def key_of(plan: Plan) -> SpreadKey:
 
 
 def nearest(options: Sequence[Source], like: Plan) -> Source:
-    """The first of the options that agree with a plan in most keys."""
-    return min(options, key=lambda option: differences(option.plan, like))
+    """The option that agrees with a plan in most keys; of several, the one with the nearest number of pipeline chunks,
+    since chunks per stage that suit one depth suit another as layers per chunk; of these the first."""
+
+    def apart(option: Source) -> tuple[int, float]:
+        plan = option.plan
+        return differences(plan, like), abs(math.log2((plan.pp * plan.vpp) / (like.pp * like.vpp)))
+
+    return min(options, key=apart)
 
 
 def differences(plan: Plan, other: Plan) -> int:

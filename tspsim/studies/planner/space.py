@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...base.errors import InputError
-from ...base.memo import once
+from ...base.memo import once, remembered
 from ...base.quick import replace
 from ...model import Architecture
 from ...network import Cluster
@@ -57,6 +57,18 @@ ROOMS = (1, 2, 4)
 LEAST_TOKENS = 512
 
 
+@remembered(1024)
+def divisors_of(number: int) -> tuple[int, ...]:
+    """Divisors, smallest first.
+
+    >>> divisors_of(12)
+    (1, 2, 3, 4, 6, 12)
+    """
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    large = [number // size for size in reversed(small) if size * size != number]
+    return *small, *large
+
+
 @dataclass(frozen=True)
 class Space:
     """All legal plans."""
@@ -86,8 +98,7 @@ class Space:
 
     @once
     def divisors(self) -> tuple[int, ...]:
-        gpus = self.cluster.gpus
-        return tuple(degree for degree in range(1, gpus + 1) if gpus % degree == 0)
+        return divisors_of(self.cluster.gpus)
 
     def families(self) -> Iterator[Job]:
         """Every choice of degrees, micro-batch, recomputation and exchange, as the job of its simplest plan."""
@@ -105,7 +116,7 @@ class Space:
             lone = Plan("", degrees)
             sequences = self.batch // lone.dp
             work = replace(self.work, sequences=sequences)
-            sizes = [size for size in range(1, sequences + 1) if sequences % size == 0]
+            sizes = divisors_of(sequences)
             for ep in self.expert_degrees(gpus // lone.pp):
                 placed = located(Plan("", {**degrees, "ep": ep}), gpus, per_node)
                 for size, exchange in itertools.product(sizes, self.exchanges(lone)):

@@ -18,6 +18,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from tspsim.base.errors import InputError
+from tspsim.model.load import load_model
 
 from ..cells import Row, count_of, number_of
 from ..devices import named_device
@@ -37,27 +38,35 @@ MODELS = {
     "deepseek-v3_1": "deepseek-v3",
     "deepseek-v3_2": "deepseek-v3.2",
     "deepseek-v3": "deepseek-v3",
+    "glm-4.5": "glm-4.5",
     "glm-4.6": "glm-4.7",  # the same architecture
+    "glm-4.7": "glm-4.7",
     "glm-5": "glm-5",
+    "glm-5.1": "glm-5.1",
     "gpt-oss-20b": "gpt-oss-20b",
     "gpt-oss": "gpt-oss-120b",
     "kimi-k2.5": "kimi-k2.5",
+    "kimi-k2.6": "kimi-k2.6",
     "kimi-k2": "kimi-k2",
     "kimi-linear": "kimi-linear-48b",
     "llama-3.1-405b": "llama-3.1-405b",
     "llama-3.1-70b": "llama-3.1-70b",
     "llama-3.3-70b": "llama-3.3-70b",
+    "llama-4-maverick": "llama-4-maverick",
+    "llama-4-scout": "llama-4-scout",
     "llama3.1": "llama-3.1-70b",
     "minimax-m2": "minimax-m2.5",  # the same architecture
     "qwen3-235b-a22b": "qwen3-235b-a22b",
     "qwen3-30b-a3b": "qwen3-30b-a3b",
+    "qwen3-coder": "qwen3-coder-480b-a35b",
     "qwen3-coder-next": "qwen3-next-80b-a3b",  # the same architecture
     "qwen3-next": "qwen3-next-80b-a3b",
     "qwen3.5": "qwen3.5-397b-a17b",
     "qwen3": "qwen3-235b-a22b",
 }
-#: Models that fit on their eight GPUs only in fp8, although the catalog's checkpoint is wider.
-NARROW = ("glm-5",)
+#: Models whose pages launch the checkpoint in fp8 (GLM-5 fits on eight GPUs no other way), although the catalog's is
+#: wider.
+NARROW = ("glm-5", "glm-5.1", "qwen3-coder-480b-a35b")
 #: Clients → requests on the cookbook's pages; other numbers of clients send five requests each.
 REQUESTS = {1: 10, 16: 80, 64: 320, 100: 500}
 EACH = 5
@@ -100,6 +109,8 @@ PAGES = {
     "GPT-OSS": Page(_MANY, conversations=True),
     "Qwen3-Next": Page(_MANY, conversations=True),
     "GLM-5": Page({1: 10, 100: 1000}, drafts={1: (3, 3.48), 100: (3, 3.50)}),
+    "GLM-5.1": Page({1: 10, 100: 1000}, drafts={1: (3, 3.48), 100: (3, 3.50)}),
+    "Kimi-K2": Page(_FEW, conversations=True),
     "Qwen3.5": Page({1: 10, 100: 1000}, drafts={1: (3, 3.12), 100: (3, 3.31)}),
     "Llama3.1": Page(lengths={1: (CHAT, SUMMARY), 16: (CHAT, SUMMARY), 64: (SUMMARY,), 100: (CHAT,)}),
 }
@@ -175,8 +186,11 @@ def stated(row: Row) -> ServedRun:
     stack = STACKS[engine](str(row["version"]).strip())
     page = page_of(row)
     drafts, accepted = page.drafts.get(concurrency, (0, 0.0))
+    tp, dp, ep = (int(degrees.get(axis, 1)) for axis in ("tp", "dp", "ep"))
+    if engine == "sglang" and dp > 1 and load_model(model).experts is not None:
+        ep = tp * dp  # of all GPUs of the server, whatever --ep divides beside them (layers/dp_attention.py)
     plan = ServedPlan(
-        model, device, int(degrees.get("tp", 1)), int(degrees.get("dp", 1)), int(degrees.get("ep", 1)), stack,
+        model, device, tp, dp, ep, stack,
         weights=narrow(model, device), activations=activations_of(model, device), drafts=drafts, accepted=accepted,
     )  # fmt: skip
     numbers = REQUESTS | dict(page.requests)

@@ -15,9 +15,9 @@ from ...base.memo import remembered
 from ..devices import LOOKUPS
 from .run import ServedPlan
 
-#: Random prompts load experts unevenly.
-ROUTING: dict[str, Any] = {"load": "zipf", "skew": 0.7}
-EVEN: dict[str, Any] = {"load": "balanced"}
+#: Random prompts load experts unevenly, and every step draws.
+ROUTING: dict[str, Any] = {"load": "zipf", "skew": 0.8, "drawn": True}
+EVEN: dict[str, Any] = {"load": "balanced", "drawn": True}
 #: Questions kept at once: the rows of a piece of work have one or two plans.
 QUESTIONS = 16
 

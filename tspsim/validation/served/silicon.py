@@ -62,6 +62,8 @@ OLD_SGLANG = ("0.5.1.", "0.5.5", "0.5.6")
 #: Versions of SGLang, and the day of nightlies, before the change that made a token of Qwen3.5 a seventh faster in
 #: 0.5.10: since then the gate of shared experts takes no time of its own.
 GATED, GATED_TO = ("0.5.7", "0.5.8", "0.5.9"), "20260401"
+#: Stack → the same behind Dynamo's front end.
+DYNAMO = {"sglang@0.5.9": "sglang@0.5.9-dynamo"}
 #: Last minor version of vLLM that a stack is of, ascending: 0.11 samples with FlashInfer and parses templates for every
 #: request, 0.17 samples with Triton's kernels, 0.18 begins to run column-divided experts on Triton on Hopper.
 VLLM = ((10, "vllm@0.10"), (11, "vllm@0.11"), (16, "vllm@0.16"), (17, "vllm@0.17"), (19, "vllm@0.19"))
@@ -363,7 +365,7 @@ def disaggregated(row: Row) -> ServedRun:
             tp, dp = 1, tp * dp
         kv = _script(engine, row, run, False).kv or _kept(engine, model, weights)
         plans[phase] = ServedPlan(
-            model, name, tp, dp, ep, _stack(engine, row), weights, activations_of(model, name), kv
+            model, name, tp, dp, ep, _behind_dynamo(_stack(engine, row)), weights, activations_of(model, name), kv
         )
     return ServedRun(
         plan=plans["decode"],
@@ -380,6 +382,16 @@ def disaggregated(row: Row) -> ServedRun:
     )
 
 
+def _behind_dynamo(stack: str) -> str:
+    """The stack of workers behind Dynamo's front end, which recipes of prefill and decode workers launch; earlier
+    versions of SGLang and other engines have its time already.
+
+    >>> _behind_dynamo("sglang@0.5.9"), _behind_dynamo("sglang@0.5.6"), _behind_dynamo("trtllm")
+    ('sglang@0.5.9-dynamo', 'sglang@0.5.6', 'trtllm')
+    """
+    return DYNAMO.get(stack, stack)
+
+
 def _rack(row: Row, device: str) -> RackRecipe | None:
     """The workers that a row's recipe launches; None where no recipe is known."""
     if (row["backend"], MODELS.get(str(row["model_path"]))) != ("sglang", "deepseek-r1") or not concurrency_of(row):
@@ -392,7 +404,7 @@ def _rack(row: Row, device: str) -> RackRecipe | None:
 def _of_rack(row: Row, device: str, rack: RackRecipe) -> ServedRun:
     """The run of a row on a rack; the row's own numbers of workers, where it states them, come first."""
     model, engine, concurrency = MODELS[str(row["model_path"])], str(row["backend"]), concurrency_of(row)
-    stack, types = _stack(engine, row), _weights(row, model)
+    stack, types = _behind_dynamo(_stack(engine, row)), _weights(row, model)
     prefill_workers, decode_workers = (count_of(row, f"{phase}_num_workers") for phase in ("prefill", "decode"))
 
     def plan_of(workers: RackWorkers) -> ServedPlan:
