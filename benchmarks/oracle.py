@@ -95,8 +95,8 @@ def warm(kind: str, pieces: list[int], count: int) -> dict[str, list[float]]:
 
 
 def first_batches() -> dict[str, Batch]:
-    """What a plan's first question may be."""
-    alike, beside = [(1, 1000, 32)], random.Random(7)
+    """What a plan's first question may be; ``predict`` has written a step of 32 sequences."""
+    alike, beside = [(1, 1000, 48)], random.Random(7)
     return {
         "decode": alike,
         "unequal": [(1, beside.randint(100, 4000), 1) for _ in range(99)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pandas as pd
 import pytest
 from helpers import documents
@@ -76,31 +77,28 @@ def test_frameworks_are_read_as_they_are_validated(script: ModuleType, rows: Pat
     assert "| torchtitan A100 | `torchtitan` | 1 | 20.0 / 20.0 | +20.0 | 100 | 1.20 |" in told
 
 
-def test_the_order_of_plans_with_and_without_what_strays(script: ModuleType, rows: Path) -> None:
+def test_the_order_of_plans_with_labels_put_right(script: ModuleType, rows: Path) -> None:
     table = script.of_nanotron(script.read(rows)).splitlines()
-    assert table[2].endswith("| 0.000; 0.000; 0.000 |")  # five ranks, the last first
-    assert "without 1 that took" in table[3] and table[3].endswith("| 1.000; 1.000; 1.000 |")
-    assert "without 1 that a run of the same plan" in table[4] and table[4].endswith("| 1.000; 1.000; 1.000 |")
+    assert "of these 1 asked as before it" in table[2] and table[2].endswith("| 0.000; 0.000; 0.000 |")
+    assert table[3].startswith("| … without those | 4 |") and table[3].endswith("| 1.000; 1.000; 1.000 |")
     assert "| 80.0 right |" in table[-1]
 
 
-@pytest.mark.parametrize(
-    ("sequences", "rates", "contradicted"),
-    [
-        ([1, 4], [4.0, 20.0], [True, False]),  # a turn of one sequence takes longer than one of four
-        ([1, 4], [40.0, 40.0], [False, False]),
-        ([1, 4], [80.0, 10.0], [False, True]),  # four turns of one sequence would be done sooner
-        ([1, 4], [30.0, 100.0], [False, False]),
-    ],
-)
-def test_a_run_that_takes_longer_than_its_twin_allows(
-    script: ModuleType, sequences: list[int], rates: list[float], contradicted: list[bool]
-) -> None:
-    plan = {"hidden_size": 2048, "num_layers": 16, "seq_len": 4096, "nodes": 1, "dp": 1, "tp": 2, "pp": 4, "gbs": 32}
-    accumulated = [32 // count for count in sequences]
-    table = pd.DataFrame({**plan, "mbs": sequences, "batch_accum": accumulated, "measured": rates})
-    assert script.contradicted(table).tolist() == contradicted
-    assert not script.contradicted(table.assign(tp=[1, 2])).any()
+def test_runs_of_one_plan_differ_by_no_less_than_the_laws_of_a_turn_leave(script: ModuleType) -> None:
+    """Two sequences take as long as one, up to twice as long: nothing; half as long: the logarithm is shared."""
+    lawful = script.lawful(np.log([1.0, 1.0, 2.0]), np.array([1.0, 2.0, 4.0]))
+    assert np.exp(lawful) == pytest.approx([1.0, 1.0, 2.0])
+    shared = script.lawful(np.log([1.0, 0.5]), np.array([1.0, 2.0]))
+    assert np.exp(shared) == pytest.approx([0.5**0.5] * 2)
+    over = script.lawful(np.log([1.0, 8.0]), np.array([1.0, 2.0]))
+    assert np.exp(over) == pytest.approx([2.0, 4.0])
+
+
+def test_noise_alone_takes_order_away(script: ModuleType) -> None:
+    plan = {"hidden_size": 2048, "num_layers": 16, "nodes": 1}
+    table = pd.DataFrame({**plan, "measured": np.geomspace(1.0, 2.0, 20)})
+    assert script.order_with_noise(table, 0.0, draws=1) == pytest.approx(1.0)
+    assert 0.5 < script.order_with_noise(table, 0.2, draws=10) < script.order_with_noise(table, 0.05, draws=10) < 1.0
 
 
 def test_every_table_stands_in_the_page_once(script: ModuleType) -> None:

@@ -157,6 +157,14 @@ def test_a_cost_for_each_other_rank_is_the_sweeps_and_not_every_nanotron() -> No
     assert later.collective_s_per_rank == 0
 
 
+def test_a_pipeline_that_looks_every_tenth_of_a_second_for_its_messages_loses_a_second_a_micro_batch() -> None:
+    """Two tensors of metadata a message, four messages a micro-batch of a stage in the middle: 0.8 s at least."""
+    since, before = (load_stack(name).stack() for name in ("nanotron", "nanotron@polling"))
+    assert 0.2 <= before.message_s <= 0.3 and since.message_s < 1e-3
+    own: dict[str, Any] = {"name": since.name, "message_s": since.message_s, "spread": since.spread}
+    assert replace(before, **own) == since
+
+
 @pytest.mark.parametrize(("sequences", "adds"), [(1, False), (2, True)])
 def test_gradients_are_added_to_kept_ones_only_where_several_micro_batches_are(sequences: int, adds: bool) -> None:
     """Ten bytes a weight of a micro-batch, experts' with them: FSDP2's sum of a single one goes into the reduction."""

@@ -28,8 +28,6 @@ KINDS = {
 Rows = list[tuple[int, int, int]]
 #: Of a step, between the tables of all of its parts: 0.003, a little more of few very unequal contexts.
 TABLES = 0.005
-#: The same of attention over latents, where one of few sequences decides: tables know their mean context.
-LATENTS = dict.fromkeys(("latents", "linear", "indexer", "compressed"), 0.02)
 few = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -53,7 +51,7 @@ def test_a_step_is_its_program_s_whatever_the_order(kind: str, data: st.DataObje
     oracle = oracle_of(kind)
     rows: Rows = data.draw(prompts) + data.draw(decodes)
     seconds = float(oracle(rows))
-    assert seconds == pytest.approx(oracle._costs.exact(oracle.work(rows)).seconds, rel=LATENTS.get(kind, TABLES))
+    assert seconds == pytest.approx(oracle._costs.exact(oracle.work(rows)).seconds, rel=TABLES)
     assert float(oracle(data.draw(st.permutations(rows)))) == pytest.approx(seconds, rel=1e-12)
     # A row of three sequences is three rows.
     query, context, _ = data.draw(st.sampled_from(rows))
@@ -65,7 +63,7 @@ def test_a_step_is_its_program_s_whatever_the_order(kind: str, data: st.DataObje
 @few
 @given(data=st.data())
 def test_more_work_is_never_quicker(kind: str, data: st.DataObject) -> None:
-    oracle, exact = oracle_of(kind), 1.0 - LATENTS.get(kind, TABLES)
+    oracle, exact = oracle_of(kind), 1.0 - TABLES
     rows: Rows = data.draw(st.one_of(decodes, st.builds(Rows.__add__, prompts, decodes)))
     seconds = float(oracle(rows))
     place = data.draw(st.integers(0, len(rows) - 1))

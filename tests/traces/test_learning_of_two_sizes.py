@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.profiles import kineto, of_lane, written
 
@@ -24,6 +25,7 @@ from tspsim.network import Cluster, load_cluster
 from tspsim.network.specs import NodeSpec
 from tspsim.step.question import look_up
 from tspsim.traces import read
+from tspsim.traces.comparison import Laid
 from tspsim.traces.lay import lay
 from tspsim.traces.simulated import Simulated
 
@@ -145,3 +147,59 @@ def test_one_size_is_one_factor_for_every_size_with_a_wide_range(tmp_path: Path)
     machine, now = slower(load_cluster("hgx-h100-8"), 1.5, 1.5), corrected(fits)
     for size in SIZES:
         assert seconds(now, size, library=f"NCCL {IN_STEPS}") == pytest.approx(seconds(machine, size), rel=0.07)
+
+
+def sharded(model: str) -> dict[str, Any]:
+    """FSDP on MI300X, whose file has measured numbers for all-reduces alone."""
+    work = {"model": model, "pass": "training", "sequence": 512, "sequences_per_replica": 1}
+    return {"name": model, "cluster": {"device": "mi300x", "nodes": 1}, "workload": work,
+            "plans": [{"name": "Z3", "dp": 8, "zero": 3, "recomputation": "none"}]}  # fmt: skip
+
+
+def gathering(folder: Path, model: str) -> Laid:
+    """A step whose gathers and scatters take 1.3 of the shipped node's time, one by one."""
+    question = look_up(tspsim.load(sharded(model)))
+
+    def factor(item: Any) -> float:
+        if item.kind not in ("all_gather", "reduce_scatter"):
+            return 1.0
+        alone = seconds(question.cluster, item.size_bytes, item.kind) / item.seconds
+        return 1.3 * alone
+
+    document, end = kineto([], device="mi300x", world_size=8), 0.0
+    lane = Simulated(question, question.plans[0]).lane(0)
+    document["traceEvents"] = []
+    for event in sorted(of_lane(lane.operations, factor), key=lambda each: each["ts"]):
+        begin = max(event["ts"], end)
+        end = begin + event["dur"]
+        document["traceEvents"].append({**event, "ts": begin})
+    return lay(read([written(folder / f"{model}.json.gz", document)]), question)
+
+
+def test_gathers_without_a_measured_curve_are_learnt_too(tmp_path: Path) -> None:
+    """Two models' layers are two sizes. The curve begins as the times that the node's protocol lines have."""
+    steps = [gathering(tmp_path, model) for model in ("llama-3.2-1b", "llama-3.1-8b")]
+    measured = transfers_of(steps)
+    fits = calibrate_transfers(measured, "a test", held_out=False)
+    (name,) = measured.nodes
+    assert {fit.what.partition(" by ")[0] for fit in fits.fits} >= {"all_gather", "reduce_scatter"}
+    before = steps[0].lane.question.cluster
+    node = NodeSpec.model_validate(fits.documents["nodes", name])
+    now = replace(before, node=before.node.model_copy(update={"collectives": node.collectives}))
+    for kind in ("all_gather", "reduce_scatter"):
+        for size in SIZES[2:]:
+            told = seconds(now, size, kind, f"RCCL {IN_STEPS}") / seconds(before, size, kind)
+            assert told == pytest.approx(1.3, rel=0.1), (kind, size)
+
+
+def test_transfers_beside_transfers_tell_nothing(tmp_path: Path) -> None:
+    """FSDP gathers weights while it scatters gradients: both have half the links, and say nothing of either alone."""
+    laid = gathering(tmp_path, "llama-3.2-1b")
+    alone = len(transfers_of([laid]).nodes["mi300x-8"])
+    starts, word = laid.trace.columns["start_s"], laid.trace.word("kind")
+    scatters, gathers = (np.flatnonzero(word == kind) for kind in ("reduce_scatter", "all_gather"))
+    for scatter, gather in zip(scatters, gathers[-len(scatters) :], strict=True):
+        starts[gather] = starts[scatter]
+    rows = transfers_of([laid])
+    assert any("beside kernels or other transfers" in reason for reason in rows.left_out)
+    assert len(rows.nodes["mi300x-8"]) <= alone - 2 * len(scatters) + 2

@@ -16,9 +16,9 @@ from ..network.collectives.algorithm import AlgorithmCandidate, CollectiveCost
 from ..network.collectives.between import Across
 from ..network.specs import NodeSpec
 from .forms import Entry, FittedForm, Floats, TransferFit, entry_of, fabric_form, forms_of, name_of
-from .least_squares import used_rows
+from .least_squares import minimise, used_rows
 from .measurements import MeasuredCollective, MeasuredTransfer
-from .residuals import of_one_size, transfer_errors, transfer_spread
+from .residuals import of_one_size, rounded, transfer_errors, transfer_spread
 
 #: From this number of different rows on, rows carry the numbers of a curve or an engine; fewer move only factors.
 CARRYING_ROWS = 40
@@ -28,6 +28,10 @@ FEWEST_ROWS = 3
 ONE_OF_STEPS = 1
 #: A richer form is taken if its crossed error is at most this share of the simpler one's.
 WORTH = 0.97
+#: Sizes at which a curve is made that has the times of protocol lines: from 4 KiB to 4 GiB.
+_SIZES = tuple(float(1 << power) for power in range(12, 33))
+#: Largest difference of such a curve from the lines, in logarithms.
+AS_LINES = 0.1
 #: One size must be off by this much, in logarithms, to move anything.
 ONE_WORTH = 0.02
 
@@ -65,7 +69,7 @@ def fit_node(
     file = rows[0].cluster.node.collectives
     used = _used(rows, held_out)
     before = _Predicted.of(rows, _on_node(file))
-    start = file.model_copy(update={"curves": (*file.curves, *_new_curves(rows, before, used))})
+    start = file.model_copy(update={"curves": (*file.curves, *_new_curves(rows, before, used, held_out))})
     ways = before if len(start.curves) == len(file.curves) else _Predicted.of(rows, _on_node(start))
     tasks, left_out = [], _without_curve(rows, ways)
     entries: tuple[Entry, ...] = (*start.curves, *start.custom_all_reduce, *start.experts)
@@ -80,6 +84,9 @@ def fit_node(
     )
     now = _with(start, new_entries)
     if not held_out:
+        now = now.model_copy(
+            update={"curves": tuple(curve for curve in now.curves if curve.libraries or curve in file.curves)}
+        )
         now = _other_ways(now, rows, ways)
     versions = Counter(row.library for row in rows if row.library in now.versions)
     default = max(sorted(versions), key=lambda name: versions[name], default=now.default_library)
@@ -233,12 +240,15 @@ def _different(rows: Sequence[MeasuredTransfer], where: Sequence[int]) -> int:
     return len({(rows[i].question, rows[i].size_bytes) for i in where})
 
 
-def _new_curves(rows: Sequence[MeasuredTransfer], ways: _Predicted, used: NDArray[np.bool_]) -> list[Curve]:
+def _new_curves(
+    rows: Sequence[MeasuredTransfer], ways: _Predicted, used: NDArray[np.bool_], held_out: bool
+) -> list[Curve]:
     """A curve for each kind that has none and rows to carry one. It starts as a copy of another curve of the node, with
     a hop.
 
     A node without curves has nothing to copy: its first curves start as its library's protocol lines, and a few rows
-    move the factors of the measured library.
+    move the factors of the measured library. So do the few sizes that steps have: the curve starts as the times of the
+    protocol lines.
     """
     node = rows[0].cluster.node
     template = next((curve for curve in node.collectives.curves if not curve.in_switch), None)
@@ -249,7 +259,8 @@ def _new_curves(rows: Sequence[MeasuredTransfer], ways: _Predicted, used: NDArra
             bare.setdefault(row.kind, []).append(i)
     new_curves: list[Curve] = []
     for kind, mine in sorted(bare.items()):
-        if _different(rows, [i for i in mine if used[i]]) < needed:
+        enough = _different(rows, [i for i in mine if used[i]]) >= needed
+        if held_out and not enough:
             continue
         algorithms = [way.algorithm for i in mine for way in ways.choices[i] if entry_of(way.cost) is None]
         ranks = [rows[i].ranks for i in mine]
@@ -258,7 +269,10 @@ def _new_curves(rows: Sequence[MeasuredTransfer], ways: _Predicted, used: NDArra
             "algorithms": tuple(dict.fromkeys(algorithms)), "kinds": (kind,), "ranks": (min(ranks), max(ranks)),
             "hop": tuple(value or hop for value in like.hop), "libraries": {}, "spread": UNMEASURED,
         }  # fmt: skip
-        new_curves.append(like.model_copy(update=start))
+        if enough:
+            new_curves.append(like.model_copy(update=start))
+        elif curve := _as_lines(_lines_as_curve(node).model_copy(update=start), rows[mine[0]].cluster, max(ranks)):
+            new_curves.append(curve)
     return new_curves
 
 
@@ -277,6 +291,23 @@ def _lines_as_curve(node: NodeSpec) -> Curve:
         "source": "as its protocols", "basis": "library",
     }  # fmt: skip
     return Curve.model_validate(stated)
+
+
+def _as_lines(curve: Curve, cluster: Cluster, ranks: int) -> Curve | None:
+    """A curve of one kind with the times that the protocol lines of its node give that kind; None where no curve of
+    this form has them."""
+    (kind,) = curve.kinds
+    rows = [MeasuredCollective(cluster, kind, ranks, size, "lines", 1.0) for size in _SIZES]
+    rows = [replace(row, seconds=min(sum(way.cost.alone(row.size_bytes)) for way in row.ways(cluster))) for row in rows]
+    node = cluster.node.collectives
+    costs = _Predicted.of(rows, _on_node(node.model_copy(update={"curves": (*node.curves, curve)}))).cost
+    form = forms_of(curve, rows, costs, carrying=True)[-1]
+    # The lines have no noise: nothing pulls the numbers back.
+    values, _ = minimise(form.bounds, frozenset(), lambda moved: -form.residual(moved, range(len(rows))), pull=0.0)
+    fitted = form.build({name: rounded(value) for name, value in values.items()})
+    assert isinstance(fitted, Curve)
+    near = np.abs(form.residual(values, range(len(rows)))).max() < AS_LINES
+    return fitted.model_copy(update={"libraries": {}}) if near else None
 
 
 def _without_curve(rows: Sequence[MeasuredTransfer], ways: _Predicted) -> list[str]:
@@ -312,7 +343,7 @@ def _other_ways(now: CollectivesSpec, rows: Sequence[MeasuredTransfer], ways: _P
     for (library, kind), algorithms in taken.items():
         serving = [curve for curve in curves if kind in curve.kinds]
         most = max(algorithms, key=lambda name: algorithms[name])
-        measured = next((each for each in serving if each.algorithms == most and library in each.libraries), None)
+        measured = next((way for way in serving if way.algorithms == most and library in way.libraries), None)
         if measured is None:
             continue
         for curve in serving:
@@ -321,7 +352,7 @@ def _other_ways(now: CollectivesSpec, rows: Sequence[MeasuredTransfer], ways: _P
                 continue
             if library in curve.libraries:
                 curves.remove(curve)
-            elif any(each.algorithms == curve.algorithms and library in each.libraries for each in serving):
+            elif any(way.algorithms == curve.algorithms and library in way.libraries for way in serving):
                 continue
             own = {"kinds": (kind,), "libraries": {library: measured.libraries[library]}, "spread": measured.spread}
             curves.append(curve.model_copy(update=own))

@@ -1,8 +1,8 @@
 """Transfers of measured steps as rows that move a node's or a fabric's numbers, like a table of nccl-tests.
 
-Only transfers that ran alone show a library's time: beside kernels both slow down. Time spent waiting for the last rank
-is left out where several ranks' profiles show it. All-reduces of an engine's own kernels and exchanges with experts
-move the node's file too.
+Only transfers that ran alone show a library's time: beside kernels and other transfers both slow down. Time spent
+waiting for the last rank is left out where several ranks' profiles show it. All-reduces of an engine's own kernels and
+exchanges with experts move the node's file too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..base import catalog
 from ..base.errors import InputError
@@ -22,7 +23,6 @@ from ..parallel import build_mesh
 from ..program import COLLECTIVE_KINDS
 from ..program.instructions import Mesh
 from ..traces.comparison import Laid
-from ..traces.kinds import COLLECTIVES
 from ..traces.learned import kernels_found
 from ..traces.simulated import Operation
 from ..validation.collectives import cluster_of
@@ -37,15 +37,14 @@ IN_STEPS = "in steps"
 ALONE = 0.2
 
 
-def _kernels_beside(laid: Laid) -> Callable[[float, float], float]:
-    """``f(start, end)`` → share of an interval in which kernels of a step other than transfers run."""
+def _kernels_beside(laid: Laid) -> Callable[[NDArray[np.intp], float, float], float]:
+    """``f(own, start, end)`` → share of an interval in which kernels other than a transfer's own run, transfers too."""
     trace = laid.trace
-    rows = np.flatnonzero(~np.isin(trace.word("kind"), COLLECTIVES))
-    rows = rows[np.argsort(trace.columns["start_s"][rows], kind="stable")]
-    starts, ends = trace.columns["start_s"][rows], trace.end_s[rows]
+    order = np.argsort(trace.columns["start_s"], kind="stable")
+    starts, ends = trace.columns["start_s"][order], trace.end_s[order]
 
-    def share(start: float, end: float) -> float:
-        inside = (starts < end) & (ends > start)
+    def share(own: NDArray[np.intp], start: float, end: float) -> float:
+        inside = (starts < end) & (ends > start) & ~np.isin(order, own)
         busy, last = 0.0, start
         for begin, stop in zip(np.maximum(starts[inside], start), np.minimum(ends[inside], end), strict=True):
             busy += max(stop - max(begin, last), 0.0)
@@ -81,8 +80,8 @@ def transfers_of(steps: Sequence[Laid]) -> MeasuredTransfers:
                     continue
             waits = np.nan_to_num(columns["wait_s"][rows])
             start, end = float((columns["start_s"][rows] + waits).min()), float(ends[rows].max())
-            if beside(start, end) > ALONE:
-                left_out[f"{item.kind} beside kernels, where both give way"] += 1
+            if beside(np.asarray(rows), start, end) > ALONE:
+                left_out[f"{item.kind} beside kernels or other transfers, where both give way"] += 1
                 continue
             own = _on(cluster, mesh, item, laid.rank)
             if isinstance(own, str):

@@ -16,10 +16,13 @@ from collections.abc import Callable
 from operator import mul
 from typing import Any, TypeVar
 
+import numpy as np
+
 from ..base.quick import replace
 from ..operators import (
     Attention,
     DeltaScan,
+    GrowingSums,
     Indexer,
     LatentPrefill,
     Operator,
@@ -32,7 +35,7 @@ from . import sparse
 from .device import Device
 from .families import FAMILIES
 from .kernels import Kernel
-from .limits import Estimate
+from .limits import Estimate, FloatArray
 from .pricers import registers
 from .prices import scoring_at_clock
 
@@ -151,8 +154,7 @@ def indexer(device: Device, scores: Indexer) -> OverSums:
     name, _ = sparse.indexer_call(scores)
     kernel = scoring_at_clock(device, device.kernel(name, scores.dtype))
     sizes = float(scores.heads), float(scores.head_dim)
-    over = sparse.indexer_over(device.limits(kernel.dtype), kernel.parameters, *sizes)
-    return lambda sums: float(over(*scores.sizes_over(sums)))
+    return BySums(scores, sparse.indexer_over(device.limits(kernel.dtype), kernel.parameters, *sizes))
 
 
 @sum_pricer(SparseAttention)
@@ -162,4 +164,34 @@ def sparse_attention(device: Device, attention: SparseAttention) -> OverSums:
     kernel = scoring_at_clock(device, device.kernel(name, attention.dtype, kv_dtype=attention.kv_dtype))
     widths = float(attention.heads), float(attention.key_dim), float(attention.value_dim), attention.entry_bytes
     over = sparse.attention_over(device.limits(kernel.dtype), kernel.parameters, *widths)
-    return lambda sums: float(over(*attention.sizes_over(sums)))
+    return BySums(attention, over, whole_arrays=True)
+
+
+class BySums:
+    """Seconds of a kernel by the sums of all rows.
+
+    Parameters
+    ----------
+    kernel
+        The kernel.
+    over
+        Its seconds by the sizes that rows give.
+    whole_arrays
+        Whether these are, of arrays, bit for bit those of numbers: powers are not.
+    """
+
+    def __init__(
+        self, kernel: Indexer | SparseAttention, over: Callable[..., Any], *, whole_arrays: bool = False
+    ) -> None:
+        self._sizes_over, self._over, self._whole_arrays = kernel.sizes_over, over, whole_arrays
+
+    def __call__(self, sums: RowSums) -> float:
+        return float(self._over(*self._sizes_over(sums)))
+
+    def each(self, sums: GrowingSums) -> FloatArray:
+        """Seconds of the steps of a run: shape (steps,), bit for bit those of a call."""
+        sizes, steps = self._sizes_over(sums), len(sums.later)
+        if self._whole_arrays:
+            return np.broadcast_to(self._over(*sizes), steps)
+        columns = [np.broadcast_to(size, steps).tolist() for size in sizes]
+        return np.array(list(map(self._over, *columns)))

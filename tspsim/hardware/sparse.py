@@ -124,16 +124,17 @@ def attention_over(
     """:func:`attention` as a function of what depends on rows."""
     p, width, units = parameters, key_dim + value_dim, limits.compute_units
     rows = cost_of_p_norm(heads, p["padded"], PADDING_POWER)
-    rate, fetched, power = limits.peak * p["efficiency"], units * p["gather_gb_per_s"] * 1e9, p["overlap_power"]
+    # Both are proportional to pairs.
+    math = 2.0 * rows * width / (limits.peak * p["efficiency"])
+    gather = entry_bytes / (units * p["gather_gb_per_s"] * 1e9)
+    pair_s = cost_of_p_norm(math, gather, p["overlap_power"])
     launch, moving = p["launch_us"] * 1e-6, limits.hbm * p["move_efficiency"]
     block_us, prompt_us = p["block_us"], p["prompt_us"]
 
     def seconds(queries: Any, prompts: Any, pairs: Any, entries: Any) -> Any:
-        math = 2.0 * pairs * rows * width / rate
-        gather = pairs * entry_bytes / fetched
         moved = queries * heads * width * 2.0
         blocks = (queries / units * block_us + prompts * prompt_us) * 1e-6
-        time = launch + cost_of_p_norm(math, gather, power) + blocks
+        time = launch + pairs * pair_s + blocks
         time = time + moved / moving
         flops = 2.0 * pairs * heads * width
         return maximum(time, maximum(flops / limits.peak, (entries * entry_bytes + moved) / limits.hbm))

@@ -15,7 +15,7 @@ from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
 from .part import Part
 from .products import Attention, DecodeAttention, FusedMoE, Gemm, GroupedGemm
-from .row_sums import RowSums
+from .row_sums import GrowingSums, RowSums
 from .sparse import Indexer, SparseAttention, TopK
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "FusedMoE",
     "Gemm",
     "GroupedGemm",
+    "GrowingSums",
     "Indexer",
     "LatentDecode",
     "LatentPrefill",

@@ -15,6 +15,9 @@ from itertools import accumulate
 from operator import add, mul
 from typing import NamedTuple
 
+from numpy import arange, array, float64, int64, minimum
+from numpy.typing import NDArray
+
 from ..base.memo import once
 from .batch import Rows
 
@@ -126,3 +129,61 @@ class RowSums:
         """The rows one by one; equal contexts are one."""
         prompts = [(q, c, 1) for q, c in zip(self.queries, self.before, strict=True)]
         return *prompts, *[(self.own, context, count) for context, count in Counter(self.contexts).items()]
+
+
+class GrowingSums:
+    """:class:`RowSums` of the steps of a run, in which each context grows by a token a step: arrays (steps,).
+
+    Parameters
+    ----------
+    own
+        Query tokens of a sequence: one.
+    contexts
+        Tokens in the cache of each in the first step, shortest first.
+    padding
+        The same of sequences whose contexts do not grow, none longer than those.
+    steps
+        Number of steps.
+    """
+
+    queries: tuple[int, ...] = ()
+    read = cached = 0
+
+    def __init__(self, own: int, contexts: tuple[int, ...], padding: tuple[int, ...], steps: int) -> None:
+        self.own, self.batch, self.growing, self.later = own, len(contexts) + len(padding), len(contexts), arange(steps)
+        #: Those of the first step.
+        self.first = first = RowSums((), (), own, (*padding, *contexts))
+        self.tokens = first.tokens
+
+    @once
+    def contexts(self) -> NDArray[int64]:
+        """Contexts in every step, shortest first: shape (sequences, steps)."""
+        grows = arange(self.batch) >= self.batch - self.growing
+        lengths: NDArray[int64] = array(self.first.ordered)[:, None] + self.later * grows[:, None]
+        return lengths
+
+    @once
+    def decoded(self) -> NDArray[int64]:
+        decoded: NDArray[int64] = self.first.decoded + self.growing * self.later
+        return decoded
+
+    @property
+    def total(self) -> NDArray[int64]:
+        return self.decoded
+
+    @property
+    def seen(self) -> NDArray[float64]:
+        seen: NDArray[float64] = self.own * self.decoded + (self.first.squares + self.tokens) / 2.0
+        return seen
+
+    @property
+    def longest(self) -> NDArray[int64]:
+        longest: NDArray[int64] = self.contexts[-1] + self.own
+        return longest
+
+    def attended(self, most: int) -> tuple[float, NDArray[int64], NDArray[int64]]:
+        below = ((self.contexts + 1) * (self.contexts < most)).sum(axis=0)
+        return 0.0, minimum(self.contexts + 1, most).sum(axis=0), below
+
+    def reached(self, most: int) -> tuple[int, NDArray[int64]]:
+        return 0, self.batch + minimum(self.contexts, most).sum(axis=0)

@@ -7,13 +7,12 @@ that over latents (:class:`~tspsim.operators.LatentDecode`), with ``topk`` token
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..base.quick import quick
 from .base import Operator, Role, first_three
 from .batch import ALL_ROWS, RowField, Rows
 from .dtypes import element_bytes
-from .row_sums import RowSums
 
 
 def seen(queries: int, context: int) -> float:
@@ -106,12 +105,14 @@ class Indexer(ContextRows, Operator):
             total += n * ((q - without) * c + (q * (q + 1) - without * (without + 1)) / 2.0)
         return total / self.stride
 
-    def sizes_over(self, sums: RowSums) -> tuple[float, ...]:
-        """Queries, pairs, entries, choice and longest over other rows."""
+    def sizes_over(self, sums: Any) -> tuple[Any, ...]:
+        """Queries, pairs, entries, choice and longest over other rows (:class:`RowSums`), or those of several steps
+        (:class:`GrowingSums`)."""
         stride, longest = self.stride, sums.longest / self.stride
-        choice = sums.seen - sums.attended(self.topk * stride).below
+        *_, below = sums.attended(self.topk * stride)
+        choice = sums.seen - below
         lengths = sums.total + sums.tokens
-        longest = longest if longest > self.topk else 0.0
+        longest = longest * (longest > self.topk)
         return float(sums.tokens), sums.seen / stride, lengths / stride, choice / stride, longest
 
     @property
@@ -208,8 +209,8 @@ class SparseAttention(ContextRows, Operator):
         """Entries of its context that a sequence of few queries does not reach."""
         return max(0.0, self._context(queries, context) - queries * self.attended(queries, context))
 
-    def sizes_over(self, sums: RowSums) -> tuple[float, ...]:
-        """Queries, prompts, pairs and entries over other rows."""
+    def sizes_over(self, sums: Any) -> tuple[Any, ...]:
+        """Queries, prompts, pairs and entries over other rows, as :meth:`Indexer.sizes_over`."""
         stride, window, shards = self.compression * self.shards, self.window, self.shards
         own, batch = sums.own, sums.batch
         unreached = 0.0

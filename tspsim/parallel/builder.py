@@ -52,8 +52,7 @@ def lowering_of(job: Job) -> Lowering:
     mixed = job.mixed_precision
     if job.training and not mixed.casts_nothing:
         steps.append(lambda operators: tuple(mixed.lower(operators, job.activation_bytes)))
-    scales = job.tensor_scales
-    if job.training and scales.reads_first:
+    if job.training and (scales := job.tensor_scales).reads_first:
         steps.append(lambda operators: tuple(scales.lower(operators)))
     if not stack.fuses:
         accumulates = accumulates_gradients(job)

@@ -87,11 +87,11 @@ def placements(routing: ExpertRouting, balance: Balance, experts: int, ranks: in
         return [result.placed]
     orders = _ORDERS if routing.load in SKEWED and balance == BUSIEST else 1
     local = experts // ranks
-    found = []
+    placed = []
     for order in range(orders):
         shares = shares_of(replace(routing, seed=routing.seed + order), experts)
-        found.append(tuple(shares[rank * local :][:local] for rank in range(ranks)))
-    return found
+        placed.append(tuple(shares[rank * local :][:local] for rank in range(ranks)))
+    return placed
 
 
 def drawn_choices(routing: ExpertRouting, balance: Balance, experts: Experts, ranks: int, choices: float) -> float:
@@ -118,16 +118,16 @@ def _between(
 
 @remembered(4096)
 def _most_choices(routing: ExpertRouting, balance: Balance, experts: Experts, ranks: int, step: int) -> float:
-    choices, found = 2.0 ** (step / _A_DOUBLING), []
+    choices, maxima = 2.0 ** (step / _A_DOUBLING), []
     for placed in placements(routing, balance, experts.count, ranks, choices):
         means = tuple(sum(rank) * choices for rank in placed)
-        found.append(min(choices, expected_maximum(means, (dispersion(experts, ranks),) * ranks)))
-    return float(np.mean(found)) if found else 0.0
+        maxima.append(min(choices, expected_maximum(means, (dispersion(experts, ranks),) * ranks)))
+    return float(np.mean(maxima)) if maxima else 0.0
 
 
 @remembered(4096)
 def _most_experts(routing: ExpertRouting, balance: Balance, experts: Experts, ranks: int, step: int) -> float:
-    choices, found = 2.0 ** (step / _A_DOUBLING), []
+    choices, maxima = 2.0 ** (step / _A_DOUBLING), []
     over = dispersion(experts, ranks) - 1.0
     for placed in placements(routing, balance, experts.count, ranks, choices):
         means, spread = [], []
@@ -140,5 +140,5 @@ def _most_experts(routing: ExpertRouting, balance: Balance, experts: Experts, ra
             variance = max(0.0, own + over * choices * float(shares.sum()) * slope**2)
             means.append(mean)
             spread.append(variance / max(mean, 1e-300))
-        found.append(min(float(max(map(len, placed))), choices, expected_maximum(tuple(means), tuple(spread))))
-    return float(np.mean(found)) if found else 0.0
+        maxima.append(min(float(max(map(len, placed))), choices, expected_maximum(tuple(means), tuple(spread))))
+    return float(np.mean(maxima)) if maxima else 0.0

@@ -9,7 +9,6 @@ from ..model.parts import WeightClass
 from ..model.routed import RoutedShard
 from . import expert_checks, expert_shards
 from .balance import touched
-from .draws import drawn_choices, drawn_experts
 from .feature import FEATURES, Feature
 from .job import Job
 from .ledger import Buffer, Lifetime
@@ -56,6 +55,8 @@ def step_load(job: Job, tokens: int, position: int | None) -> float:
     assert experts is not None
     if not choices:
         return load_of(job, position)
+    from .draws import drawn_choices
+
     most = drawn_choices(job.work.routing, job.plan.expert_balance, experts, job.plan.ep, choices)
     return most * job.plan.ep / choices or load_of(job, position)
 
@@ -143,6 +144,8 @@ def touched_experts(job: Job, tokens: int, position: int | None) -> float:
     mean, choices = max(per_rank) if position is None else per_rank[position], choices_drawn(job, tokens)
     if not choices:
         return mean
+    from .draws import drawn_experts
+
     return drawn_experts(job.work.routing, plan.expert_balance, experts, plan.ep, choices) or mean
 
 

@@ -21,8 +21,8 @@ HISTORY, NUMBER_BYTES = 1024, 4.0
 
 
 def agree(builder: ProgramBuilder, job: Job, ready: list[int]) -> list[int]:
-    """Behind the layers of a chunk: write what makes its ranks agree on scales, which all that follows waits for."""
-    if not (job.training and job.tensor_scales.agreed and DTYPES.get(job.work.precision).one_scale):
+    """Behind a chunk in training: what makes its ranks agree on scales, which all that follows waits for."""
+    if not (job.tensor_scales.agreed and DTYPES.get(job.work.precision).one_scale):
         return ready
     axis = "+".join((*(("tp",) if job.plan.tp > 1 else ()), replica_axis(job)))
     if ranks_along(job, axis) == 1:

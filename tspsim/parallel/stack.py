@@ -221,12 +221,16 @@ class Stack(StackFacts):
             return norm_kernels(operator, self.norm_tensors, self.norm_blocks)
         if operator.role is Role.ROPE and isinstance(operator, MemoryBound):
             return self._rotated(operator)
-        own = {Role.LOSS: self.loss_factor, Role.EXPERTS_ACTIVATION: self.expert_activation_factor}.get(operator.role)
+        own = self._own_factor(operator.role)
         return (self._cast(operator).unfused(self.traffic_factor if own is None else own),)
 
+    def _own_factor(self, role: Role) -> float | None:
+        """A factor stated for operators of a role alone."""
+        return {Role.LOSS: self.loss_factor, Role.EXPERTS_ACTIVATION: self.expert_activation_factor}.get(role)
+
     def _eager(self, operator: Operator, gated: bool, groups: float) -> Operator:
-        """A fused kernel as the kernels that run without a compiler."""
-        if self.eager is None or not isinstance(operator, MemoryBound):
+        """A fused kernel as the kernels that run without a compiler; those of a factor of their own are counted."""
+        if self.eager is None or not isinstance(operator, MemoryBound) or self._own_factor(operator.role) is not None:
             return operator
         return EAGER_KERNELS.get(self.eager).run(operator, gated=gated, groups=groups)
 

@@ -28,7 +28,8 @@ def kind_of(step: Step) -> StepKind:
 
 #: Keys of a stack that a version may state anew; names of kernels launched are added to the stack's.
 _OF_VERSIONS = (
-    "kernel", "collective", "collective_per_rank", "expert", "role_launches", "reads_counts", "pads_experts", "spread",
+    "kernel", "collective", "collective_per_rank", "message", "expert", "role_launches", "reads_counts", "pads_experts",
+    "spread",
     "accumulation_bytes", "reduced_bytes", "gathered_copy_bytes", "reduced_copy_bytes", "libraries", "optimizer_state",
     "overlap_gradients", "overlap_weights", "exchange_units", "interleaving", "node_launches", "exchange_slowdown",
     "rotation_factors", "column_inputs", "sums_beside_weights", "quantised_gathers",

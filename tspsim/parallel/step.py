@@ -196,7 +196,9 @@ class Writer:
                 self.gate = offload.send(builder, job, scheme_shards, kind, ready, self.gate)
             return ready
 
-        ready = agree(builder, job, self.layers(chunk, layer, task))
+        ready = self.layers(chunk, layer, task)
+        if job.training:
+            ready = agree(builder, job, ready)
         if not chunk.has_head:
             send(builder, self.job, ACTIVATIONS, ready, chunk)
         elif job.model.vocab and job.head_tokens:

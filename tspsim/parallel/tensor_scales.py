@@ -10,7 +10,8 @@ A cast multiplies by the scale of its tensor, which depends on the largest numbe
                      itself, but writes it wide
 
 Sources: NVIDIA/TransformerEngine@0004dbd, pytorch/fp8.py (:mod:`tspsim.parallel.scale_agreement`), pull requests 1471
-(current scaling) and 2013 (norms).
+(current scaling) and 2013 (norms). Its activations find largest numbers too (2004); Megatron-Core's are its own
+(core/fusions/fused_bias_swiglu.py) and do not.
 """
 
 from __future__ import annotations

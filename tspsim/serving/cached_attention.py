@@ -13,27 +13,30 @@ r·x^e > 1: a list has the share from which each k is looked at, and such k alon
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import frexp
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..hardware.over_caches import OverCaches
-from ..operators import RowSums
+from ..operators import GrowingSums, RowSums
 from .tables import Floats
 
 Ints = NDArray[np.int64]
 #: Lines of a table an octave of contexts.
 PARTS = 16
 #: Up to this number of sequences all k are listed; of more, all up to FEW.
-ALL, FEW = 24, 8
+ALL, FEW = 32, 8
+#: From this number on every second one is looked at.
+EVERY = 64
 #: Numbers of sequences with one list of k, and shares by which a k takes longer than the next larger ones in it, and
 #: than its neighbours.
-ALIKE, STEP, TOP = 16, 0.015, 0.002
-#: Share of a time that lies between the means at which lists are made.
-MARGIN = 0.01
+ALIKE, STEP, TOP = 16, 0.008, 0.002
+#: By what share of the time of all sequences those of a list take longer at least.
+LEAST = 0.004
 #: Ends of the lines of an octave.
 _GRID = np.linspace(1.0, 2.0, PARTS + 1)
 
@@ -59,59 +62,69 @@ class CachedAttention:
         #: (Sequences, octave of their mean context) → numbers of the longest, and the shares of all tokens from which
         #: they are looked at.
         self._numbers: dict[tuple[int, int], list[tuple[int, float]]] = {}
+        #: The same with the lines of all sequences.
+        self._tables: dict[tuple[int, int], tuple[list[float], list[tuple[int, float]]]] = {}
 
     def __call__(self, sums: RowSums) -> float:
         """Seconds over the caches of decoding sequences."""
         if sums is not self._last:
-            self._last_s = self.over_longest(sums, sums.of_longest())
+            self._last_s = self.over_longest(sums, sums.decoded)
             self._last = sums
         return self._last_s
 
-    def over_longest(self, sums: RowSums, cached: Sequence[int]) -> float:
-        """The same by tokens in the caches of the longest, of the two longest, and so on, without those of the step."""
+    def over_longest(self, sums: RowSums, decoded: int, most: int = 0) -> float:
+        """The same of tokens in all caches, of which each has at most ``most`` with those of the step; 0: all."""
         batch, own, shards = sums.batch, sums.own, self.shards
-        tokens = cached[-1] + own * batch
+        tokens = decoded + own * batch
         mean = tokens / batch / shards
-        seconds = self.equal(batch, mean)
-        for number, share in self._numbers_of(batch, frexp(mean)[1]):
-            of_longest = cached[number - 1] + own * number
-            if of_longest > share * tokens:
-                longest_s = self.equal(number, of_longest / number / shards)
-                if longest_s > seconds:
-                    seconds = longest_s
+        share, octave = frexp(mean)
+        line, listed = self._tables.get((batch, octave)) or self._table(batch, octave)
+        place = (2.0 * share - 1.0) * PARTS
+        index = int(place)
+        start = line[index]
+        seconds = start + (line[index + 1] - start) * (place - index)
+        if listed:
+            cached = sums.of_longest(most)
+            for number, share in listed:
+                of_longest = cached[number - 1] + own * number
+                if of_longest > share * tokens:
+                    longest_s = self.equal(number, of_longest / number / shards)
+                    if longest_s > seconds:
+                        seconds = longest_s
         return seconds
 
-    def each(self, contexts: Sequence[int], own: int, padding: Sequence[int], steps: int) -> Floats:
-        """Seconds of steps between which each of the ``contexts`` grows by a token, but none of the shorter
-        ``padding``: shape (steps,), bit for bit those of a call."""
-        sums = longest_first(contexts, own, padding).cumsum()
-        growing, later = len(contexts), np.arange(steps)
+    def _table(self, batch: int, octave: int) -> tuple[list[float], list[tuple[int, float]]]:
+        line = self._lines[batch].get(octave) or self._line(batch, octave)
+        self._tables[batch, octave] = line, self._numbers_of(batch, octave)
+        return self._tables[batch, octave]
 
-        def tokens_of(numbers: Ints) -> Ints:
-            grown: Ints = sums[numbers - 1][:, None] + later * np.minimum(numbers, growing)[:, None]
+    def each(self, sums: GrowingSums) -> Floats:
+        """Seconds of the steps of a run: shape (steps,), bit for bit those of a call."""
+        ordered, growing, own = sums.first.ordered, sums.growing, sums.own
+
+        def tokens_of(number: int) -> Ints:
+            grown: Ints = sum(ordered[-number:]) + own * number + min(number, growing) * sums.later
             return grown
 
-        return self.along_longest(len(sums), tokens_of)
+        return self.along_longest(sums.batch, ordered[-1] + own + len(sums.later), tokens_of)
 
-    def along_longest(self, batch: int, tokens_of: Callable[[Ints], Ints]) -> Floats:
-        """Seconds of steps by tokens in the caches of numbers of the longest: shape (numbers, steps)."""
-        whole = np.array([batch])
-        tokens = tokens_of(whole)
-        mean = tokens / batch / self.shards
-        seconds: Floats = self._along(whole, mean)[0]
-        octaves = np.frexp(mean[0])[1]
-        for octave in np.unique(octaves).tolist():
-            inside = octaves == octave
+    def along_longest(self, batch: int, longest: int, tokens_of: Callable[[int], Ints]) -> Floats:
+        """Seconds of steps by tokens of the longest context at most, and those in the caches of a number of the longest
+        in every step."""
+        whole = tokens_of(batch)
+        shares, octaves = np.frexp(whole / batch / self.shards)
+        seconds = self._along(batch, shares, octaves)
+        least = float(seconds[0])
+        for octave in range(int(octaves[0]), int(octaves[-1]) + 1):
             listed = self._numbers_of(batch, octave)
-            if listed:
-                numbers, shares = np.array([number for number, _ in listed]), np.array([share for _, share in listed])
-                of_longest = tokens_of(numbers)[:, inside]
-                looked_at = of_longest > shares[:, None] * tokens[:, inside]
-                some = looked_at.any(axis=1)
-                if some.any():
-                    means = of_longest[some] / numbers[some][:, None] / self.shards
-                    longest_s = np.where(looked_at[some], self._along(numbers[some], means), 0.0)
-                    seconds[inside] = np.maximum(seconds[inside], longest_s.max(axis=0))
+            # Fewer take no longer even if all of their contexts are the longest.
+            fewest = bisect_right(listed, least, key=lambda entry: self.equal(entry[0], longest / self.shards))
+            for number, share in listed[fewest:]:
+                tokens = tokens_of(number)
+                looked_at = (tokens > share * whole) & (octaves == octave)
+                if looked_at.any():
+                    longest_s = self._along(number, *np.frexp(tokens / number / self.shards))
+                    seconds = np.maximum(seconds, np.where(looked_at, longest_s, 0.0))
         return seconds
 
     def equal(self, number: int, context: float) -> float:
@@ -123,18 +136,16 @@ class CachedAttention:
         start = line[index]
         return start + (line[index + 1] - start) * (place - index)
 
-    def _along(self, every: Ints, contexts: Floats) -> Floats:
-        """The same of several numbers, each over many contexts: shape (numbers, contexts)."""
-        shares, octaves = np.frexp(contexts)
+    def _along(self, number: int, shares: Floats, octaves: NDArray[np.int32]) -> Floats:
+        """The same of ascending contexts, by their mantissas and exponents."""
         places = (2.0 * shares - 1.0) * PARTS
         index = places.astype(np.int64)
-        used, numbers = np.unique(octaves).tolist(), every.tolist()
-        lines = np.array(
-            [[self._lines[number].get(octave) or self._line(number, octave) for octave in used] for number in numbers]
-        )
-        where = np.arange(len(numbers))[:, None], np.searchsorted(used, octaves)
-        start = lines[*where, index]
-        seconds: Floats = start + (lines[*where, index + 1] - start) * (places - index)
+        seconds = np.empty(len(places))
+        for octave in range(int(octaves[0]), int(octaves[-1]) + 1):
+            inside = slice(None) if octaves[0] == octaves[-1] else octaves == octave
+            line, at = np.array(self._lines[number].get(octave) or self._line(number, octave)), index[inside]
+            start = line[at]
+            seconds[inside] = start + (line[at + 1] - start) * (places[inside] - at)
         return seconds
 
     def _line(self, number: int, octave: int) -> list[float]:
@@ -156,28 +167,31 @@ class CachedAttention:
         return found
 
     def _slower(self, last: int, octave: int) -> list[tuple[int, float]]:
-        """Numbers that take longer than larger ones up to ``last``, at three mean contexts of an octave."""
-        numbers, first = np.arange(1.0, last + 1.0), last - ALIKE
-        means = 2.0 ** (octave - 1) * np.array((1.0, 1.5, 2.0))
-        tokens = means[:, None] * last
-        taken_s = self._over(np.tile(numbers, len(means)), (tokens / numbers).ravel()).reshape(len(means), -1)
-        listed = {*range(1, last if last <= ALL else FEW + 1)}
+        """Numbers that take longer than larger ones up to ``last``, at means of an octave, and of half as many tokens:
+        so many may the longest have."""
+        numbers = [*range(1, min(last, EVERY) + 1), *range(EVERY + 1, last + 1, 2)]
+        first = bisect_right(numbers, last - ALIKE)
+        means = 2.0 ** (octave - 1) * np.array((0.5, 1.0, 2.0))
+        counts = np.array(numbers, dtype=float)
+        taken_s = self._over(np.tile(counts, len(means)), (means[:, None] * last / counts).ravel())
+        taken_s = taken_s.reshape(len(means), -1)
+        listed = {*range(len(numbers) - 1 if last <= ALL else FEW)}
         for of_mean in taken_s.tolist() if last > ALL else ():
             # Smaller batches of this list have not all of the numbers from `first` on: these hide no others.
-            for i in range(first, last - 1):
+            for i in range(first, len(numbers) - 1):
                 if of_mean[i - 1] <= of_mean[i] > min(of_mean[i + 1 :]) * (1.0 + TOP):
-                    listed.add(i + 1)
+                    listed.add(i)
             slowest = kept = of_mean[first]
-            for i in range(first - 1, FEW, -1):
+            for i in range(first - 1, FEW - 1, -1):
                 if of_mean[i] > slowest:
                     slowest = of_mean[i]
                     if slowest > kept * (1.0 + (TOP if of_mean[i - 1] <= slowest else STEP)):
                         kept = slowest
-                        listed.add(i + 1)
-        longer = (taken_s / taken_s[:, first:].min(axis=1)[:, None]).max(axis=0) * (1.0 + MARGIN)
-        powers = np.maximum(np.log2(taken_s[-1] / taken_s[0]), 1e-3)
-        shares = np.minimum(1.0, longer ** (-1.0 / powers)).tolist()
-        return [(number, shares[number - 1]) for number in sorted(listed)]
+                        listed.add(i)
+        longer = (taken_s / taken_s[:, first:].min(axis=1)[:, None]).max(axis=0)
+        powers = np.maximum(np.log2(taken_s[2] / taken_s[1]), 1e-3)
+        shares = (longer ** (-1.0 / powers)).tolist()
+        return [(numbers[i], shares[i]) for i in sorted(listed) if longer[i] > 1.0 + LEAST]
 
 
 class WindowedAttention(CachedAttention):
@@ -200,15 +214,13 @@ class WindowedAttention(CachedAttention):
             return self._whole(sums)
         if ordered[0] + own >= most:
             return self._whole.equal(sums.batch, most / self.shards)
-        return self._whole.over_longest(sums, sums.of_longest(most))
+        return self._whole.over_longest(sums, sums.of_longest(most)[-1], most)
 
-    def each(self, contexts: Sequence[int], own: int, padding: Sequence[int], steps: int) -> Floats:
-        tokens = longest_first(contexts, own, padding)
-        growing = np.arange(len(tokens)) < len(contexts)
-        capped = np.minimum(tokens[:, None] + np.arange(steps) * growing[:, None], self._most).cumsum(axis=0)
-        return self._whole.along_longest(len(tokens), lambda numbers: capped[numbers - 1])
-
-
-def longest_first(contexts: Sequence[int], own: int, padding: Sequence[int]) -> Ints:
-    """Tokens of each context and of shorter padding, ``own`` ones of the step included."""
-    return np.array(sorted(contexts, reverse=True) + list(padding), dtype=np.int64) + own
+    def each(self, sums: GrowingSums) -> Floats:
+        ordered, own, most = sums.first.ordered, sums.own, self._most
+        if ordered[-1] + own + int(sums.later[-1]) <= most:
+            return self._whole.each(sums)
+        if ordered[0] + own >= most:
+            return np.full(len(sums.later), self._whole.equal(sums.batch, most / self.shards))
+        capped = np.minimum(sums.contexts[::-1] + own, most).cumsum(axis=0)
+        return self._whole.along_longest(sums.batch, most, lambda number: capped[number - 1])

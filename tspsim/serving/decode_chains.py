@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base.quick import replace
-from ..operators import RowSums
+from ..operators import GrowingSums, RowSums
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
 from ..parallel.step import passes_of
@@ -30,6 +30,8 @@ from .work import StepWork
 
 #: Context of the sequences of written programs.
 STANDING = 1024
+#: Steps of a run that are priced one by one.
+FEW_STEPS = 2
 
 
 class DecodingRows(NamedTuple):
@@ -58,11 +60,11 @@ class ContextKernels(NamedTuple):
     positions, operators
         Where they stand, and what they are but for rows.
     columns
-        How often each runs from every place on; numbers where there is one place.
+        Of each different one, how often it runs from every place on; numbers where there is one place.
     rows
         Rows of passes, different ones.
     seconds
-        Of each kernel, the number of its rows and its time by their sums.
+        Of each different kernel, the number of its rows and its time by their sums.
     """
 
     positions: tuple[int, ...]
@@ -137,22 +139,25 @@ class DecodeCell:
 
     def steps_s(self, work: StepWork, steps: int) -> Floats:
         """Seconds of each of the next steps: shape (steps,), bit for bit those of :meth:`step_s`."""
+        if steps <= FEW_STEPS:
+            return np.array([self.step_s(work.later(step) if step else work) for step in range(steps)])
         total, host_s, hidden_s, rows = self._between(work.sequences)
-        ordered = tuple(sorted(work.contexts, reverse=True))
+        ordered = tuple(sorted(work.contexts))
         if not isinstance(total, float):
             total = total[:, None]
-        sums: dict[int, list[RowSums]] = {}
+        sums = [GrowingSums(own, later(ordered, more), padding, steps) for own, more, padding in rows]
         for column, (number, seconds) in self._weighed:
             own, more, padding = rows[number]
-            if isinstance(seconds, CachedAttention):
-                each_s = seconds.each(later(ordered, more), own, padding, steps)
+            of_run = getattr(seconds, "each", None)
+            if of_run is not None and (own == 1 or isinstance(seconds, CachedAttention)):
+                each_s = of_run(sums[number])
             else:
-                if number not in sums:
-                    grown = [(*padding, *later(ordered[::-1], more + step)) for step in range(steps)]
-                    sums[number] = [RowSums((), (), own, contexts) for contexts in grown]
-                each_s = np.array([seconds(of_step) for of_step in sums[number]])
+                grown = [(*padding, *later(ordered, more + step)) for step in range(steps)]
+                each_s = np.array([seconds(RowSums((), (), own, contexts)) for contexts in grown])
             total = total + (column if isinstance(column, float) else column[:, None]) * each_s
-        whole_s = np.broadcast_to(total if np.ndim(total) < 2 else total.max(axis=0), steps)
+        whole_s: Floats = total if np.ndim(total) < 2 else total.max(axis=0)
+        if np.shape(whole_s) != (steps,):
+            whole_s = np.broadcast_to(whole_s, steps)
         return whole_s + (host_s + np.maximum(0.0, hidden_s - whole_s))
 
 
@@ -226,7 +231,8 @@ class DecodeChains:
         positions = [i for i, (one, two) in enumerate(zip(calls, other[0].calls, strict=True)) if one.what != two.what]
         passes, makers = passes_of(job), other[1]
         rows: list[DecodingRows] = []
-        entries: list[tuple[int, Callable[[RowSums], float]]] = []
+        #: Layers of several kinds may have one kernel.
+        columns: dict[tuple[int, Callable[[RowSums], float]], Floats] = {}
         for i in positions:
             what, made = calls[i].what, makers[i]
             own, *padding = passes[made.number].rows
@@ -236,10 +242,10 @@ class DecodeChains:
             seconds = programs.over_rows_of(what, made, own[0], captured)
             if seconds is None:
                 return None
-            entries.append((rows.index(of_pass), seconds))
-        columns = [layout.follows[:, i] for i in positions]
-        numbers = [float(column[0]) if len(column) == 1 else column for column in columns]
-        return ContextKernels(tuple(positions), of_no_rows([calls[i] for i in positions]), numbers, rows, entries)
+            key = rows.index(of_pass), seconds
+            columns[key] = columns.get(key, 0.0) + layout.follows[:, i]
+        numbers = [float(column[0]) if len(column) == 1 else column for column in columns.values()]
+        return ContextKernels(tuple(positions), of_no_rows([calls[i] for i in positions]), numbers, rows, [*columns])
 
 
 def of_no_rows(calls: Sequence[StageCall]) -> tuple[Any, ...]:

@@ -1,6 +1,8 @@
 """Costs of decode steps by batch size and context lengths.
 
-With B sequences of mean context s a step takes
+Steps whose programs are chains of kernels are priced for their own contexts (:mod:`.decode_chains`). Others, with
+pipeline stages, divided contexts or streams that overlap, come from curves over contexts. With B
+sequences of mean context s a step takes
 
     f(B, s) = (1 − x)·f(B₀, s) + x·f(B₁, s),      x = (B − B₀) / (B₁ − B₀)
 
@@ -122,9 +124,10 @@ class Decodes:
         chained = self._chain_of(batch)
         if chained is not None:
             return chained.step_s(work)
-        mean = tokens / batch
         if self._stages > 1:
-            return self._once_in_parts(batch, mean)
+            tokens, sequences = self._longest_part(work)
+            return self._once_in_parts(batch, tokens / sequences)
+        mean = tokens / batch
         if self._halves:
             return float(self._own_steps_s(work, 1)[0])
         longest = work.longest
@@ -157,6 +160,11 @@ class Decodes:
                 seconds += added(weights[: lengths.searchsorted(length)]) * self._jump_of(batch, length)
         reached = max(length for length in self.breakpoints if length <= longest)
         return seconds, added(weights * np.maximum(lengths, reached))
+
+    def _longest_part(self, work: StepWork) -> tuple[int, int]:
+        """Tokens and sequences of the part of a batch that has the longest contexts: stages take them in turn."""
+        part = sorted(work.contexts, reverse=True)[:: min(self._stages, work.sequences)]
+        return sum(part), len(part)
 
     def _once_in_parts(self, batch: int, at: float) -> float:
         """:meth:`_in_parts` at one length."""
@@ -195,9 +203,10 @@ class Decodes:
             return chained.steps_s(work, steps)
         later = np.arange(steps, dtype=np.float64)
         # Whole tokens over sequences, as in a single step, so that rounding is the same.
-        mean = (tokens + batch * later) / batch
         if self._stages > 1:
-            return self._in_parts(batch, mean)
+            tokens, sequences = self._longest_part(work)
+            return self._in_parts(batch, (tokens + sequences * later) / sequences)
+        mean = (tokens + batch * later) / batch
         if self._halves:
             return self._in_halves(batch, mean)
         seconds = self._along(batch, mean)

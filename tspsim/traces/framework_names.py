@@ -31,7 +31,7 @@ KERNEL_NAMES.register(
             ),
             "optimizer": (
                 r"(?<![Hh])[Aa]dam",
-                r"FusedOptimizer",
+                r"FusedOptimize",  # a table may cut a name
                 r"\bsgd\b",
                 r"lpnorm|L2Norm(Functor|Mxp)",
                 r"[Ll]amb(Stage|Functor)",
@@ -189,8 +189,8 @@ _WORDS = {
         r"(\b|_)fused_moe_(?!\w*(" + _AROUND_EXPERTS + "))",
     ),
     "gemm": (
-        r"(?<!fb)[Gg]e(mm|mv)|GEM[MV]|(?<!^_fwd_kernel_)[Ss]plit_?[Kk](_|\b)|[Ss]tream_?[Kk](_|\b)|[Mm]at_?[Mm]ul|(\b|_)(add|b|[iuf]\d+)?mm_",
-        r"[Ll]inear_kernel|hgemm|kernel_contraction|[Dd]ot_?[Pp]rod|(\b|_)[bs]gm[mv](_|\b)",
+        r"(?<!fb)[Gg]e(mm|mv)|GEM[MV]|(?<!^_fwd_kernel_)(?<!sparse_)[Ss]plit_?[Kk](_|\b)|[Ss]tream_?[Kk](_|\b)|[Mm]at_?[Mm]ul|(\b|_)(add|b|[iuf]\d+)?mm_",
+        r"(?<!_ttt)(\b|_)[Ll]inear_(?!\w*(attn|attention|cross|jsd|scale|ce_))|(\b|_)mm(v?[qf])(_|\b)|hgemm|kernel_contraction|[Dd]ot_?[Pp]rod|(\b|_)[bs]gm[mv](_|\b)",
         r"(\b|_)lora_(?!\w*(" + _AROUND_EXPERTS + "))",
     ),
     "linear_attention": (
@@ -199,7 +199,7 @@ _WORDS = {
         r"(\b|_)chunk(wise)?_(\w+_)?(fwd|bwd)(_|\b)|[Rr]ecurren(t|ce)|^_fwd_kv_|(\b|_)conv_states?(_|\b)|(\b|_)(\w*segsum|d?da_?cs|dadt|ddt|ssu|seg_la)(_|\b)|[Ff]lash_?kda|[Rr]eplay_?ssm",
     ),
     "attention": (
-        r"prefill_(\w+_)?kv|[Ff]lash_?prefill|^_fwd_(grouped|kernel)_split|[Aa]tt(n|ention|end_)|(\b|_)(mla|mha|mqa|gqa|sdpa|nsa|dsa|msa|swa|moba)(_|\b)|MLA|MHA|MQA|[Nn]eighborhood|fp8_index|(\b|_)lse_|(\b|_)(index\w*|proxy|block)_(\w+_)?scores?(_|\b)",
+        r"prefill_(\w+_)?kv|[Ff]lash_?prefill|^_fwd_(grouped|kernel)_split|[Aa]tt(n|ention|end_)|(\b|_)(mla|mha|mqa|gqa|sdpa|nsa|dsa|msa|swa|moba)(_|\b)|MLA|MHA|MQA|[Nn]eighborhood|(\b|_)sparse_(\w{4}_)?split|fp8_index|(\b|_)lse_|(\b|_)(index\w*|proxy|block)_(\w+_)?scores?(_|\b)",
         # The names of Triton's tutorial, which many copies keep, and gradients of queries, keys and values.
         r"^_(\w{2}_)?(fwd|bwd)(_(kernel|inner|pre\w*|kernel_unified))?$|(bwd|backward|grad)_(\w+_)?d[qkv](_|\b)|(\b|_)d(kv|kdv|vdk|kdvdq|qdkdv)(_|\b)|(\b|_)merge_states?(_|\b)",
         r"(\b|_)parallel_\w+_(fwd|bwd)(_|\b)",

@@ -164,7 +164,7 @@ KERNEL_NAMES.register(
             ),
             "copy": (
                 r"create_flashinfer_kv_indices|get_last_loc|alloc_(extend|decode)_kernel|write_req_to_token|compute_slot_mapping|pack_seq",
-                r"^_prepare_(?!\w*cache)\w+_kernel|^_post_update_kernel|multi_(un)?padding",
+                r"(\b|_)(re|pre)pack(_|\b)|^_prepare_(?!\w*cache)\w+_kernel|^_post_update_kernel|multi_(un)?padding",
             ),
             "elementwise": (r"(\b|_)m?hc_(pre|post|split|head|fused)(?!\w*gemm)|sinkhorn",),
         },

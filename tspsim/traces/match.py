@@ -10,86 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.memo import remembered
 from ..operators import Computes
 from .halves import orders_in_turn
 from .kinds import COLLECTIVES, HEAVY, KINDS
 from .product_sizes import fits, gradient_of, stated_sizes
 from .simulated import Operation
+from .worth import EMPTY, HEAVIER, HELPS, LEFT, NEVER, OWN, SEVERAL, TAKES, Floats, Worth, table
 
-Floats = NDArray[np.float64]
-
-#: Kinds of kernels that an operator takes beside its own: those that stand for its own, and helpers.
-_TAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "gemm": ((), ("quantize", "copy", "reduction", "elementwise", "memset", "memcpy", "activation", "router")),
-    "grouped_gemm": (
-        ("gemm",),
-        (
-            "permute",
-            "quantize",
-            "router",
-            "activation",
-            "copy",
-            "reduction",
-            "elementwise",
-            "memset",
-            "memcpy",
-            "sample",
-        ),
-    ),
-    "attention": ((), ("rope", "cache", "copy", "norm", "quantize", "elementwise", "reduction", "memset", "memcpy")),
-    "linear_attention": (
-        ("attention", "convolution"),
-        ("norm", "copy", "elementwise", "reduction", "activation", "cache"),
-    ),
-    "norm": (("reduction",), ("elementwise", "copy", "quantize", "memcpy")),
-    # Eager frameworks run products, sums and copies one by one instead of these two.
-    "activation": (("elementwise",), ("copy", "quantize")),
-    "rope": (("elementwise",), ("norm", "copy", "cache", "memcpy")),
-    "cache": ((), ("copy", "quantize", "memcpy", "elementwise")),
-    "router": (
-        ("permute",),
-        ("reduction", "elementwise", "copy", "memset", "memcpy", "sample", "activation", "quantize"),
-    ),
-    "permute": (("router",), ("copy", "elementwise", "quantize", "reduction", "memset", "memcpy", "embedding")),
-    "quantize": (("copy",), ("memset",)),
-    "elementwise": ((), ("copy", "reduction", "memcpy")),
-    "copy": (("memcpy", "quantize"), ()),
-    "embedding": ((), ("copy", "memcpy", "elementwise", "reduction", "memset", "sample")),
-    "sample": (("reduction",), ("elementwise", "copy", "memcpy", "memset", "router", "embedding")),
-    "loss": (("reduction",), ("elementwise", "copy", "memset")),
-    "optimizer": (("elementwise",), ("copy", "reduction", "memset", "memcpy")),
-    "all_reduce": (("exchange",), ()),
-    "all_gather": (("exchange", "broadcast"), ("copy",)),
-    "reduce_scatter": (("exchange",), ("copy",)),
-    "broadcast": (("exchange",), ()),
-    "send_recv": (("exchange",), ()),
-    "all_to_all": (("send_recv", "dispatch", "combine", "exchange"), ()),
-    "dispatch": (("all_to_all", "send_recv", "exchange"), ("combine",)),
-    "combine": (("all_to_all", "send_recv", "exchange"), ("dispatch",)),
-}
-#: Kinds whose operators often run as several kernels of their own kind.
-_SEVERAL = frozenset({"attention", "linear_attention", "grouped_gemm", "optimizer"})
-
-#: The worth of an operator's first kernel of its own kind, of a kernel that stands for it, and of a helper; then the
-#: costs of a left-over kernel and of an empty operator, and the worth of a further kernel. Only their order matters:
-#: small kernels never outweigh a heavy one. Whole numbers keep equal assignments equal, whatever was added before them.
-_OWN, _STANDS_FOR, _HELPS = 60.0, 30.0, 2.0
-#: Worth of a small kernel beside a product or attention: where a small operator is next to it too, it is of that.
-_HELPS_HEAVY = 1.0
-_HEAVIER = 4.0
-_LEFT, _EMPTY, _FURTHER = 6.0, 10.0, 8.0
-#: Worth of a further kernel of a product that joins several weights: surplus kernels go to it first, because some
-#: frameworks do not join the weights.
-_FURTHER_OF_JOINED = 14.0
-_NEVER = -(2.0**26)
 #: Kinds of small operators that frameworks run in pieces, each beside the product that it belongs to.
 _IN_PIECES = frozenset({"rope"})
 #: Largest difference in worth between assignments that count as equal.
@@ -98,43 +31,6 @@ _SAME = 0.5
 _DRAFTS = re.compile(r"^draft\b|\bfurther token\b")
 #: Largest distance, in operators, between the two gradients of one product.
 _TWINS = 4
-
-
-@dataclass(frozen=True)
-class Worth:
-    """The worth of a lane's kernels to an operator of a kind: as its first, as a further one, and as a helper."""
-
-    first: Floats
-    further: Floats
-    helper: Floats
-
-    def within(self, window: slice) -> Worth:
-        """The same of a stretch of the kernels."""
-        if window.stop - window.start == len(self.first):
-            return self
-        return Worth(self.first[window], self.further[window], self.helper[window])
-
-
-@remembered(256)
-def _table(kind: str, several: bool, joins: bool, chain: bool = False) -> tuple[Floats, Floats, Floats]:
-    """Worth by kind of kernel, in the order of KINDS. ``several``: operators of the kind often run as several kernels.
-    ``joins``: the operator is one product of several weights, which some frameworks run one by one.
-    ``chain``: the simulation counts several kernels for it, which are of any small kind."""
-    first, further, helper = (np.full(len(KINDS), _NEVER) for _ in range(3))
-    own, helpers = _TAKES.get(kind, ((), ()))
-    if chain:
-        own = (*own, *helpers)
-    weight = _HEAVIER if kind in HEAVY else 1.0
-    for word in (kind, *own):
-        worth = weight * (_OWN if word == kind else _STANDS_FOR)
-        place = KINDS.index(word)
-        first[place] = worth
-        again = _FURTHER_OF_JOINED if joins else _FURTHER
-        further[place] = 0.9 * worth if several else again * (_HEAVIER if word in HEAVY else 1.0)
-    for word in helpers:
-        small = kind in HEAVY and word != "quantize"
-        helper[KINDS.index(word)] = _HELPS_HEAVY if small else _HELPS
-    return first, further, helper
 
 
 def align(
@@ -225,7 +121,7 @@ def _aligned(
     codes = np.array([KINDS.index(kind) for kind in kinds])
     waiting = np.array(helpers, bool) if helpers is not None else np.zeros(size, bool)
     eight = np.array(narrow, bool) if narrow is not None else np.zeros(size, bool)
-    left = np.where(np.isin(codes, [KINDS.index(word) for word in HEAVY]) & ~waiting, _HEAVIER * _OWN, _LEFT)
+    left = np.where(np.isin(codes, [KINDS.index(word) for word in HEAVY]) & ~waiting, HEAVIER * OWN, LEFT)
     skipped = np.concatenate([[0.0], np.cumsum(left)])
     widths = [stated_sizes(text) for text in shapes]
     worths: dict[Any, Worth] = {}
@@ -234,31 +130,31 @@ def _aligned(
     def worth(operation: Operation) -> Worth:
         shape = (operation.sizes, operation.computes) if any(widths) else None
         # Without a grouped kernel every expert's product is an operator of its own.
-        several = operation.kind in _SEVERAL and (operation.kind != "grouped_gemm" or grouped)
+        several = operation.kind in SEVERAL and (operation.kind != "grouped_gemm" or grouped)
         splits = may_split and bool(operation.joins)
         chain = operation.kernels > 1
         key = (operation.kind, several, splits, chain, operation.is_wide, operation.computes, shape)
         own_worth = worths.get(key)
         if own_worth is None:
-            first, further, helper = (column[codes] for column in _table(operation.kind, several, splits, chain))
+            first, further, helper = (column[codes] for column in table(operation.kind, several, splits, chain))
             if operation.is_transfer or operation.kind in COLLECTIVES:
-                helper = np.where(waiting, _HELPS, helper)
-            first, further = np.where(waiting, _NEVER, first), np.where(waiting, _NEVER, further)
+                helper = np.where(waiting, HELPS, helper)
+            first, further = np.where(waiting, NEVER, first), np.where(waiting, NEVER, further)
             if grouped and operation.kind == "grouped_gemm" and operation.computes is not Computes.WEIGHT_GRADIENT:
                 # A framework with a grouped kernel runs no plain products beside it, except one dW per expert.
                 plain = codes == KINDS.index("gemm")
-                first, further = np.where(plain, _NEVER, first), np.where(plain, _NEVER, further)
+                first, further = np.where(plain, NEVER, first), np.where(plain, NEVER, further)
             if operation.is_wide:
-                first, further = np.where(eight, _NEVER, first), np.where(eight, _NEVER, further)
+                first, further = np.where(eight, NEVER, first), np.where(eight, NEVER, further)
             if operation.sizes is not None and any(widths):
                 allowed = np.array(
                     [fits(width, operation.sizes, operation.computes, outputs_first=outputs_first) for width in widths]
                 )
-                first, further = np.where(allowed, first, _NEVER), np.where(allowed, further, _NEVER)
+                first, further = np.where(allowed, first, NEVER), np.where(allowed, further, NEVER)
             own_worth = worths[key] = Worth(first, further, helper)
         return own_worth
 
-    empty = [_HEAVIER * _OWN if operation.kind in HEAVY else _EMPTY for operation in operations]
+    empty = [HEAVIER * OWN if operation.kind in HEAVY else EMPTY for operation in operations]
     every = max(1, int(len(operations) ** 0.5))
     blocks = range(0, len(operations), every)
     windows = _windows(codes, operations, blocks)
@@ -370,7 +266,7 @@ def _join_pieces(takers: NDArray[np.int64], kinds: Sequence[str], operations: Se
             continue
         takers[row] = near[-1]
         for behind in range(row + 1, len(own)):
-            if kinds[behind] not in _TAKES[kind][1]:
+            if kinds[behind] not in TAKES[kind][1]:
                 break
             taker = own[behind]
             if taker in filled and operations[taker].kind not in HEAVY:
@@ -392,7 +288,7 @@ def _row(before: Floats, worth: Worth, empty: float, skipped: Floats) -> tuple[F
     on = np.maximum(worth.further, worth.helper)
     gone = np.concatenate([[0.0], np.cumsum(on)])
     run = np.maximum.accumulate(opened - gone[1:]) + gone[1:]
-    ends = np.maximum(before - empty, np.concatenate([[_NEVER * 2], run]))
+    ends = np.maximum(before - empty, np.concatenate([[NEVER * 2], run]))
     return np.maximum.accumulate(ends + skipped) - skipped, ends, run, opened, helped
 
 

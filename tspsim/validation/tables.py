@@ -13,6 +13,7 @@ from . import (
     kernels,
     latent_modules,
     layers,
+    nanotron,
     plain_frameworks,
     published,
     served,
@@ -193,7 +194,7 @@ TABLES: dict[str, MeasuredTable] = {
             "published/training_nanotron_h100.csv", "tokens_per_s_per_gpu", training.predict_nanotron,
             counts=("dp", "tp", "pp", "mbs", "gbs", "seq_len", "hidden_size", "num_layers", "num_heads", "vocab_size"),
             groups=(("gpu",), ("pp",), ("hidden_size",)), further=("mem_alloc_gb", "predicted_status"),
-            pieces=row_by_row,
+            pieces=row_by_row, mend=nanotron.mend,
         ),
         MeasuredTable(
             "published/training_vtrain_a100.csv", "iteration time (ms)", training.steps(training.vtrain_run, 1e3),

@@ -11,6 +11,7 @@ from itertools import pairwise
 from tspsim.base.errors import InputError
 from tspsim.model import Architecture, load_model
 
+from . import nanotron
 from .answers import Predictor, RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .devices import named_device
@@ -30,8 +31,6 @@ def predict_nanotron(row: Row, position: int, answers: RowAnswers) -> None:
     answers.also(position, "predicted_status", "Success" if memory.fits else "OOM")
     if not math.isfinite(number_of(row["tokens_per_s_per_gpu"])):
         raise InputError("no rate was measured: memory alone is predicted")
-    if not mended(row) and run.pp > 1:
-        raise InputError("measured before the pipeline was mended: memory alone is predicted")
     if not memory.fits:
         raise InputError(TOO_LARGE)
     step, per_gpu = simulate_run(run), run.tokens / run.gpus
@@ -47,9 +46,12 @@ NANOTRON_OPTIMIZER = {
 }
 
 
-def mended(row: Row) -> bool:
-    """Whether nanotron had its fix of 2024, which changed its pipeline and the host time of collectives."""
-    return str(row.get("after_pp_fix", "True")) != "False"
+def version_of(row: Row) -> str:
+    """The stack of a run of the sweep: by its label, unless :func:`nanotron.versions` says more."""
+    version = row.get(nanotron.VERSION)
+    if version is None and str(row.get("after_pp_fix", "True")) == "False":
+        version = nanotron.POLLING if count_of(row, "pp") > 1 else nanotron.UNMENDED
+    return f"{NANOTRON}@{version}" if version else NANOTRON
 
 
 def nanotron_run(row: Row) -> Run:
@@ -81,7 +83,7 @@ def nanotron_run(row: Row) -> Run:
         zero=count_of(row, "zero_stage"),
         recomputation="none",
         sequence_regions=str(row["tp_mode"]) == "REDUCE_SCATTER",
-        stack=NANOTRON if mended(row) else f"{NANOTRON}@unmended",
+        stack=version_of(row),
         fabric="efa-400g",
         optimizer=NANOTRON_OPTIMIZER[count_of(row, "zero_stage")],
     )
@@ -107,12 +109,15 @@ def vtrain_run(row: Row) -> Run:
     """A run of a GPT model on A100 (vTrain).
 
     The table does not state recomputation. Full is assumed, as Megatron ran such models then (Narayanan et al. 2021,
-    §3.5). With less, predictions for small micro-batches would be a quarter too fast, and right for large ones.
+    §3.5). With less, predictions for small micro-batches would be a quarter too fast, and right for large ones. Its
+    Megatron is that of 2021: the model in VIA-Research/vTrain@f8dda84 has its names (``checkpoint_activations``), turns
+    tokens over inside the transformer (src/model/gpt_modeling.py), has no asynchronous sum in its column-split products
+    (layers.py), and its graph awaits both sums of a backward (predictor.py, ``_add_tp_communication``).
     """
     return Run(
         model=gpt("vtrain", count_of(row, "# layers"), count_of(row, "hidden size"), count_of(row, "attention heads")),
         device="a100-80gb",
-        stack="megatron-2022",
+        stack="megatron-2022@2021",
         recomputation="full",
         gpus=count_of(row, "# GPUs"),
         sequence=count_of(row, "sequence length"),
