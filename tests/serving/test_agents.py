@@ -119,7 +119,9 @@ def test_what_an_agent_waits_for_is_what_reads_and_what_writes() -> None:
 
     b, m = "b200", "mi355x"
     assert model_s(b, m) + model_s(m, b) == pytest.approx(model_s(b, b) + model_s(m, m), rel=2e-3)
-    assert model_s(b, b) < model_s(b, m) < model_s(m, m)
+    # Both have 8 TB/s, and one sequence's answers are bytes and all-reduces: who reads decides.
+    assert all(model_s(b, writes) < model_s(m, writes) for writes in (b, m))
+    assert model_s(b, m) == pytest.approx(model_s(b, b), rel=0.03)
 
 
 def test_a_mix_costs_what_both_nodes_cost() -> None:
