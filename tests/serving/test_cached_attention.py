@@ -108,7 +108,7 @@ def test_more_sequences_and_more_tokens_never_take_less(kind: str) -> None:
 
 
 def test_sums_of_a_run_are_those_of_its_steps() -> None:
-    run = GrowingSums(1, (5, 60, 127, 128, 3000), (1, 1), 90)
+    run = GrowingSums(RowSums((), (), 1, (1, 1, 5, 60, 127, 128, 3000)), 5, 90)
     for step in (0, 1, 67, 89):
         alone = RowSums((), (), 1, (1, 1, *(context + step for context in (5, 60, 127, 128, 3000))))
         assert (run.tokens, run.batch) == (alone.tokens, alone.batch)
