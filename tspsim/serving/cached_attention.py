@@ -153,13 +153,32 @@ class CachedAttention:
         batch = sums.batch
         tokens = first.decoded + own * batch
         to = tokens + growing * last
+        mean = tokens / batch / shards
+        octave = frexp(mean)[1]
+        line, scale, listed, evenest = self._tables.get((batch, octave)) or self._table(batch, octave)
+        end = to / batch / shards * scale - PARTS
+        # Contexts that grow alike become more even.
+        even = not listed or (growing == batch and (first.shortest + own) * batch >= evenest * tokens)
+        if even and end < PARTS:
+            places = (tokens + growing * sums.later) / batch
+            if shards > 1:
+                places /= shards
+            places *= scale
+            places -= PARTS
+            index = int(mean * scale - PARTS)
+            if end < index + 1:
+                seconds: Floats = line[index] + (line[index + 1] - line[index]) * (places - index)
+                return seconds
+            ends, at = np.array(line), places.astype(np.int64)
+            start = ends.take(at)
+            seconds = start + (ends.take(at + 1) - start) * (places - at)
+            return seconds
         whole = self._straight(batch, tokens, growing, last)
-        octaves = range(frexp(tokens / batch / shards)[1], frexp(to / batch / shards)[1] + 1)
+        octaves = range(octave, frexp(to / batch / shards)[1] + 1)
         lines, straight = [whole], whole is not None
         looked_at: list[tuple[int, int, float, int, int]] = []
         for octave in octaves:
             listed, evenest = self._numbers_of(batch, octave)
-            # Contexts that grow alike become more even.
             if not listed or (growing == batch and (first.shortest + own) * batch >= evenest * tokens):
                 continue
             cached = first.of_longest()
@@ -174,7 +193,7 @@ class CachedAttention:
         if straight:
             return self._highest([line for line in lines if line is not None], sums)
         # Those that take no longer in the last step than all in the first never do.
-        least = self.equal(batch, tokens / batch / shards)
+        least = self.equal(batch, mean)
         looked_at = [one for one in looked_at if self.equal(one[1], (one[3] + one[4] * last) / one[1] / shards) > least]
         columns = np.array([(batch, tokens, growing), *[(one[1], *one[3:]) for one in looked_at]])
         numbers, begins, grown = columns.T[:, :, None]
