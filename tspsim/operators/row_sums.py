@@ -68,6 +68,7 @@ class RowSums:
         sums = cls.__new__(cls)
         sums.queries, sums.before, sums.own, sums._padding, sums._listed = (), (), own, padding, contexts
         sums.shortest, sums.tallest = ends
+        sums.unpadded = ends[0]
         if padding:
             batch += len(padding)
             decoded += sum(padding)
@@ -84,6 +85,11 @@ class RowSums:
     def shortest(self) -> int:
         """The shortest context of a decoding sequence."""
         return self.ordered[0]
+
+    @once
+    def unpadded(self) -> int:
+        """The shortest one of a sequence that is no padding."""
+        return self.shortest
 
     @once
     def tallest(self) -> int:

@@ -360,8 +360,8 @@ class WindowedAttention(CachedAttention):
         first, own, most = sums.first, sums.own, self._most
         if first.tallest + own + sums.steps - 1 <= most:
             return self._whole.each(sums)
-        if first.shortest + own >= most:
-            return np.full(sums.steps, self._whole.equal(sums.batch, most / self.shards))
+        if first.unpadded + own >= most:
+            return np.full(sums.steps, self(first))
         capped = np.minimum(sums.contexts[::-1] + own, most).cumsum(axis=0)
         return self._whole.along_longest(sums.batch, capped)
 
