@@ -166,12 +166,13 @@ class CachedAttention:
             places *= scale
             places -= PARTS
             index = int(mean * scale - PARTS)
+            seconds: Floats
             if end < index + 1:
-                seconds: Floats = line[index] + (line[index + 1] - line[index]) * (places - index)
-                return seconds
-            ends, at = np.array(line), places.astype(np.int64)
-            start = ends.take(at)
-            seconds = start + (ends.take(at + 1) - start) * (places - at)
+                seconds = line[index] + (line[index + 1] - line[index]) * (places - index)
+            else:
+                ends, at = np.array(line), places.astype(np.int64)
+                seconds = ends.take(at)
+                seconds = seconds + (ends.take(at + 1) - seconds) * (places - at)
             return seconds
         whole = self._straight(batch, tokens, growing, last)
         octaves = range(octave, frexp(to / batch / shards)[1] + 1)
