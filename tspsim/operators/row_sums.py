@@ -59,20 +59,19 @@ class RowSums:
         own: int,
         batch: int,
         decoded: int,
-        ends: tuple[int, int],
+        shortest: int,
         contexts: Callable[[], tuple[int, ...]],
         padding: tuple[int, ...] = (),
     ) -> RowSums:
-        """The same of decoding sequences alone, from their number, the sum of their contexts, the shortest and the
-        longest; ``contexts`` lists them, ``padding`` are those of sequences that pad them."""
+        """The same of decoding sequences alone, from their number, the sum of their contexts and the shortest;
+        ``contexts`` lists them, ``padding`` are those of sequences that pad them, none longer than all of those."""
         sums = cls.__new__(cls)
         sums.queries, sums.before, sums.own, sums._padding, sums._listed = (), (), own, padding, contexts
-        sums.shortest, sums.tallest = ends
-        sums.unpadded = ends[0]
+        sums.shortest = sums.unpadded = shortest
         if padding:
             batch += len(padding)
             decoded += sum(padding)
-            sums.shortest = min(padding[0], ends[0])
+            sums.shortest = min(padding[0], shortest)
         sums.batch, sums.decoded = batch, decoded
         return sums
 
@@ -94,7 +93,7 @@ class RowSums:
     @once
     def tallest(self) -> int:
         """The longest one."""
-        return self.ordered[-1]
+        return max(self.contexts)
 
     @once
     def read(self) -> int:

@@ -52,14 +52,21 @@ class StepWork:
         self._shortest: int | None = None
 
     @classmethod
-    def listed(cls, prompts: Columns, contexts: tuple[int, ...], query_len: int, context_tokens: int) -> StepWork:
-        """The same from columns: chunks that end their prompts, and contexts, shortest first, with their sum. No chunk
-        is made before somebody asks for one."""
+    def listed(
+        cls,
+        prompts: Columns,
+        contexts: tuple[int, ...],
+        query_len: int,
+        context_tokens: int,
+        shortest: int | None = None,
+    ) -> StepWork:
+        """The same from columns: chunks that end their prompts, and contexts with their sum. No chunk is made before
+        somebody asks for one. ``shortest``: the shortest context, None: unknown."""
         work = cls.__new__(cls)
         work._contexts, work._listed, work.query_len = contexts, None, query_len
         work._chunks, work._columns = (None, prompts) if prompts[0] else ((), None)
         work.sequences, work.context_tokens = len(contexts), context_tokens
-        work._shortest, work._longest = (contexts[0], contexts[-1]) if contexts else (0, 0)
+        work._shortest, work._longest = shortest, None
         return work
 
     @classmethod
@@ -128,8 +135,11 @@ class StepWork:
         def contexts() -> tuple[int, ...]:
             return tuple([context + later for context in self.contexts]) if later else self.contexts
 
-        decoded, ends = self.context_tokens + later * self.sequences, (self.shortest + later, self.longest + later)
-        return RowSums.counted(own, self.sequences, decoded, ends, contexts, padding)
+        decoded, shortest = self.context_tokens + later * self.sequences, self.shortest + later
+        sums = RowSums.counted(own, self.sequences, decoded, shortest, contexts, padding)
+        if self._longest is not None:
+            sums.tallest = self._longest + later
+        return sums
 
     def kept(self) -> StepWork:
         """The same with contexts listed now, valid for ever."""
