@@ -108,7 +108,7 @@ def test_more_sequences_and_more_tokens_never_take_less(kind: str) -> None:
 
 
 def test_sums_of_a_run_are_those_of_its_steps() -> None:
-    run = GrowingSums(1, (5, 60, 127, 128, 3000), (1, 1), 90)
+    run = GrowingSums(RowSums((), (), 1, (1, 1, 5, 60, 127, 128, 3000)), 5, 90)
     for step in (0, 1, 67, 89):
         alone = RowSums((), (), 1, (1, 1, *(context + step for context in (5, 60, 127, 128, 3000))))
         assert (run.tokens, run.batch) == (alone.tokens, alone.batch)
@@ -117,3 +117,17 @@ def test_sums_of_a_run_are_those_of_its_steps() -> None:
         for most in (1, 128, 2048):
             assert [np.broadcast_to(part, 90)[step] for part in run.attended(most)] == list(alone.attended(most))
             assert run.reached(most)[1][step] == alone.reached(most)[1]
+
+
+def test_contexts_that_are_alike_are_priced_without_a_list() -> None:
+    """A run of them listed, sorted and added up all contexts: 30 us instead of 11."""
+
+    def listed() -> tuple[int, ...]:
+        raise AssertionError("contexts were listed")
+
+    for kind in ("dense", "latents"):
+        decodes, some = oracle_of(kind)._costs._decodes, tuple(range(7000, 7640, 10))
+        work = StepWork.counted((), 1, 64, sum(some), max(some), listed, min(some))
+        assert decodes.step_s(work) == decodes.step_s(StepWork((), some))
+        for steps in (60, 900):
+            assert decodes.steps_s(work, steps).tolist() == decodes.steps_s(StepWork((), some), steps).tolist()

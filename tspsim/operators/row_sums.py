@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Callable
 from itertools import accumulate
 from operator import add, mul
 from typing import NamedTuple
@@ -43,28 +44,112 @@ class RowSums:
     (Attended(read=11.0, decoded=6.0, below=9.0), (5, 7))
     """
 
+    _listed: Callable[[], tuple[int, ...]]
+
     def __init__(
         self, queries: tuple[int, ...], before: tuple[int, ...], own: int = 1, contexts: tuple[int, ...] = ()
     ) -> None:
         self.queries, self.before, self.own, self.contexts = queries, before, own, contexts
-        self.batch = batch = len(contexts)
-        self.read, self.cached, self.decoded = sum(queries), sum(before), sum(contexts)
-        #: Query tokens; cached tokens; products and squares of both.
-        self.tokens = self.read + own * batch
-        self.total = self.cached + self.decoded
-        self.products = sum(map(mul, queries, before)) + own * self.decoded
-        self.squares = sum(map(mul, queries, queries)) + own * own * batch
-        #: Tokens that all queries see, themselves included.
-        self.seen: float = self.products + (self.squares + self.tokens) / 2.0
-        self._attended: dict[int, Attended] = {}
-        self._reached: dict[int, tuple[int, int]] = {}
-        self._of_longest: dict[int, list[int]] = {}
+        self.batch, self.decoded = len(contexts), sum(contexts)
+        self._padding: tuple[int, ...] = ()
+
+    @classmethod
+    def counted(
+        cls,
+        own: int,
+        batch: int,
+        decoded: int,
+        shortest: int,
+        contexts: Callable[[], tuple[int, ...]],
+        padding: tuple[int, ...] = (),
+    ) -> RowSums:
+        """The same of decoding sequences alone, from their number, the sum of their contexts and the shortest;
+        ``contexts`` lists them, ``padding`` are those of sequences that pad them, none longer than all of those."""
+        sums = cls.__new__(cls)
+        sums.queries, sums.before, sums.own, sums._padding, sums._listed = (), (), own, padding, contexts
+        sums.shortest = sums.unpadded = shortest
+        if padding:
+            batch += len(padding)
+            decoded += sum(padding)
+            sums.shortest = min(padding[0], shortest)
+        sums.batch, sums.decoded = batch, decoded
+        return sums
+
+    @once
+    def contexts(self) -> tuple[int, ...]:
+        """Tokens in the cache of every decoding sequence."""
+        return *self._padding, *self._listed()
+
+    @once
+    def shortest(self) -> int:
+        """The shortest context of a decoding sequence."""
+        return self.ordered[0]
+
+    @once
+    def unpadded(self) -> int:
+        """The shortest one of a sequence that is no padding."""
+        return self.shortest
+
+    @once
+    def tallest(self) -> int:
+        """The longest one."""
+        return max(self.contexts)
+
+    @once
+    def read(self) -> int:
+        """Query tokens of prompts."""
+        return sum(self.queries)
+
+    @once
+    def cached(self) -> int:
+        """Tokens in the cache before prompts."""
+        return sum(self.before)
+
+    @once
+    def tokens(self) -> int:
+        """Query tokens."""
+        return self.read + self.own * self.batch
+
+    @once
+    def total(self) -> int:
+        """Cached tokens."""
+        return self.cached + self.decoded
+
+    @once
+    def products(self) -> int:
+        """Products of both."""
+        products: int = sum(map(mul, self.queries, self.before)) + self.own * self.decoded
+        return products
+
+    @once
+    def squares(self) -> int:
+        """Squares of query tokens."""
+        own = self.own
+        squares: int = sum(map(mul, self.queries, self.queries)) + own * own * self.batch
+        return squares
+
+    @once
+    def seen(self) -> float:
+        """Tokens that all queries see, themselves included."""
+        return self.products + (self.squares + self.tokens) / 2.0
+
+    @once
+    def _attended(self) -> dict[int, Attended]:
+        return {}
+
+    @once
+    def _reached(self) -> dict[int, tuple[int, int]]:
+        return {}
+
+    @once
+    def _of_longest(self) -> dict[int, list[int]]:
+        return {}
 
     @once
     def longest(self) -> int:
         """Tokens of the longest sequence."""
         longest = max(map(add, self.queries, self.before), default=0)
-        return max(longest, self.ordered[-1] + self.own) if self.contexts else longest
+        return max(longest, self.tallest + self.own) if self.batch else longest
 
     @once
     def ordered(self) -> list[int]:
@@ -77,7 +162,7 @@ class RowSums:
         cached = self._of_longest.get(most)
         if cached is None:
             ordered = self.ordered
-            if most and ordered[-1] + self.own > most:
+            if most and self.tallest + self.own > most:
                 below = bisect_left(ordered, most - self.own)
                 ordered = ordered[:below] + [most - self.own] * (self.batch - below)
             cached = self._of_longest[most] = list(accumulate(reversed(ordered)))
@@ -136,12 +221,10 @@ class GrowingSums:
 
     Parameters
     ----------
-    own
-        Query tokens of a sequence: one.
-    contexts
-        Tokens in the cache of each in the first step, shortest first.
-    padding
-        The same of sequences whose contexts do not grow, none longer than those.
+    first
+        Those of the first step.
+    growing
+        Number of sequences whose contexts grow; those of others, which pad them, are none longer.
     steps
         Number of steps.
     """
@@ -149,11 +232,19 @@ class GrowingSums:
     queries: tuple[int, ...] = ()
     read = cached = 0
 
-    def __init__(self, own: int, contexts: tuple[int, ...], padding: tuple[int, ...], steps: int) -> None:
-        self.own, self.batch, self.growing, self.later = own, len(contexts) + len(padding), len(contexts), arange(steps)
-        #: Those of the first step.
-        self.first = first = RowSums((), (), own, (*padding, *contexts))
-        self.tokens = first.tokens
+    def __init__(self, first: RowSums, growing: int, steps: int) -> None:
+        self.first, self.growing, self.steps = first, growing, steps
+        self.own, self.batch = first.own, first.batch
+
+    @once
+    def later(self) -> NDArray[int64]:
+        """Steps before each."""
+        return arange(self.steps)
+
+    @property
+    def tokens(self) -> int:
+        """Query tokens of a step."""
+        return self.first.tokens
 
     @once
     def contexts(self) -> NDArray[int64]:
@@ -173,12 +264,12 @@ class GrowingSums:
 
     @property
     def seen(self) -> NDArray[float64]:
-        seen: NDArray[float64] = self.own * self.decoded + (self.first.squares + self.tokens) / 2.0
-        return seen
+        seen: NDArray[float64] = self.own * self.decoded.astype(float64)
+        return seen + (self.first.squares + self.tokens) / 2.0
 
     @property
     def longest(self) -> NDArray[int64]:
-        longest: NDArray[int64] = self.contexts[-1] + self.own
+        longest: NDArray[int64] = self.later + (self.first.tallest + self.own)
         return longest
 
     def attended(self, most: int) -> tuple[float, NDArray[int64], NDArray[int64]]:

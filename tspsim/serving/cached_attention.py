@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable
 from math import frexp
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +38,50 @@ EVERY = 64
 ALIKE, STEP, TOP = 16, 0.008, 0.002
 #: By what share of the time of all sequences those of a list take longer at least.
 LEAST = 0.004
+#: Relative rounding of sums that are compared.
+ROUNDING = 1e-9
 #: Ends of the lines of an octave.
 _GRID = np.linspace(1.0, 2.0, PARTS + 1)
+
+
+class LongestContexts(NamedTuple):
+    """Numbers of the longest contexts of a batch that may take longer than all of them.
+
+    Attributes
+    ----------
+    listed
+        The numbers, and the shares of all tokens from which they are looked at.
+    evenest
+        None is looked at where every context has at least so many times the mean: k longest of n have at most all
+        tokens but n − k times those of the shortest.
+    """
+
+    listed: list[tuple[int, float]]
+    evenest: float
+
+
+class Straight(NamedTuple):
+    """Seconds of a number of contexts along the steps of a run, on one line of their table.
+
+    Attributes
+    ----------
+    number, tokens, growing
+        Contexts, their tokens in the first step, and how many grow.
+    start_s, slope_s, at, scale
+        The line: its start, what it grows by, and where it begins in lines, of which one token has ``scale``.
+    first_s, last_s
+        Of the first step and of the last.
+    """
+
+    number: int
+    tokens: int
+    growing: int
+    start_s: float
+    slope_s: float
+    at: int
+    scale: float
+    first_s: float
+    last_s: float
 
 
 class CachedAttention:
@@ -59,11 +102,10 @@ class CachedAttention:
         self._last_s = 0.0
         #: Sequences → octave of their context → seconds at the ends of its lines.
         self._lines: defaultdict[int, dict[int, list[float]]] = defaultdict(dict)
-        #: (Sequences, octave of their mean context) → numbers of the longest, and the shares of all tokens from which
-        #: they are looked at.
-        self._numbers: dict[tuple[int, int], list[tuple[int, float]]] = {}
-        #: The same with the lines of all sequences.
-        self._tables: dict[tuple[int, int], tuple[list[float], list[tuple[int, float]]]] = {}
+        #: (Sequences, octave of their mean context) → numbers of the longest.
+        self._numbers: dict[tuple[int, int], LongestContexts] = {}
+        #: The same behind the lines of all sequences, and lines a token.
+        self._tables: dict[tuple[int, int], tuple[list[float], float, list[tuple[int, float]], float]] = {}
 
     def __call__(self, sums: RowSums) -> float:
         """Seconds over the caches of decoding sequences."""
@@ -77,55 +119,145 @@ class CachedAttention:
         batch, own, shards = sums.batch, sums.own, self.shards
         tokens = decoded + own * batch
         mean = tokens / batch / shards
-        share, octave = frexp(mean)
-        line, listed = self._tables.get((batch, octave)) or self._table(batch, octave)
-        place = (2.0 * share - 1.0) * PARTS
+        octave = frexp(mean)[1]
+        line, scale, listed, evenest = self._tables.get((batch, octave)) or self._table(batch, octave)
+        place = mean * scale - PARTS
         index = int(place)
         start = line[index]
         seconds = start + (line[index + 1] - start) * (place - index)
-        if listed:
-            cached = sums.of_longest(most)
+        if listed and (sums.shortest + own) * batch < evenest * tokens:
+            cached, lines = sums.of_longest(most), self._lines
             for number, share in listed:
                 of_longest = cached[number - 1] + own * number
                 if of_longest > share * tokens:
-                    longest_s = self.equal(number, of_longest / number / shards)
+                    place = of_longest / number / shards * scale - PARTS
+                    index = int(place)
+                    if index < PARTS:
+                        line = lines[number].get(octave) or self._line(number, octave)
+                        start = line[index]
+                        longest_s = start + (line[index + 1] - start) * (place - index)
+                    else:
+                        longest_s = self.equal(number, of_longest / number / shards)
                     if longest_s > seconds:
                         seconds = longest_s
         return seconds
 
-    def _table(self, batch: int, octave: int) -> tuple[list[float], list[tuple[int, float]]]:
+    def _table(self, batch: int, octave: int) -> tuple[list[float], float, list[tuple[int, float]], float]:
         line = self._lines[batch].get(octave) or self._line(batch, octave)
-        self._tables[batch, octave] = line, self._numbers_of(batch, octave)
+        self._tables[batch, octave] = line, scale_of(octave), *self._numbers_of(batch, octave)
         return self._tables[batch, octave]
 
     def each(self, sums: GrowingSums) -> Floats:
         """Seconds of the steps of a run: shape (steps,), bit for bit those of a call."""
-        ordered, growing, own = sums.first.ordered, sums.growing, sums.own
+        first, own, growing, last, shards = sums.first, sums.own, sums.growing, sums.steps - 1, self.shards
+        batch = sums.batch
+        tokens = first.decoded + own * batch
+        to = tokens + growing * last
+        mean = tokens / batch / shards
+        octave = frexp(mean)[1]
+        line, scale, listed, evenest = self._tables.get((batch, octave)) or self._table(batch, octave)
+        end = to / batch / shards * scale - PARTS
+        # Contexts that grow alike become more even.
+        even = not listed or (growing == batch and (first.shortest + own) * batch >= evenest * tokens)
+        if even and end < PARTS:
+            places = (tokens + growing * sums.later) / batch
+            if shards > 1:
+                places /= shards
+            places *= scale
+            places -= PARTS
+            index = int(mean * scale - PARTS)
+            seconds: Floats
+            if end < index + 1:
+                seconds = line[index] + (line[index + 1] - line[index]) * (places - index)
+            else:
+                ends, at = np.array(line), places.astype(np.int64)
+                seconds = ends.take(at)
+                seconds = seconds + (ends.take(at + 1) - seconds) * (places - at)
+            return seconds
+        whole = self._straight(batch, tokens, growing, last)
+        octaves = range(octave, frexp(to / batch / shards)[1] + 1)
+        lines, straight = [whole], whole is not None
+        looked_at: list[tuple[int, int, float, int, int]] = []
+        for octave in octaves:
+            listed, evenest = self._numbers_of(batch, octave)
+            if not listed or (growing == batch and (first.shortest + own) * batch >= evenest * tokens):
+                continue
+            cached = first.of_longest()
+            for number, share in listed:
+                begins, grown = cached[number - 1] + own * number, min(number, growing)
+                at_first, at_last = begins > share * tokens, begins + grown * last > share * to
+                if at_first or at_last:
+                    looked_at.append((octave, number, share, begins, grown))
+                    if straight:
+                        lines.append(self._straight(number, begins, grown, last))
+                        straight = lines[-1] is not None and at_first and at_last
+        if straight:
+            return self._highest([line for line in lines if line is not None], sums)
+        # Those that take no longer in the last step than all in the first never do.
+        least = self.equal(batch, mean)
+        looked_at = [one for one in looked_at if self.equal(one[1], (one[3] + one[4] * last) / one[1] / shards) > least]
+        columns = np.array([(batch, tokens, growing), *[(one[1], *one[3:]) for one in looked_at]])
+        numbers, begins, grown = columns.T[:, :, None]
+        return self._slowest(numbers, begins + grown * sums.later, [one[:3] for one in looked_at])
 
-        def tokens_of(number: int) -> Ints:
-            grown: Ints = sum(ordered[-number:]) + own * number + min(number, growing) * sums.later
-            return grown
+    def _straight(self, number: int, tokens: int, growing: int, steps: int) -> Straight | None:
+        """So many contexts with ``tokens``, in the first and in a later step; None where a line ends between them."""
+        mean = tokens / number / self.shards
+        octave = frexp(mean)[1]
+        scale = scale_of(octave)
+        place = mean * scale - PARTS
+        index = int(place)
+        beyond = (tokens + growing * steps) / number / self.shards * scale - (PARTS + index)
+        if beyond >= 1.0:
+            return None
+        line = self._lines[number].get(octave) or self._line(number, octave)
+        start = line[index]
+        slope = line[index + 1] - start
+        first_s, last_s = start + slope * (place - index), start + slope * beyond
+        return Straight(number, tokens, growing, start, slope, PARTS + index, scale, first_s, last_s)
 
-        return self.along_longest(sums.batch, ordered[-1] + own + len(sums.later), tokens_of)
-
-    def along_longest(self, batch: int, longest: int, tokens_of: Callable[[int], Ints]) -> Floats:
-        """Seconds of steps by tokens of the longest context at most, and those in the caches of a number of the longest
-        in every step."""
-        whole = tokens_of(batch)
-        shares, octaves = np.frexp(whole / batch / self.shards)
-        seconds = self._along(batch, shares, octaves)
-        least = float(seconds[0])
-        for octave in range(int(octaves[0]), int(octaves[-1]) + 1):
-            listed = self._numbers_of(batch, octave)
-            # Fewer take no longer even if all of their contexts are the longest.
-            fewest = bisect_right(listed, least, key=lambda entry: self.equal(entry[0], longest / self.shards))
-            for number, share in listed[fewest:]:
-                tokens = tokens_of(number)
-                looked_at = (tokens > share * whole) & (octaves == octave)
-                if looked_at.any():
-                    longest_s = self._along(number, *np.frexp(tokens / number / self.shards))
-                    seconds = np.maximum(seconds, np.where(looked_at, longest_s, 0.0))
+    def _highest(self, lines: list[Straight], sums: GrowingSums) -> Floats:
+        """The longest seconds in every step: of the longest line in the first, and of those above it in the last."""
+        slowest = max(lines, key=attrgetter("first_s"))
+        seconds = self._of(slowest, sums)
+        for line in lines:
+            if line.last_s > slowest.last_s:
+                seconds = np.maximum(seconds, self._of(line, sums))
         return seconds
+
+    def _of(self, straight: Straight, sums: GrowingSums) -> Floats:
+        """Its seconds in every step."""
+        number, tokens, growing, start_s, slope_s, at, scale, _, _ = straight
+        lengths = (tokens + growing * sums.later) / number
+        if self.shards > 1:
+            lengths /= self.shards
+        seconds: Floats = start_s + slope_s * (lengths * scale - at)
+        return seconds
+
+    def along_longest(self, batch: int, tokens: Ints) -> Floats:
+        """Seconds of steps by the tokens in the caches of any number of the longest: (numbers, steps)."""
+        shares = tokens[batch - 1, [0, -1]] / batch / self.shards
+        least = self.equal(batch, float(shares[0]))
+        every = [
+            (octave, number, share)
+            for octave in range(frexp(shares[0])[1], frexp(shares[1])[1] + 1)
+            for number, share in self._numbers_of(batch, octave).listed
+            if self.equal(number, float(tokens[number - 1, -1]) / number / self.shards) > least
+        ]
+        numbers = np.array([batch, *[number for _, number, _ in every]])
+        return self._slowest(numbers[:, None], tokens[numbers - 1], every)
+
+    def _slowest(self, numbers: Ints, tokens: Ints, every: list[tuple[int, int, float]]) -> Floats:
+        """Seconds of all together, the first row of ``tokens``, and of others where they are looked at: these are of an
+        octave, a number, and a share."""
+        seconds, octaves = self._along(numbers, tokens)
+        slowest: Floats = seconds[0]
+        if not every:
+            return slowest
+        shares, those = np.array([(share, octave) for octave, _, share in every]).T[:, :, None]
+        looked_at = (tokens[1:] > shares * tokens[0]) & (octaves[0] == those)
+        others: Floats = np.where(looked_at, seconds[1:], 0.0).max(axis=0)
+        return np.maximum(slowest, others)
 
     def equal(self, number: int, context: float) -> float:
         """Seconds over equal contexts."""
@@ -136,17 +268,25 @@ class CachedAttention:
         start = line[index]
         return start + (line[index + 1] - start) * (place - index)
 
-    def _along(self, number: int, shares: Floats, octaves: NDArray[np.int32]) -> Floats:
-        """The same of ascending contexts, by their mantissas and exponents."""
+    def _along(self, numbers: Ints, tokens: Ints) -> tuple[Floats, NDArray[np.int32]]:
+        """The same of numbers of contexts, (numbers, 1), with tokens that grow, (numbers, steps); and octaves of their
+        means."""
+        lengths = tokens / numbers
+        if self.shards > 1:
+            lengths /= self.shards
+        shares, octaves = np.frexp(lengths)
         places = (2.0 * shares - 1.0) * PARTS
         index = places.astype(np.int64)
-        seconds = np.empty(len(places))
-        for octave in range(int(octaves[0]), int(octaves[-1]) + 1):
-            inside = slice(None) if octaves[0] == octaves[-1] else octaves == octave
-            line, at = np.array(self._lines[number].get(octave) or self._line(number, octave)), index[inside]
-            start = line[at]
-            seconds[inside] = start + (line[at + 1] - start) * (places[inside] - at)
-        return seconds
+        low, high = int(octaves[:, 0].min()), int(octaves[:, -1].max())
+        tables = [
+            self._lines[number].get(octave) or self._line(number, octave)
+            for number in numbers[:, 0].tolist()
+            for octave in range(low, high + 1)
+        ]
+        lines = np.array(tables)
+        at = (np.arange(0, len(tables), high + 1 - low)[:, None] + (octaves - low)) * (PARTS + 1) + index
+        start, end = lines.take(at), lines.take(at + 1)
+        return start + (end - start) * (places - index), octaves
 
     def _line(self, number: int, octave: int) -> list[float]:
         contexts = 2.0 ** (octave - 1) * _GRID
@@ -154,16 +294,17 @@ class CachedAttention:
         self._lines[number][octave] = line
         return line
 
-    def _numbers_of(self, batch: int, octave: int) -> list[tuple[int, float]]:
-        """Numbers of the longest contexts of a batch, and their least shares, by the octave of its mean context."""
+    def _numbers_of(self, batch: int, octave: int) -> LongestContexts:
+        """Numbers of the longest contexts of a batch by the octave of its mean context."""
         numbers = self._numbers.get((batch, octave))
         if numbers is None:
             if batch % ALIKE:
-                every = self._numbers_of(batch + -batch % ALIKE, octave)
-                numbers = [(number, share) for number, share in every if number < batch]
+                every, _ = self._numbers_of(batch + -batch % ALIKE, octave)
+                every = [(number, share) for number, share in every if number < batch]
             else:
-                numbers = self._slower(batch, octave)
-            self._numbers[batch, octave] = numbers
+                every = self._slower(batch, octave)
+            evenest = max([(1.0 - share) * batch / (batch - number) for number, share in every], default=0.0)
+            numbers = self._numbers[batch, octave] = LongestContexts(every, evenest * (1.0 + ROUNDING))
         return numbers
 
     def _slower(self, last: int, octave: int) -> list[tuple[int, float]]:
@@ -209,18 +350,23 @@ class WindowedAttention(CachedAttention):
         self._whole, self._most, self.shards = whole, most, whole.shards
 
     def __call__(self, sums: RowSums) -> float:
-        ordered, own, most = sums.ordered, sums.own, self._most
-        if ordered[-1] + own <= most:
+        own, most = sums.own, self._most
+        if sums.tallest + own <= most:
             return self._whole(sums)
-        if ordered[0] + own >= most:
+        if sums.shortest + own >= most:
             return self._whole.equal(sums.batch, most / self.shards)
         return self._whole.over_longest(sums, sums.of_longest(most)[-1], most)
 
     def each(self, sums: GrowingSums) -> Floats:
-        ordered, own, most = sums.first.ordered, sums.own, self._most
-        if ordered[-1] + own + int(sums.later[-1]) <= most:
+        first, own, most = sums.first, sums.own, self._most
+        if first.tallest + own + sums.steps - 1 <= most:
             return self._whole.each(sums)
-        if ordered[0] + own >= most:
-            return np.full(len(sums.later), self._whole.equal(sums.batch, most / self.shards))
+        if first.unpadded + own >= most:
+            return np.full(sums.steps, self(first))
         capped = np.minimum(sums.contexts[::-1] + own, most).cumsum(axis=0)
-        return self._whole.along_longest(sums.batch, most, lambda number: capped[number - 1])
+        return self._whole.along_longest(sums.batch, capped)
+
+
+def scale_of(octave: int) -> float:
+    """Lines of a table that a token of a context has: a power of two, so that products with it are exact."""
+    return 2.0 * PARTS / 2.0**octave

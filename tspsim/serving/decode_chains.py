@@ -131,7 +131,7 @@ class DecodeCell:
         if inside is None:
             inside = self._inside[batch] = self._between(batch)
         total, host_s, hidden_s, rows = inside
-        sums = [RowSums((), (), own, (*padding, *later(work.contexts, more))) for own, more, padding in rows]
+        sums = [work.sums(own, more, padding) for own, more, padding in rows]
         for column, (number, seconds) in self._weighed:
             total = total + column * seconds(sums[number])
         makespan_s: float = total if isinstance(total, float) else max(total.tolist())
@@ -141,29 +141,29 @@ class DecodeCell:
         """Seconds of each of the next steps: shape (steps,), bit for bit those of :meth:`step_s`."""
         if steps <= FEW_STEPS:
             return np.array([self.step_s(work.later(step) if step else work) for step in range(steps)])
-        total, host_s, hidden_s, rows = self._between(work.sequences)
-        ordered = tuple(sorted(work.contexts))
+        batch = work.sequences
+        inside = self._inside.get(batch)
+        if inside is None:
+            inside = self._inside[batch] = self._between(batch)
+        total, host_s, hidden_s, rows = inside
         if not isinstance(total, float):
             total = total[:, None]
-        sums = [GrowingSums(own, later(ordered, more), padding, steps) for own, more, padding in rows]
+        sums = [GrowingSums(work.sums(own, more, padding), batch, steps) for own, more, padding in rows]
         for column, (number, seconds) in self._weighed:
             own, more, padding = rows[number]
             of_run = getattr(seconds, "each", None)
             if of_run is not None and (own == 1 or isinstance(seconds, CachedAttention)):
                 each_s = of_run(sums[number])
             else:
-                grown = [(*padding, *later(ordered, more + step)) for step in range(steps)]
-                each_s = np.array([seconds(RowSums((), (), own, contexts)) for contexts in grown])
+                grown = [work.sums(own, more + step, padding) for step in range(steps)]
+                each_s = np.array([seconds(one) for one in grown])
             total = total + (column if isinstance(column, float) else column[:, None]) * each_s
         whole_s: Floats = total if np.ndim(total) < 2 else total.max(axis=0)
         if np.shape(whole_s) != (steps,):
             whole_s = np.broadcast_to(whole_s, steps)
+        if hidden_s <= 0.0:
+            return whole_s + host_s
         return whole_s + (host_s + np.maximum(0.0, hidden_s - whole_s))
-
-
-def later(contexts: tuple[int, ...], tokens: int) -> tuple[int, ...]:
-    """Contexts after so many further tokens of each."""
-    return tuple([context + tokens for context in contexts]) if tokens else contexts
 
 
 class DecodeChains:

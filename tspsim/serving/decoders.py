@@ -37,6 +37,7 @@ class Decoders:
         self._offsets = self._ends_sum = 0
         self._ends: list[tuple[int, int, Sequence]] = []
         self._tall: list[tuple[int, int, Sequence]] = []
+        self._short: list[tuple[int, int, Sequence]] = []
         #: Number of sequences by (offset + slack) mod block; and the counter up to which their blocks are held.
         self._phases = [0] * self.block
         self._level = 0
@@ -75,6 +76,10 @@ class Decoders:
         if len(self._tall) > 4 * self.count + 64:
             self._tall = [(-member.offset, member.place, member) for member in self._sequences.values()]
             heapify(self._tall)
+        heappush(self._short, (sequence.offset, sequence.place, sequence))
+        if len(self._short) > 4 * self.count + 64:
+            self._short = [(member.offset, member.place, member) for member in self._sequences.values()]
+            heapify(self._short)
 
     def _leave(self, sequence: Sequence) -> None:
         self._offsets -= sequence.offset
@@ -124,6 +129,18 @@ class Decoders:
             if sequence.decoding and sequence.offset == -offset and sequence.place == place:
                 return self.counter - offset
             heappop(tall)
+
+    @property
+    def shortest(self) -> int:
+        """The shortest context; 0 without sequences."""
+        if not self.count:
+            return 0
+        short = self._short
+        while True:
+            offset, place, sequence = short[0]
+            if sequence.decoding and sequence.offset == offset and sequence.place == place:
+                return self.counter + offset
+            heappop(short)
 
     # --- steps ----------------------------------------------------------------------------------------
 

@@ -111,15 +111,15 @@ class Oracle:
         prompts = len(queries) - queries.count(own)
         first, before = queries[:prompts], contexts[:prompts]
         if own not in first:  # as most engines list them: prompts first
-            # In order, as kernels want them.
-            decoding = sorted(contexts[prompts:])
-            if (not decoding or decoding[0] > 0) and (not prompts or (min(first) > 0 <= min(before))):
-                return StepWork.listed((first, before), tuple(decoding), own, cached - sum(before))
+            decoding = contexts[prompts:]
+            shortest = min(decoding) if decoding else 0
+            if (not decoding or shortest > 0) and (not prompts or (min(first) > 0 <= min(before))):
+                return StepWork.listed((first, before), decoding, own, cached - sum(before), shortest)
         _checked_columns(queries, contexts)
         reads = [query != own or not context for query, context in zip(queries, contexts, strict=True)]
         read = tuple(compress(queries, reads)), tuple(compress(contexts, reads))
-        decoding = sorted(compress(contexts, map(not_, reads)))
-        return StepWork.listed(read, tuple(decoding), own, cached - sum(read[1]))
+        decoding = tuple(compress(contexts, map(not_, reads)))
+        return StepWork.listed(read, decoding, own, cached - sum(read[1]))
 
     def _each(
         self, queries: tuple[int, ...], contexts: tuple[int, ...], counts: tuple[int, ...]

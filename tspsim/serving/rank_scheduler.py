@@ -350,7 +350,13 @@ class RankScheduler:
         if plan.stalled or extra:
             return StepWork(chunks, listed(), self.query_len)
         return StepWork.counted(
-            chunks, self.query_len, decoders.count, decoders.context_tokens, decoders.longest, listed
+            chunks,
+            self.query_len,
+            decoders.count,
+            decoders.context_tokens,
+            decoders.longest,
+            listed,
+            decoders.shortest,
         )
 
     def padded(self) -> list[Sequence]:

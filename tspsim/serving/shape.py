@@ -21,7 +21,7 @@ from .programs import StepPrograms
 from .row_consumers import RowConsumer
 from .sized import SizedCells
 from .tables import EPSILON, Floats
-from .work import Columns, StepWork
+from .work import StepWork
 
 #: Tokens of a typical step.
 TYPICAL = 2048
@@ -32,8 +32,6 @@ ROUNDING = 1e-9
 OTHERS, OUTPUTS, MOST_OUTPUTS = 64, 64, 512
 #: Places that may decide a step whose time is added up without arrays.
 FEW_PLACES = 4
-#: Columns of no prompts.
-NO_PROMPTS: Columns = ((), ())
 #: Of a tile of tokens: the first number, the width, and of these places seconds there and their growth.
 Lead = tuple[int, int, list[tuple[float, float]]]
 #: Parts whose sizes depend on one number.
@@ -175,8 +173,10 @@ class Shape:
                 return None
         taken = [seconds(queries, lengths) for _, seconds in self._by_prompts]
         if self._by_rows:
-            prompts = (queries, before) if self._sums_prompts else NO_PROMPTS
-            by_rows = RowSums(*prompts, work.query_len, work.contexts)
+            if self._sums_prompts:
+                by_rows = RowSums(queries, before, work.query_len, work.contexts)
+            else:
+                by_rows = work.sums(work.query_len)
             taken += [seconds_of(by_rows) for _, seconds_of in self._by_rows]
         if expert_tokens is None and (lead := self._lead(tokens)):
             low, width, places = lead

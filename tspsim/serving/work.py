@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ..operators import RowSums
 from ..steps.load import Batch, PromptChunk
 
 Floats = NDArray[np.float64]
@@ -35,7 +36,8 @@ class StepWork:
     """
 
     __slots__ = (
-        "_chunks", "_columns", "_contexts", "_listed", "_longest", "context_tokens", "query_len", "sequences",
+        "_chunks", "_columns", "_contexts", "_listed", "_longest", "_shortest",
+        "context_tokens", "query_len", "sequences",
     )  # fmt: skip
 
     def __init__(self, chunks: Iterable[PromptChunk] = (), contexts: Iterable[int] = (), query_len: int = 1) -> None:
@@ -47,15 +49,24 @@ class StepWork:
         self.sequences = len(self._contexts)
         self.context_tokens = sum(self._contexts)
         self._longest: int | None = None
+        self._shortest: int | None = None
 
     @classmethod
-    def listed(cls, prompts: Columns, contexts: tuple[int, ...], query_len: int, context_tokens: int) -> StepWork:
+    def listed(
+        cls,
+        prompts: Columns,
+        contexts: tuple[int, ...],
+        query_len: int,
+        context_tokens: int,
+        shortest: int | None = None,
+    ) -> StepWork:
         """The same from columns: chunks that end their prompts, and contexts with their sum. No chunk is made before
-        somebody asks for one."""
+        somebody asks for one. ``shortest``: the shortest context, None: unknown."""
         work = cls.__new__(cls)
         work._contexts, work._listed, work.query_len = contexts, None, query_len
         work._chunks, work._columns = (None, prompts) if prompts[0] else ((), None)
-        work.sequences, work.context_tokens, work._longest = len(contexts), context_tokens, None
+        work.sequences, work.context_tokens = len(contexts), context_tokens
+        work._shortest, work._longest = shortest, None
         return work
 
     @classmethod
@@ -67,12 +78,14 @@ class StepWork:
         context_tokens: int,
         longest: int,
         contexts: Callable[[], tuple[int, ...]],
+        shortest: int | None = None,
     ) -> StepWork:
-        """The same from sums; ``contexts`` lists them."""
+        """The same from sums; ``contexts`` lists them. ``shortest``: the shortest of them, None: unknown."""
         work = cls.__new__(cls)
         work._contexts, work._listed = None, contexts
         work._chunks, work._columns, work.query_len = chunks, None, query_len
-        work.sequences, work.context_tokens, work._longest = sequences, context_tokens, longest
+        work.sequences, work.context_tokens = sequences, context_tokens
+        work._longest, work._shortest = longest, shortest
         return work
 
     @property
@@ -108,6 +121,26 @@ class StepWork:
             self._longest = max(self.contexts, default=0)
         return self._longest
 
+    @property
+    def shortest(self) -> int:
+        """Their shortest context; 0 where none decodes."""
+        if self._shortest is None:
+            self._shortest = min(self.contexts, default=0)
+        return self._shortest
+
+    def sums(self, own: int, later: int = 0, padding: tuple[int, ...] = ()) -> RowSums:
+        """Sums of the decoding sequences with ``own`` query tokens each after ``later`` tokens more, and those that pad
+        them. Contexts are listed for who asks."""
+
+        def contexts() -> tuple[int, ...]:
+            return tuple([context + later for context in self.contexts]) if later else self.contexts
+
+        decoded, shortest = self.context_tokens + later * self.sequences, self.shortest + later
+        sums = RowSums.counted(own, self.sequences, decoded, shortest, contexts, padding)
+        if self._longest is not None:
+            sums.tallest = self._longest + later
+        return sums
+
     def kept(self) -> StepWork:
         """The same with contexts listed now, valid for ever."""
         _ = self.contexts
@@ -122,6 +155,7 @@ class StepWork:
             self.context_tokens + tokens * self.sequences,
             self.longest + tokens if self.sequences else 0,
             lambda: tuple([context + tokens for context in self.contexts]),
+            None if self._shortest is None else self._shortest + tokens,
         )
 
     @property
