@@ -41,7 +41,7 @@ def expected_maximum(means: tuple[float, ...], dispersions: tuple[float, ...]) -
     """Expected maximum of independent numbers with these means and variances dispersion · mean.
 
     >>> round(expected_maximum((4.0,), (1.0,)), 2), round(expected_maximum((4.0,) * 8, (1.0,) * 8), 1)
-    (4.0, 7.2)
+    (4.0, 7.0)
     """
     mean, dispersion = np.array(means), np.array(dispersions)
     most = float(mean.max())
