@@ -90,6 +90,20 @@ class RowSums:
         """The shortest one of a sequence that is no padding."""
         return self.shortest
 
+    @property
+    def real(self) -> int:
+        """Decoding sequences that are no padding."""
+        return self.batch - len(self._padding)
+
+    def of_real(self, number: int) -> int:
+        """Tokens in the caches of so many of the longest contexts, all those that are no padding among them.
+
+        >>> padded = RowSums.counted(1, 2, 12, 5, lambda: (7, 5), padding=(1, 1))
+        >>> padded.real, padded.of_real(2), padded.of_real(3), padded.of_longest()
+        (2, 12, 13, [7, 12, 13, 14])
+        """
+        return self.decoded - sum(self._padding[: self.batch - number])
+
     @once
     def tallest(self) -> int:
         """The longest one."""

@@ -104,6 +104,9 @@ class CachedAttention:
         self._lines: defaultdict[int, dict[int, list[float]]] = defaultdict(dict)
         #: (Sequences, octave of their mean context) → numbers of the longest.
         self._numbers: dict[tuple[int, int], LongestContexts] = {}
+        #: (Sequences, octave, sequences that are no padding) → share of all tokens: no fewer than these are looked at
+        #: where each of them has at least so much.
+        self._evenest: dict[tuple[int, int, int], float] = {}
         #: The same behind the lines of all sequences, and lines a token.
         self._tables: dict[tuple[int, int], tuple[list[float], float, list[tuple[int, float]], float]] = {}
 
@@ -126,9 +129,9 @@ class CachedAttention:
         start = line[index]
         seconds = start + (line[index + 1] - start) * (place - index)
         if listed and (sums.shortest + own) * batch < evenest * tokens:
-            cached, lines = sums.of_longest(most), self._lines
-            for number, share in listed:
-                of_longest = cached[number - 1] + own * number
+            lines = self._lines
+            for number, share, cached in self._looked_at(sums, tokens, octave, most):
+                of_longest = cached + own * number
                 if of_longest > share * tokens:
                     place = of_longest / number / shards * scale - PARTS
                     index = int(place)
@@ -141,6 +144,25 @@ class CachedAttention:
                     if longest_s > seconds:
                         seconds = longest_s
         return seconds
+
+    def _looked_at(
+        self, sums: RowSums, tokens: int, octave: int, most: int = 0, growing: int | None = None
+    ) -> list[tuple[int, float, int]]:
+        """Numbers of the longest contexts to look at, the share from which, and the tokens in their caches. Where those
+        of sequences that are no padding are so even that no part of them matters, and only these grow, nothing is
+        sorted: contexts that grow alike become more even."""
+        batch, real = sums.batch, sums.real
+        listed = self._numbers_of(batch, octave).listed
+        if not most and growing in (None, real):
+            key = batch, octave, real
+            evenest = self._evenest.get(key)
+            if evenest is None:
+                parts = [(1.0 - share) / (real - number) for number, share in listed if number < real]
+                evenest = self._evenest[key] = max(parts, default=0.0) * (1.0 + ROUNDING)
+            if sums.unpadded + sums.own >= evenest * tokens:
+                return [(number, share, sums.of_real(number)) for number, share in listed if number >= real]
+        cached = sums.of_longest(most)
+        return [(number, share, cached[number - 1]) for number, share in listed]
 
     def _table(self, batch: int, octave: int) -> tuple[list[float], float, list[tuple[int, float]], float]:
         line = self._lines[batch].get(octave) or self._line(batch, octave)
@@ -179,12 +201,8 @@ class CachedAttention:
         lines, straight = [whole], whole is not None
         looked_at: list[tuple[int, int, float, int, int]] = []
         for octave in octaves:
-            listed, evenest = self._numbers_of(batch, octave)
-            if not listed or (growing == batch and (first.shortest + own) * batch >= evenest * tokens):
-                continue
-            cached = first.of_longest()
-            for number, share in listed:
-                begins, grown = cached[number - 1] + own * number, min(number, growing)
+            for number, share, cached in self._looked_at(first, tokens, octave, growing=growing):
+                begins, grown = cached + own * number, min(number, growing)
                 at_first, at_last = begins > share * tokens, begins + grown * last > share * to
                 if at_first or at_last:
                     looked_at.append((octave, number, share, begins, grown))
