@@ -21,7 +21,7 @@ def neighbours(placement: str, **changes: Any) -> FleetAnswer:
     return answer
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("placement", ["spread", "random"])
 def test_rates_are_those_of_real_steps_on_one_engine(placement: str) -> None:
     told = neighbours(placement).to_json()["fleet"]

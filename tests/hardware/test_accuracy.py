@@ -114,7 +114,7 @@ BARS = [
 
 
 @pytest.mark.parametrize(("table", "gpus", "dtypes", "library", "rows", "median", "mean"), BARS)
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 def test_rows_left_out_are_predicted_within_the_bar(
     left_out: pd.DataFrame,
     table: str,

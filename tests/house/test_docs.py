@@ -276,7 +276,7 @@ def test_sequence_regions_move_the_same_bytes(model: str, regions: bool) -> None
     assert moved["attention"] == moved["mlp"] == 2 * 7 / 8 * TOKENS * h
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(("model", "overlap"), [("tsp-8b", False), ("llama-3.1-8b", True)])
 def test_training_volumes_of_tsp(model: str, overlap: bool) -> None:
     h, a, g, f = SHAPES[model]

@@ -203,7 +203,7 @@ def test_what_does_not_go_together_is_refused(model: str, workload: dict[str, An
         tspsim.simulate(question(model, [{"name": "P", "tp": 8}], sequence=4096, **asked))
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(
     ("model", "plan"),
     [

@@ -170,7 +170,7 @@ def test_helix_keeps_projections_on_all_ranks_of_a_context(tmp_path: Path) -> No
     assert more == pytest.approx(2 * 1024 * (1024 + 2 * 512) * (1 / 2 - 1 / 8))
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("form", ["sequences", "travel"])
 def test_whole_sequences_are_dealt_to_ranks(form: str, tmp_path: Path) -> None:
     path = model_file(tmp_path, MANY)

@@ -183,7 +183,7 @@ source: made up for a test
 """
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(
     "keys",
     [{"pp": 2, "schedule": "dualpipe"}, {"pp": 2}, {"pp": 2, "vpp": 2}, {"tp": 2, "sequence_regions": True}],

@@ -112,7 +112,7 @@ def test_few_tokens_leave_weights_where_they_are_and_many_tokens_call_them(tmp_p
     assert best(128) == 4 and best(65536) in (0, 1)
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("recomputation", ["none", "full"])
 def test_training_keeps_below_its_bound_however_experts_and_tokens_meet(tmp_path: Path, recomputation: str) -> None:
     ways: list[dict[str, Any]] = [{"expert_shards": shards} for shards in (0, 1, 2, 4)]

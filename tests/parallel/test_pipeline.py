@@ -131,7 +131,7 @@ def test_zero_divides_model_state_among_the_ranks_that_hold_it() -> None:
         assert divided[part] == pytest.approx(whole[part] / 4)
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("plan", [{"tsp": 8}, {"tsp": 4, "dp": 2}])
 def test_the_optimizer_waits_for_every_gradient(plan: dict[str, Any]) -> None:
     question = {

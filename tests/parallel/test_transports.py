@@ -89,7 +89,7 @@ def asked(
 # What moves, and how fast: simulated.
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(
     ("degree", "cluster"), [(2, "mi300x-8"), (4, "mi300x-8"), (8, "mi300x-8"), (8, "hgx-h100-8"), (16, "mi300x-2x8")]
 )
@@ -136,7 +136,7 @@ def test_folded_equals_every_rank_for_every_schedule(degree: int, cluster: str, 
         assert_alike(run_plan(found, plan), run_plan(found, plan, every_rank=True))
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @pytest.mark.parametrize(("degree", "cluster"), [(8, "mi300x-8"), (16, "mi300x-2x8")])
 def test_folded_equals_every_rank_for_every_exchange_of_sequence_shards(

@@ -77,7 +77,7 @@ def received(model: Architecture, plan: Mapping[str, Any], tokens: int) -> tuple
     return 2 * (reduced + exchanged), 2 * reduced
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("sequence", TABLE)
 def test_volumes_equal_the_table_to_the_byte(sequence: int) -> None:
     expected = [mebibytes * MIB for mebibytes in TABLE[sequence]]
@@ -190,7 +190,7 @@ def test_volumes_do_not_depend_on_what_joins_the_gpus() -> None:
 # The break-even of TSP and TP.
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(("hidden", "degree"), [(512, 2), (512, 8), (1024, 4), (4096, 2), (4096, 8)])
 def test_tsp_moves_fewer_bytes_than_tp_exactly_when_bs_exceeds_8h(hidden: int, degree: int, tmp_path: Path) -> None:
     model = model_file(tmp_path, architecture(hidden, layers=1))
@@ -202,7 +202,7 @@ def test_tsp_moves_fewer_bytes_than_tp_exactly_when_bs_exceeds_8h(hidden: int, d
         assert (folded == tensor) == (tokens == 8 * hidden)
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("sequences", [2, 4])
 def test_the_break_even_counts_the_tokens_of_all_sequences(sequences: int, tmp_path: Path) -> None:
     model = model_file(tmp_path, architecture(1024, layers=1))
@@ -274,7 +274,7 @@ def dispatched(model: Architecture, ep: int, tokens: int) -> float:
     return 2 * round(2 * model.hidden * tokens * copies) * (ep - 1) / ep
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(
     ("plan", "shards"),
     [

@@ -64,7 +64,7 @@ def test_a_program_of_other_rows_is_the_one_that_would_be_written(
             assert_alike(programs, job)
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @draws(60, 150)
 @pytest.mark.parametrize("model", ["gpt-oss-120b", "deepseek-v4-pro", "deepseek-v3.2", "qwen3-next-80b-a3b"])
 def test_a_program_of_other_rows_is_the_one_that_would_be_written_where_attention_bends(model: str, count: int) -> None:

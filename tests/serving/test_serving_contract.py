@@ -146,7 +146,7 @@ def test_every_scheduler_behind_every_router_keeps_the_laws() -> None:
         keeps_the_laws(asked, scheduler, router)
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("tiers", [(), TIERS[:1], TIERS[1:], TIERS], ids=["none", "host", "store", "both"])
 def test_every_scheduler_behind_every_router_keeps_the_laws_with_short_caches(tiers: Sequence[TierSpec]) -> None:
     """Small caches forget, so that tiers are asked; blocks that were loaded are computed by nobody. Every scheduler and

@@ -155,7 +155,7 @@ def test_other_plans_stay_within_the_error_too(plan: dict[str, Any], count: int)
     assert deviations(cost, random_works(cost, 5, count, 1000, 4000)).max() < 1.5 * EPSILON
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @draws(5, 12)
 @pytest.mark.parametrize("plan", [{"dp": 8, "ep": 8, "expert_overlap": "shared_experts"}, {"tp": 8, "dcp": 2}])
 def test_where_streams_overlap_steps_stay_within_the_bar(plan: dict[str, Any], count: int) -> None:

@@ -252,7 +252,7 @@ def test_prompts_with_nothing_cached_are_prompts() -> None:
         assert scenario["workload"]["cached"] or stated.step_time_s == found.step_time_s
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("fact", ["hbm_bandwidth", "peak"])
 @draws(8, 15)
 def test_a_faster_device_is_never_slower(fact: str, count: int) -> None:

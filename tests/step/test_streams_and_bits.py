@@ -67,7 +67,7 @@ def test_every_plan_takes_streams(plan: dict[str, Any]) -> None:
         assert many.step_time_s >= decoded(8, plan=plan).step_time_s
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("device", ["mi300x", "mi355x", "h100", "b200"])
 def test_fewer_bits_a_weight_are_never_slower_and_no_faster_than_their_bytes(device: str) -> None:
     """A weight-only product reads w/8 bytes a weight: linears that bytes decide take that share of bf16's time."""

@@ -108,7 +108,7 @@ def test_a_tree_is_faster_than_copies_of_a_latent_and_a_ring_far_slower() -> Non
     assert copies.memory.parts["kv_cache"] / 61 == pytest.approx(1208e6, rel=1e-3)
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("keys", [{"tp": 8}, {"sp": 8}, {"sp": 8, "exchange": "ulysses"}, {"tsp": 8}], ids=str)
 def test_a_prompt_in_chunks_needs_the_memory_of_its_last_chunk(keys: dict[str, Any]) -> None:
     """Its keys and values are gathered with those of all chunks before it, and its last tokens are sampled."""

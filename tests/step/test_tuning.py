@@ -87,7 +87,7 @@ def test_a_plan_that_leaves_nothing_open_says_nothing_of_a_choice(tmp_path: Path
         assert result.settings["chosen"] == [] and not any("chosen for" in note for note in result.notes)
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @pytest.mark.parametrize("cluster", ["mi300x-8", "hgx-h100-8"])
 def test_published_is_one_ring_and_as_many_groups_as_ranks(cluster: str, pass_: str, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def device_with(device: Device, size_bytes: float) -> Device:
     return Device(device.spec.model_copy(update={"visible_memory": visible}), device.relatives, device.clocks)
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 def test_of_the_options_only_those_that_fit_are_taken_and_the_leanest_where_none_does(
     pass_: str, tmp_path: Path
@@ -279,7 +279,7 @@ def test_groups_that_lie_differently_over_nodes_are_not_offered_several_rings() 
     assert result.plans[0].ran and result.plans[0].settings["context_transport"] == "ring"
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(
     ("device", "model"),
     [
