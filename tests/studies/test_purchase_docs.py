@@ -43,7 +43,7 @@ def sweeps() -> list[tuple[str, list[str]]]:
     return found
 
 
-@pytest.mark.in_turn(3)
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize(("scenario", "over"), sweeps(), ids=lambda value: value if isinstance(value, str) else "")
 def test_every_sweep_of_the_page_runs_at_its_ends(scenario: str, over: list[str]) -> None:
     """First and last point, with few tokens and at most 16 nodes, to be quick."""
