@@ -13,11 +13,12 @@ from ...parallel import SCHEMES, Plan, Scheme
 from ...parallel.decode import index_exchange
 from ...parallel.dispatch import DISPATCHES
 from ...steps import Step
+from .space import divisors_of
 
 
 def spreads(model: Architecture, step: Step, gpus: int) -> Iterator[dict[str, Any]]:
     """Keys of plans that use all ``gpus`` GPUs, simplest first; not all of them are legal."""
-    divisors = [degree for degree in range(1, gpus + 1) if gpus % degree == 0]
+    divisors = divisors_of(gpus)
     for scheme in sorted(SCHEMES.values(), key=lambda candidate: not candidate.usual):
         for sizes in itertools.product(divisors, repeat=len(scheme.axes)):
             spread = {axis: size for axis, size in zip(scheme.axes, sizes, strict=True) if size > 1}
