@@ -38,15 +38,13 @@ class DecodingCells:
         #: (First number of sequences of a cell, knot of a mean context) → the vector there, its growth to the next
         #: knot, to the last number, and that of one along the other; None where the last number has other knots.
         self._corners: dict[tuple[int, int], Floats | None] = {}
-        #: The same of the first place.
-        self._firsts: dict[tuple[int, int], tuple[float, ...]] = {}
 
     def __call__(self, batch: int, mean: float) -> Floats:
         """The vector, between the ends of a cell of sequences."""
-        low, high, line = self._cell(batch, mean)
+        low, high, line = self.cell(batch, mean)
         if batch == low:
             return line(mean)
-        first, last, corners = self._corners_of(low, high, line, mean)
+        first, last, corners = self.corners(low, high, line, mean)
         share = (batch - low) / (high - low)
         if corners is None:
             own = line(mean)
@@ -55,27 +53,15 @@ class DecodingCells:
         inside: Floats = np.array((1.0, along, share, along * share)) @ corners
         return inside
 
-    def first(self, batch: int, mean: float) -> float:
-        """The first element of the vector, without an array."""
-        low, high, line = self._cell(batch, mean)
-        if batch > low:
-            first, last, whole = self._corners_of(low, high, line, mean)
-            if whole is not None:
-                corners = self._firsts.get((low, first))
-                if corners is None:
-                    corners = self._firsts[low, first] = tuple(whole[:, 0].tolist())
-                along, share = (mean - first) / (last - first), (batch - low) / (high - low)
-                return corners[0] + along * corners[1] + share * (corners[2] + along * corners[3])
-        return float(self(batch, mean)[0])
-
-    def _cell(self, batch: int, mean: float) -> tuple[int, int, KnotLine]:
+    def cell(self, batch: int, mean: float) -> tuple[int, int, KnotLine]:
+        """The first and the last number of sequences of a cell, and the line of the first over contexts."""
         octave = int(mean).bit_length()
         cell = self._cells.get((batch, octave))
         if cell is None:
             cell = self._cells[batch, octave] = self._cell_of(batch, 1 << octave >> 1)
         return cell
 
-    def _corners_of(self, low: int, high: int, line: KnotLine, mean: float) -> tuple[int, int, Floats | None]:
+    def corners(self, low: int, high: int, line: KnotLine, mean: float) -> tuple[int, int, Floats | None]:
         """The interval of a mean context, and the vectors at its corners; None where both ends of the cell have other
         intervals."""
         first, last, start, grown = line.around(mean)
@@ -114,3 +100,40 @@ class DecodingCells:
         if batch not in self._over:
             self._over[batch] = KnotLine(lambda context: self._value(batch, context), self._least, self._breakpoints)
         return self._over[batch]
+
+
+class DecodingAtPlace:
+    """An element of the vector by sequences and their mean context, without an array.
+
+    Parameters
+    ----------
+    cells
+        The vector.
+    place
+        Index of the element.
+    """
+
+    def __init__(self, cells: DecodingCells, place: int) -> None:
+        self._cells, self._place = cells, place
+        #: (First number of sequences of a cell, knot of a mean context) → the element there, and its growth as in
+        #: corners of cells; of the first number alone only that to the next knot.
+        self._corners: dict[tuple[int, int], list[float]] = {}
+        self._ends: dict[tuple[int, int], tuple[float, float]] = {}
+
+    def __call__(self, decoding: tuple[int, float]) -> float:
+        batch, mean = decoding
+        low, high, line = self._cells.cell(batch, mean)
+        if batch == low:
+            first, last, start, grown = line.around(mean)
+            end = self._ends.get((low, first))
+            if end is None:
+                end = self._ends[low, first] = float(start[self._place]), float(grown[self._place])
+            return end[0] + end[1] * ((mean - first) / (last - first))
+        first, last, whole = self._cells.corners(low, high, line, mean)
+        if whole is None:
+            return float(self._cells(batch, mean)[self._place])
+        corners = self._corners.get((low, first))
+        if corners is None:
+            corners = self._corners[low, first] = whole[:, self._place].tolist()
+        along, share = (mean - first) / (last - first), (batch - low) / (high - low)
+        return corners[0] + along * corners[1] + share * (corners[2] + along * corners[3])

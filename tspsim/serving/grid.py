@@ -58,8 +58,6 @@ class Cells:
         self._splits: dict[tuple[int, int], bool] = {}
         #: Tile → first number of its cell, its width, the vector there, and its growth up to the last.
         self._tiles: dict[int, tuple[int, int, Floats, Floats]] = {}
-        #: The same of the first element.
-        self._firsts: dict[int, tuple[int, int, float, float]] = {}
 
     def __call__(self, n: int) -> Floats:
         tile = self._tiles.get((n - 1) // TILE)
@@ -72,18 +70,6 @@ class Cells:
         """Of a number that was asked for: the first of its cell, the cell's width, the vector there and its growth;
         None where its tile has several cells."""
         return self._tiles.get((n - 1) // TILE)
-
-    def first(self, n: int) -> float:
-        """The first element of the vector, without an array."""
-        tile = self._firsts.get((n - 1) // TILE)
-        if tile is not None:
-            low, width, start, grown = tile
-            return start + grown * ((n - low) / width)
-        value = float(self(n)[0])
-        whole = self.tile(n)
-        if whole is not None:
-            self._firsts[(n - 1) // TILE] = *whole[:2], float(whole[2][0]), float(whole[3][0])
-        return value
 
     def _between(self, n: int) -> Floats:
         low, high = self._cell(n)

@@ -109,17 +109,19 @@ class Oracle:
             raise self._too_long(cached + tokens)
         own = self.query_len
         prompts = len(queries) - queries.count(own)
-        first, before = queries[:prompts], contexts[:prompts]
-        if own not in first:  # as most engines list them: prompts first
-            decoding = contexts[prompts:]
-            shortest = min(decoding) if decoding else 0
-            if (not decoding or shortest > 0) and (not prompts or (min(first) > 0 <= min(before))):
-                return StepWork.listed((first, before), decoding, own, cached - sum(before), shortest)
-        _checked_columns(queries, contexts)
-        reads = [query != own or not context for query, context in zip(queries, contexts, strict=True)]
-        read = tuple(compress(queries, reads)), tuple(compress(contexts, reads))
-        decoding = tuple(compress(contexts, map(not_, reads)))
-        return StepWork.listed(read, decoding, own, cached - sum(read[1]))
+        first, before, decoding = queries[:prompts], contexts[:prompts], contexts[prompts:]
+        ordered = sorted(decoding)
+        if (
+            own in first  # most engines list prompts first
+            or (ordered and ordered[0] <= 0)
+            or (prompts and (min(first) <= 0 or min(before) < 0))
+        ):
+            _checked_columns(queries, contexts)
+            reads = [query != own or not context for query, context in zip(queries, contexts, strict=True)]
+            first, before = tuple(compress(queries, reads)), tuple(compress(contexts, reads))
+            decoding = tuple(compress(contexts, map(not_, reads)))
+            ordered = sorted(decoding)
+        return StepWork.listed((first, before), decoding, own, cached - sum(before), ordered)
 
     def _each(
         self, queries: tuple[int, ...], contexts: tuple[int, ...], counts: tuple[int, ...]

@@ -129,6 +129,8 @@ class StepPrograms:
         #: Of a product of one row, under a capture: an engine's seconds over its kernel's, None where they differ.
         self._factors: dict[tuple[Gemm, Captured], float | None] = {}
         self._over_tokens: dict[tuple[Operator, ...], OverTokens] = {}
+        #: Sequences of a one-pass step → host seconds after its programs, and those beside them.
+        self._hosts: dict[int, tuple[float, float]] = {}
         self.decode_step = VERIFY_STEP if speculation and speculation.tokens else DECODE_STEP
         #: Numbers of programs written and of engine runs so far.
         self.written = self.ran = 0
@@ -368,9 +370,13 @@ class StepPrograms:
 
     def host_s(self, sequences: int, makespan_s: float) -> float:
         """Host seconds after the programs of a one-pass step (:func:`tspsim.step.metrics.host_s`)."""
-        stack = self.question.work.stack
-        hidden_s = max(0.0, stack.engine.hidden_s(sequences) - makespan_s)
-        return stack.step_s + stack.engine.host_s(sequences) + self._between_s + hidden_s
+        hosts = self._hosts.get(sequences)
+        if hosts is None:
+            stack = self.question.work.stack
+            visible_s = stack.step_s + stack.engine.host_s(sequences) + self._between_s
+            hosts = self._hosts[sequences] = visible_s, stack.engine.hidden_s(sequences)
+        visible_s, hidden_s = hosts
+        return visible_s + (hidden_s - makespan_s if hidden_s > makespan_s else 0.0)
 
     @once
     def _between_s(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from operator import add, mul
+from operator import add
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ..steps import PromptChunk
 from .compositions import StepComposition
 from .decoding_cells import DecodingCells
 from .grid import FEW, TILE, Cells, TokenVectors, around
+from .leads import Lead, Leads
 from .measured_steps import MeasuredSteps
 from .programs import StepPrograms
 from .row_consumers import RowConsumer
@@ -25,15 +26,14 @@ from .work import StepWork
 
 #: Tokens of a typical step.
 TYPICAL = 2048
-#: Relative rounding of sums that are compared.
-ROUNDING = 1e-9
 #: Tokens of the largest cell of what is no product; sampled tokens of the largest cell, and of the widest block of
 #: written programs.
 OTHERS, OUTPUTS, MOST_OUTPUTS = 64, 64, 512
-#: Places that may decide a step whose time is added up without arrays.
-FEW_PLACES = 4
-#: Of a tile of tokens: the first number, the width, and of these places seconds there and their growth.
-Lead = tuple[int, int, list[tuple[float, float]]]
+#: Parts that depend on sampled tokens, on sequences that decode, on tokens of prompts, on tokens before them, and on
+#: both.
+BESIDE_TOKENS = (
+    BatchQuantity.OUTPUTS, BatchQuantity.DECODING, BatchQuantity.READ, BatchQuantity.CACHED, BatchQuantity.LENGTHS,
+)  # fmt: skip
 #: Parts whose sizes depend on one number.
 SIZED = (BatchQuantity.TOKENS, BatchQuantity.EXPERTS, BatchQuantity.OUTPUTS)
 
@@ -112,11 +112,6 @@ class Shape:
         #: What seconds of kernels that read prompts, or all rows, are in every place, each with what gives them.
         self._by_prompts: list[tuple[Floats, Seconds]] = []
         self._by_rows: list[tuple[Floats, Callable[[RowSums], float]]] = []
-        #: Tile of tokens → what :meth:`_lead` keeps of it; None where another place may decide.
-        self._leads: dict[int, Lead | None] = {}
-        others = [i for part in BatchQuantity if part not in (own, experts) for i in where[part]]
-        #: How often kernels run from every place on whose time depends on more than tokens.
-        self._of_others = layout.follows[:, others]
         alike: list[RowConsumer] = []
         columns: list[Floats] = []
         for column, consumer in zip(measured.follows[BatchQuantity.ROWS].T, consumers, strict=True):
@@ -139,7 +134,14 @@ class Shape:
         self._sums_prompts = any(consumer.field is not None for consumer in alike)
         columns = [column for column, _ in (*self._by_prompts, *self._by_rows)]
         self._columns = np.column_stack(columns) if columns else layout.follows[:, :0]
-        self._runs = self._columns[0].tolist()
+        cells = self._outputs, self._decode, self._read_tokens, self._cached, self._lengths
+        depending = [
+            (over, measured.follows[part]) for over, part in zip(cells, BESIDE_TOKENS, strict=True)
+        ]
+        self._leads = Leads(layout, depending, self._columns)
+        #: Tile of tokens, or below zero tokens with a vector of their own → their lead; None where there is none.
+        self._lead_of: dict[int, Lead | None] = {}
+        self._few = few
 
     def prepare(self) -> None:
         """Writes programs of all usual sizes."""
@@ -164,8 +166,7 @@ class Shape:
     ) -> float | None:
         """Seconds of a step of this shape with ``tokens``, ``outputs`` sampled ones and ``cached_tokens`` before its
         chunks; None where its sequences exceed the tables."""
-        batch, context_tokens = work.sequences, work.context_tokens
-        queries, before = work.columns
+        batch, (queries, before) = work.sequences, work.columns
         lengths, read = tuple(map(add, queries, before)), tokens - work.query_len * batch
         if self._sizes:
             tokens = self._sizes[bisect_left(self._sizes, tokens)]
@@ -173,27 +174,17 @@ class Shape:
                 return None
         taken = [seconds(queries, lengths) for _, seconds in self._by_prompts]
         if self._by_rows:
-            if self._sums_prompts:
-                by_rows = RowSums(queries, before, work.query_len, work.contexts)
-            else:
-                by_rows = work.sums(work.query_len)
+            by_rows = work.all_sums if self._sums_prompts else work.sums(work.query_len)
             taken += [seconds_of(by_rows) for _, seconds_of in self._by_rows]
-        if expert_tokens is None and (lead := self._lead(tokens)):
-            low, width, places = lead
-            along = (tokens - low) / width
-            makespan_s = max([start_s + grown_s * along for start_s, grown_s in places])
-            if self.kind.outputs:
-                makespan_s += self._outputs.first(outputs)
-            if self._decodes:
-                makespan_s += self._decode.first(batch, context_tokens / batch)
-            if self._reads:
-                makespan_s += self._read_tokens.first(read)
-            if self._caches:
-                makespan_s += self._cached.first(cached_tokens)
-            if self._spans:
-                makespan_s += self._lengths.first(read + cached_tokens)
-            makespan_s += float(sum(map(mul, self._runs, taken)))
-            return makespan_s + self.programs.host_s(len(queries) + batch, makespan_s)
+        if expert_tokens is None:
+            tile = -tokens if tokens <= self._few else (tokens - 1) // TILE
+            lead = self._lead_of[tile] if tile in self._lead_of else self._found(tile, tokens)
+            if lead is not None:
+                decoding = batch, work.context_tokens / batch if batch else 0.0
+                numbers = outputs, decoding, read, cached_tokens, read + cached_tokens
+                makespan_s = lead.makespan_s(tokens, numbers, taken)
+                if makespan_s is not None:
+                    return makespan_s + self.programs.host_s(len(queries) + batch, makespan_s)
         if expert_tokens is None or not self._shares_experts:
             total = self.layout.issued_s + self._tokens_and_experts(tokens)
         else:
@@ -201,7 +192,7 @@ class Shape:
         if self.kind.outputs:
             total += self._outputs(outputs)
         if self._decodes:
-            total += self._decode(batch, context_tokens / batch)
+            total += self._decode(batch, work.context_tokens / batch)
         if self._reads:
             total += self._read_tokens(read)
         if self._caches:
@@ -215,28 +206,14 @@ class Shape:
         makespan_s = self.layout.ends_s(total)
         return makespan_s + self.programs.host_s(len(queries) + batch, makespan_s)
 
-    def _lead(self, tokens: int) -> Lead | None:
-        """Of a tile of tokens the first places alone, where no other ever decides: the kernels whose time depends on
-        tokens alone take as long up to every other place as the host takes until it has issued them."""
-        tile = (tokens - 1) // TILE
-        if tile not in self._leads:
-            self._leads[tile] = self._lead_of(tokens)
-        return self._leads[tile]
-
-    def _lead_of(self, tokens: int) -> Lead | None:
-        if self._prompted or len(self.layout.starts) > 1:
-            return None
-        cell = self._tokens_and_experts.tile(tokens)
-        if cell is None:
-            return None
-        low, width, start, grown = cell
-        issued_s = self.layout.issued_s
-        late = issued_s - issued_s[0]
-        behind = [late > (ends[0] - ends) * (1.0 + ROUNDING) for ends in (start, start + grown)]
-        places = [0, *np.flatnonzero(behind[0] | behind[1]).tolist()]
-        if len(places) > FEW_PLACES or (self._of_others[places] != self._of_others[0]).any():
-            return None
-        return low, width, [(float(issued_s[i] + start[i]), float(grown[i])) for i in places]
+    def _found(self, tile: int, tokens: int) -> Lead | None:
+        """The lead of a tile of tokens, or of tokens with a vector of their own."""
+        self._lead_of[tile] = None
+        if not self._prompted:
+            whole = self._tokens_and_experts(tokens)
+            cell = (tokens, 1, whole, 0.0 * whole) if tile < 0 else self._tokens_and_experts.tile(tokens)
+            self._lead_of[tile] = None if cell is None else self._leads.of(*cell)
+        return self._lead_of[tile]
 
     def _read(self, chunks: tuple[PromptChunk, ...]) -> Floats:
         """The part that depends on prompts without listing them: one chunk is interpolated between contexts, several

@@ -227,8 +227,6 @@ class SizedCells:
         self._products: dict[int, tuple[Floats, Floats]] = {}
         #: Tile → its first number, its width, the vector there, and its growth up to the last; None: no line.
         self._tiles: dict[int, tuple[int, int, Floats, Floats] | None] = {}
-        #: The same of the first element.
-        self._firsts: dict[int, tuple[int, int, float, float]] = {}
 
     def __call__(self, n: int) -> Floats:
         if n <= self._few:
@@ -248,17 +246,6 @@ class SizedCells:
         if tile not in self._tiles:
             self._tiles[tile] = self._line_of(tile)
         return self._tiles[tile]
-
-    def first(self, n: int) -> float:
-        """The first element of the vector, without an array."""
-        line = self._firsts.get((n - 1) // TILE)
-        if line is None:
-            whole = self.tile(n)
-            if whole is None:
-                return float(self(n)[0])
-            line = self._firsts[(n - 1) // TILE] = *whole[:2], float(whole[2][0]), float(whole[3][0])
-        low, width, start, grown = line
-        return start + grown * ((n - low) / width)
 
     def _own(self, n: int) -> Floats:
         """The vector of a number's own program."""

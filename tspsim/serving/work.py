@@ -36,7 +36,7 @@ class StepWork:
     """
 
     __slots__ = (
-        "_chunks", "_columns", "_contexts", "_listed", "_longest", "_shortest",
+        "_chunks", "_columns", "_contexts", "_listed", "_longest", "_ordered", "_shortest",
         "context_tokens", "query_len", "sequences",
     )  # fmt: skip
 
@@ -50,23 +50,19 @@ class StepWork:
         self.context_tokens = sum(self._contexts)
         self._longest: int | None = None
         self._shortest: int | None = None
+        self._ordered: list[int] | None = None
 
     @classmethod
     def listed(
-        cls,
-        prompts: Columns,
-        contexts: tuple[int, ...],
-        query_len: int,
-        context_tokens: int,
-        shortest: int | None = None,
+        cls, prompts: Columns, contexts: tuple[int, ...], query_len: int, context_tokens: int, ordered: list[int]
     ) -> StepWork:
-        """The same from columns: chunks that end their prompts, and contexts with their sum. No chunk is made before
-        somebody asks for one. ``shortest``: the shortest context, None: unknown."""
+        """The same from columns: chunks that end their prompts, and contexts with their sum, and ``ordered`` by length.
+        No chunk is made before somebody asks for one."""
         work = cls.__new__(cls)
         work._contexts, work._listed, work.query_len = contexts, None, query_len
         work._chunks, work._columns = (None, prompts) if prompts[0] else ((), None)
-        work.sequences, work.context_tokens = len(contexts), context_tokens
-        work._shortest, work._longest = shortest, None
+        work.sequences, work.context_tokens, work._ordered = len(ordered), context_tokens, ordered
+        work._shortest, work._longest = (ordered[0], ordered[-1]) if ordered else (0, 0)
         return work
 
     @classmethod
@@ -85,7 +81,7 @@ class StepWork:
         work._contexts, work._listed = None, contexts
         work._chunks, work._columns, work.query_len = chunks, None, query_len
         work.sequences, work.context_tokens = sequences, context_tokens
-        work._longest, work._shortest = longest, shortest
+        work._longest, work._shortest, work._ordered = longest, shortest, None
         return work
 
     @property
@@ -139,6 +135,15 @@ class StepWork:
         sums = RowSums.counted(own, self.sequences, decoded, shortest, contexts, padding)
         if self._longest is not None:
             sums.tallest = self._longest + later
+        if self._ordered is not None and not (later or padding):
+            sums.ordered = self._ordered
+        return sums
+
+    @property
+    def all_sums(self) -> RowSums:
+        """Sums of the whole step."""
+        sums = self.sums(self.query_len)
+        sums.queries, sums.before = self.columns
         return sums
 
     def kept(self) -> StepWork:
