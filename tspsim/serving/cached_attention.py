@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 from math import frexp
 from operator import attrgetter
 from typing import NamedTuple
@@ -57,6 +58,26 @@ class LongestContexts(NamedTuple):
     """
 
     listed: list[tuple[int, float]]
+    evenest: float
+
+
+class ContextTable(NamedTuple):
+    """Seconds of a number of sequences at an octave of their mean context.
+
+    Attributes
+    ----------
+    line, scale
+        Over equal contexts, at the ends of lines, and how many of these lines a token has.
+    longest
+        Numbers of the longest contexts that are looked at, each behind its place in a list of all numbers, with the
+        share of all tokens from which and its line.
+    evenest
+        As in :class:`LongestContexts`.
+    """
+
+    line: list[float]
+    scale: float
+    longest: list[tuple[int, int, float, list[float]]]
     evenest: float
 
 
@@ -107,8 +128,7 @@ class CachedAttention:
         #: (Sequences, octave, sequences that are no padding) → share of all tokens: no fewer than these are looked at
         #: where each of them has at least so much.
         self._evenest: dict[tuple[int, int, int], float] = {}
-        #: The same behind the lines of all sequences, and lines a token.
-        self._tables: dict[tuple[int, int], tuple[list[float], float, list[tuple[int, float]], float]] = {}
+        self._tables: dict[tuple[int, int], ContextTable] = {}
 
     def __call__(self, sums: RowSums) -> float:
         """Seconds over the caches of decoding sequences."""
@@ -123,50 +143,58 @@ class CachedAttention:
         tokens = decoded + own * batch
         mean = tokens / batch / shards
         octave = frexp(mean)[1]
-        line, scale, listed, evenest = self._tables.get((batch, octave)) or self._table(batch, octave)
+        line, scale, longest, evenest = self._tables.get((batch, octave)) or self._table(batch, octave)
         place = mean * scale - PARTS
         index = int(place)
         start = line[index]
         seconds = start + (line[index + 1] - start) * (place - index)
-        if listed and (sums.shortest + own) * batch < evenest * tokens:
-            lines = self._lines
-            for number, share, cached in self._looked_at(sums, tokens, octave, most):
-                of_longest = cached + own * number
-                if of_longest > share * tokens:
-                    place = of_longest / number / shards * scale - PARTS
-                    index = int(place)
-                    if index < PARTS:
-                        line = lines[number].get(octave) or self._line(number, octave)
-                        start = line[index]
-                        longest_s = start + (line[index + 1] - start) * (place - index)
-                    else:
-                        longest_s = self.equal(number, of_longest / number / shards)
-                    if longest_s > seconds:
-                        seconds = longest_s
+        if not longest or (sums.shortest + own) * batch >= evenest * tokens:
+            return seconds
+        cached: Sequence[int] | dict[int, int]
+        if not most and sums.real < batch and sums.unpadded + own >= self._evenest_of(sums, octave) * tokens:
+            longest = [one for one in longest if one[1] >= sums.real]
+            cached = {one[0]: sums.of_real(one[1]) for one in longest}
+        else:
+            cached = sums.of_longest(most)
+        for at, number, share, line in longest:
+            of_longest = cached[at] + own * number
+            if of_longest > share * tokens:
+                place = of_longest / number / shards * scale - PARTS
+                index = int(place)
+                if index < PARTS:
+                    start = line[index]
+                    longest_s = start + (line[index + 1] - start) * (place - index)
+                else:
+                    longest_s = self.equal(number, of_longest / number / shards)
+                if longest_s > seconds:
+                    seconds = longest_s
         return seconds
 
-    def _looked_at(
-        self, sums: RowSums, tokens: int, octave: int, most: int = 0, growing: int | None = None
-    ) -> list[tuple[int, float, int]]:
-        """Numbers of the longest contexts to look at, the share from which, and the tokens in their caches. Where those
-        of sequences that are no padding are so even that no part of them matters, and only these grow, nothing is
-        sorted: contexts that grow alike become more even."""
-        batch, real = sums.batch, sums.real
-        listed = self._numbers_of(batch, octave).listed
-        if not most and growing in (None, real):
-            key = batch, octave, real
-            evenest = self._evenest.get(key)
-            if evenest is None:
-                parts = [(1.0 - share) / (real - number) for number, share in listed if number < real]
-                evenest = self._evenest[key] = max(parts, default=0.0) * (1.0 + ROUNDING)
-            if sums.unpadded + sums.own >= evenest * tokens:
-                return [(number, share, sums.of_real(number)) for number, share in listed if number >= real]
-        cached = sums.of_longest(most)
+    def _evenest_of(self, sums: RowSums, octave: int) -> float:
+        """The share of all tokens that each sequence which is no padding has at least where no part of these matters."""
+        key = _, _, real = sums.batch, octave, sums.real
+        evenest = self._evenest.get(key)
+        if evenest is None:
+            listed = self._numbers_of(sums.batch, octave).listed
+            parts = [(1.0 - share) / (real - number) for number, share in listed if number < real]
+            evenest = self._evenest[key] = max(parts, default=0.0) * (1.0 + ROUNDING)
+        return evenest
+
+    def _looked_at(self, sums: RowSums, tokens: int, octave: int, growing: int) -> list[tuple[int, float, int]]:
+        """Numbers of the longest contexts to look at in a run, the share from which, and the tokens in their caches.
+        Where those of sequences that are no padding are so even that no part of them matters, and only these grow,
+        nothing is sorted: contexts that grow alike become more even."""
+        listed, real = self._numbers_of(sums.batch, octave).listed, sums.real
+        if growing == real and sums.unpadded + sums.own >= self._evenest_of(sums, octave) * tokens:
+            return [(number, share, sums.of_real(number)) for number, share in listed if number >= real]
+        cached = sums.of_longest()
         return [(number, share, cached[number - 1]) for number, share in listed]
 
-    def _table(self, batch: int, octave: int) -> tuple[list[float], float, list[tuple[int, float]], float]:
-        line = self._lines[batch].get(octave) or self._line(batch, octave)
-        self._tables[batch, octave] = line, scale_of(octave), *self._numbers_of(batch, octave)
+    def _table(self, batch: int, octave: int) -> ContextTable:
+        listed, evenest = self._numbers_of(batch, octave)
+        lines = self._lines_of([batch, *[number for number, _ in listed]], octave)
+        longest = [(number - 1, number, share, lines[number][octave]) for number, share in listed]
+        self._tables[batch, octave] = ContextTable(lines[batch][octave], scale_of(octave), longest, evenest)
         return self._tables[batch, octave]
 
     def each(self, sums: GrowingSums) -> Floats:
@@ -177,10 +205,10 @@ class CachedAttention:
         to = tokens + growing * last
         mean = tokens / batch / shards
         octave = frexp(mean)[1]
-        line, scale, listed, evenest = self._tables.get((batch, octave)) or self._table(batch, octave)
+        line, scale, longest, evenest = self._tables.get((batch, octave)) or self._table(batch, octave)
         end = to / batch / shards * scale - PARTS
         # Contexts that grow alike become more even.
-        even = not listed or (growing == batch and (first.shortest + own) * batch >= evenest * tokens)
+        even = not longest or (growing == batch and (first.shortest + own) * batch >= evenest * tokens)
         if even and end < PARTS:
             places = (tokens + growing * sums.later) / batch
             if shards > 1:
@@ -201,7 +229,7 @@ class CachedAttention:
         lines, straight = [whole], whole is not None
         looked_at: list[tuple[int, int, float, int, int]] = []
         for octave in octaves:
-            for number, share, cached in self._looked_at(first, tokens, octave, growing=growing):
+            for number, share, cached in self._looked_at(first, tokens, octave, growing):
                 begins, grown = cached + own * number, min(number, growing)
                 at_first, at_last = begins > share * tokens, begins + grown * last > share * to
                 if at_first or at_last:
@@ -307,10 +335,18 @@ class CachedAttention:
         return start + (end - start) * (places - index), octaves
 
     def _line(self, number: int, octave: int) -> list[float]:
-        contexts = 2.0 ** (octave - 1) * _GRID
-        line: list[float] = self._over(np.full(len(contexts), float(number)), contexts).tolist()
-        self._lines[number][octave] = line
-        return line
+        return self._lines_of([number], octave)[number][octave]
+
+    def _lines_of(self, numbers: Sequence[int], octave: int) -> dict[int, dict[int, list[float]]]:
+        """All lines, those of these numbers in an octave among them."""
+        new = [number for number in numbers if octave not in self._lines[number]]
+        if new:
+            contexts = 2.0 ** (octave - 1) * _GRID
+            counts = np.repeat(np.array(new, dtype=float), len(contexts))
+            taken_s = self._over(counts, np.tile(contexts, len(new))).reshape(len(new), -1)
+            for number, line in zip(new, taken_s.tolist(), strict=True):
+                self._lines[number][octave] = line
+        return self._lines
 
     def _numbers_of(self, batch: int, octave: int) -> LongestContexts:
         """Numbers of the longest contexts of a batch by the octave of its mean context."""
