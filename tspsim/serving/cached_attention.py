@@ -192,7 +192,9 @@ class CachedAttention:
 
     def _table(self, batch: int, octave: int) -> ContextTable:
         listed, evenest = self._numbers_of(batch, octave)
-        lines = self._lines_of([batch, *[number for number, _ in listed]], octave)
+        # Steps of as many sequences, but for a few, come next.
+        alike = range((batch - 1) // ALIKE * ALIKE + 1, batch + -batch % ALIKE + 1)
+        lines = self._lines_of(sorted({*alike, *[number for number, _ in listed]}), octave)
         longest = [(number - 1, number, share, lines[number][octave]) for number, share in listed]
         self._tables[batch, octave] = ContextTable(lines[batch][octave], scale_of(octave), longest, evenest)
         return self._tables[batch, octave]
