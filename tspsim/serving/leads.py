@@ -29,7 +29,7 @@ from .tables import Floats
 #: Relative rounding of sums that are compared.
 ROUNDING = 1e-9
 #: Groups of places of a stage that are added up, and places of one of them.
-FEW_GROUPS, FEW_PLACES = 5, 12
+FEW_GROUPS, FEW_PLACES = 8, 12
 #: What a part's seconds at a place are by what it depends on.
 AtPlace = Callable[[Any], float]
 
