@@ -129,14 +129,17 @@ class CachedAttention:
         start = line[index]
         seconds = start + (line[index + 1] - start) * (place - index)
         if listed and (sums.shortest + own) * batch < evenest * tokens:
-            lines = self._lines
-            for number, share, cached in self._looked_at(sums, tokens, octave, most):
+            lines, looked_at = self._lines, self._looked_at(sums, tokens, octave, most)
+            for number, share, cached in looked_at:
                 of_longest = cached + own * number
                 if of_longest > share * tokens:
                     place = of_longest / number / shards * scale - PARTS
                     index = int(place)
+                    own_octave = octave if index < PARTS else frexp(of_longest / number / shards)[1]
+                    if own_octave not in lines[number]:
+                        self._make_lines(looked_at, tokens, own)
                     if index < PARTS:
-                        line = lines[number].get(octave) or self._line(number, octave)
+                        line = lines[number][octave]
                         start = line[index]
                         longest_s = start + (line[index + 1] - start) * (place - index)
                     else:
@@ -311,6 +314,21 @@ class CachedAttention:
         line: list[float] = self._over(np.full(len(contexts), float(number)), contexts).tolist()
         self._lines[number][octave] = line
         return line
+
+    def _make_lines(self, looked_at: list[tuple[int, float, int]], tokens: int, own: int) -> None:
+        """Makes the lines on which some longest contexts lie, all at once."""
+        every = [
+            (number, frexp((cached + own * number) / number / self.shards)[1])
+            for number, share, cached in looked_at
+            if cached + own * number > share * tokens
+        ]
+        missing = [(number, octave) for number, octave in every if octave not in self._lines[number]]
+        numbers, octaves = np.array(missing).T[:, :, None]
+        contexts = 2.0 ** (octaves - 1) * _GRID
+        counts = np.broadcast_to(numbers.astype(float), contexts.shape)
+        taken_s = self._over(counts.ravel(), contexts.ravel()).reshape(contexts.shape)
+        for (number, octave), line in zip(missing, taken_s.tolist(), strict=True):
+            self._lines[number][octave] = line
 
     def _numbers_of(self, batch: int, octave: int) -> LongestContexts:
         """Numbers of the longest contexts of a batch by the octave of its mean context."""

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 from ..model.attention.base import MOST_DECODED
-from ..operators import BatchQuantity
+from ..operators import BatchQuantity, Operator
 from ..parallel import Job
 from ..program.layout import InstructionLayout, StageCall
 from ..steps import PromptChunk
@@ -135,3 +135,8 @@ class MeasuredSteps:
         assert taken_s is not None
         sums: Floats = self.follows[part] @ np.array(taken_s)
         return sums
+
+
+def reads_contexts(call: StageCall) -> bool:
+    """Whether contexts of sequences that decode have a part in its size."""
+    return not isinstance(call.what, Operator) or call.what.reads_contexts

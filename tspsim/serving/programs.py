@@ -133,6 +133,10 @@ class StepPrograms:
         #: Numbers of programs written and of engine runs so far.
         self.written = self.ran = 0
 
+    def prepare(self) -> None:
+        """Finds what every step needs."""
+        _ = self._between_s
+
     # --- jobs -------------------------------------------------------------------------------------------------
 
     def job(self, step: Step, load: Load) -> Job:
