@@ -32,7 +32,7 @@ from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Pr
 from .exchanges import Exchanges
 from .row_consumers import ALIKE
 from .row_prices import RowPrices
-from .row_variants import LaidOut, RowMaker, RowVariants, Times
+from .row_variants import KernelsOfRows, LaidOut, RowMaker, RowVariants, Times
 from .work import StepWork
 
 #: The overlap of a step that cannot be split in two.
@@ -256,6 +256,12 @@ class StepPrograms:
         """Of a job whose programs have this layout, calls that are made of rows alone; None where others are asked
         for."""
         return self._variants.of_rows(job, layout, positions)
+
+    def makers_of_rows(
+        self, job: Job, layout: InstructionLayout, positions: Sequence[int]
+    ) -> list[KernelsOfRows] | None:
+        """What makes such calls of the rows of the model's own pass; None where something else makes one of them."""
+        return self._variants.makers_at(job, layout, positions)
 
     @once
     def _variants(self) -> RowVariants:

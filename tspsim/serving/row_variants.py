@@ -52,6 +52,24 @@ class RowMaker(NamedTuple):
         return [one for one in self.maker.make(self.maker.layer, rows) if type(one) is type(own)][before]
 
 
+class KernelsOfRows(NamedTuple):
+    """Kernels of a step that one maker makes of the rows of its pass.
+
+    Attributes
+    ----------
+    maker
+        What makes them.
+    classes
+        Those of all operators that it makes of such rows.
+    places
+        The number of each kernel among those asked for, and which of these operators it is.
+    """
+
+    maker: MadeOfRows
+    classes: list[type[Operator]]
+    places: list[tuple[int, int]]
+
+
 class WrittenStep:
     """A program that was written, and where in it operators of rows stand: (call, operator) numbers."""
 
@@ -130,6 +148,29 @@ class RowVariants:
         ]
         places = self._places.get((kind, Itself(layout)), NO_PLACES)[1]
         return {place: makers[number] for place, number in places.items()}
+
+    def makers_at(
+        self, job: Job, layout: InstructionLayout, positions: Sequence[int]
+    ) -> list[KernelsOfRows] | None:
+        """What makes the calls of :meth:`of_rows`; None where that is None, or rows of another pass make one of
+        them."""
+        passes = passes_of(job)
+        kind = self._kind(job, passes)
+        classes, places = self._places.get((kind, Itself(layout)), NO_PLACES)
+        if not places.keys() >= set(positions):
+            return None
+        found: list[KernelsOfRows] = []
+        every: list[type[Operator]] = []
+        for number, maker in self._makers[kind]:
+            own = [type(operator) for operator in maker.make(maker.layer, passes[number].rows)]
+            where = [(i, places[at] - len(every)) for i, at in enumerate(positions)]
+            where = [(i, place) for i, place in where if 0 <= place < len(own)]
+            if where and number:
+                return None
+            if where:
+                found.append(KernelsOfRows(maker, own, where))
+            every += own
+        return found if every == classes else None
 
     def _kind(self, job: Job, passes: Sequence[Job]) -> Hashable:
         """Equal for steps with the same passes."""

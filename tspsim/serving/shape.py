@@ -52,7 +52,7 @@ class Shape:
         kind: StepComposition,
     ) -> None:
         self.programs, self.layout, self.kind, self._sizes = programs, layout, kind, sizes
-        self.measured = measured = MeasuredSteps(programs, kind, layout, parts, sizes)
+        self.measured = measured = MeasuredSteps(programs, kind, layout, parts, sizes, breakpoints)
         where = measured.where
         smallest = measured.written(measured.work(MOST_DECODED + 1 if not sizes else sizes[0] + MOST_DECODED))
         # Which of its products are priced many at once is found now.
