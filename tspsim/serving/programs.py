@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import hypot
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.errors import InputError
 from ..base.memo import Itself, knowing, once, remembered
 from ..base.quick import replace
 from ..hardware import Costs
@@ -134,8 +136,10 @@ class StepPrograms:
         self.written = self.ran = 0
 
     def prepare(self) -> None:
-        """Finds what every step needs."""
+        """Finds what steps of all sizes need."""
         _ = self._between_s
+        with suppress(InputError):
+            _ = self.divides_prompts
 
     # --- jobs -------------------------------------------------------------------------------------------------
 
@@ -164,7 +168,7 @@ class StepPrograms:
             load = replace(load, batch=TYPICAL_BATCH, contexts=(context,), speculation=self.speculation)
         return load
 
-    @property
+    @once
     def divides_prompts(self) -> bool:
         """Whether ranks divide the tokens of a prompt that is read alone."""
         return self.job(PREFILL_STEP, self._typical(PREFILL_STEP)).token_shards > 1

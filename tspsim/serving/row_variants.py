@@ -82,7 +82,7 @@ class WrittenStep:
         """The program with operators of other rows."""
         calls = list(self.first.calls)
         for index, number in self.places:
-            calls[index] = StageCall(operators[number])
+            calls[index] = StageCall(operators[number], calls[index].stage)
         return LaidOut(calls, self.first.layout)
 
     def taken_s(self, calls: Sequence[StageCall], price: Callable[[Sequence[StageCall]], Times]) -> Times:
@@ -115,12 +115,18 @@ class RowVariants:
         #: The same of such steps with one layout.
         self._places: dict[Hashable, Places] = {}
         self._written = BoundedCache(MOST_WRITTEN)
+        #: Kinds of these, and the numbers that their programs depend on beside rows.
+        self._numbers: set[tuple[Hashable, Hashable]] = set()
 
     def alone(self, job: Job) -> bool:
         """Whether only attention reads the rows of passes of such jobs, in a program that all ranks have."""
+        return job.plan.pp == 1 and self._attends_alone(job)
+
+    def _attends_alone(self, job: Job) -> bool:
+        """The same, or in programs that all ranks of a pipeline's stage have."""
         plan = Itself(job.plan), job.step.name
         if plan not in self._alone:
-            self._alone[plan] = job.plan.pp == 1 and attends_alone(job)
+            self._alone[plan] = attends_alone(job)
         return self._alone[plan]
 
     def of_rows(self, job: Job, layout: InstructionLayout, positions: Sequence[int]) -> list[StageCall] | None:
@@ -182,55 +188,48 @@ class RowVariants:
 
     def laid_out(self, job: Job) -> tuple[LaidOut, WrittenStep | None]:
         """The different calls in a step's program, and the written one that they are of; None: of their own."""
-        if not self.alone(job) or job.micro_batches > 1:
-            first, passes = self._write(job)
-            if job.plan.pp > 1 and job.micro_batches == 1 and attends_alone(job):
-                self._of_stages(job, first, passes)
-            return first, None
+        if job.micro_batches > 1 or not self._attends_alone(job):
+            return self._write(job)[0], None
         passes = passes_of(job)
         kind = self._kind(job, passes)
-        numbers = [(part.tokens, part.head_tokens, mean_tokens(part), part.capture) for part in passes]
-        if kind in self._makers:
+        numbers = tuple([(part.tokens, part.head_tokens, mean_tokens(part), part.capture) for part in passes])
+        if (kind, numbers) in self._numbers:
             operators = self._operators(kind, passes)
             written: WrittenStep | None = self._written.get(key_of(kind, numbers, operators))
             if written is not None:
                 return written.of(operators), written
-        return self._first(job, kind, numbers)
+        return self._first(job, kind, numbers, passes)
 
-    def _of_stages(self, job: Job, first: LaidOut, passes: Sequence[Job]) -> None:
-        """Remembers where operators of rows stand in the programs of a pipeline's stages."""
-        own = passes_of(job)
-        kind = self._kind(job, own)
-        makers = [
-            (number % len(own), how) for number, part in enumerate(passes) for how in part.attention_operators.values()
-        ]
-        if not same_makers(self._makers.setdefault(kind, makers), makers):
-            return
-        operators = [operator for _, how in makers for operator in how.operators]
-        numbered = {id(operator): number for number, operator in enumerate(operators)}
-        places = {i: numbered[id(what)] for i, (what, _) in enumerate(first.calls) if id(what) in numbered}
-        self._places.setdefault((kind, Itself(first.layout)), ([type(operator) for operator in operators], places))
-
-    def _first(self, job: Job, kind: Hashable, numbers: Sequence[Hashable]) -> tuple[LaidOut, WrittenStep | None]:
+    def _first(
+        self, job: Job, kind: Hashable, numbers: Hashable, own: Sequence[Job]
+    ) -> tuple[LaidOut, WrittenStep | None]:
         """A program that is written, and kept where operators of rows stand in it as they were made: a stack may run
-        other kernels in their place."""
+        other kernels in their place. A pipeline's stages all have the job's own passes."""
         first, passes = self._write(job)
-        makers = [(number, how) for number, part in enumerate(passes) for how in part.attention_operators.values()]
+        stages = job.plan.pp > 1
+        makers = [
+            (number % len(own) if stages else number, how)
+            for number, part in enumerate(passes)
+            for how in part.attention_operators.values()
+        ]
         operators = [operator for _, how in makers for operator in how.operators]
         numbered = {id(operator): number for number, operator in enumerate(operators)}
         places = [(i, numbered[id(what)]) for i, (what, _) in enumerate(first.calls) if id(what) in numbered]
         alike = same_makers(self._makers.setdefault(kind, makers), makers)
-        if not alike or {number for _, number in places} != set(numbered.values()):
+        complete = alike and {number for _, number in places} == set(numbered.values())
+        if complete or (alike and stages):
+            classes = [type(operator) for operator in operators]
+            self._places.setdefault((kind, Itself(first.layout)), (classes, dict(places)))
+        if not complete:
             return first, None
-        places_of = dict(places)
-        self._places.setdefault((kind, Itself(first.layout)), ([type(operator) for operator in operators], places_of))
+        self._numbers.add((kind, numbers))
         written = self._written[key_of(kind, numbers, operators)] = WrittenStep(first, places)
         return first, written
 
 
-def key_of(kind: Hashable, numbers: Sequence[Hashable], operators: Sequence[Operator]) -> Hashable:
+def key_of(kind: Hashable, numbers: Hashable, operators: Sequence[Operator]) -> Hashable:
     """Equal for steps whose programs differ in rows alone."""
-    return kind, tuple(numbers), tuple([type(operator) for operator in operators])
+    return kind, numbers, tuple([type(operator) for operator in operators])
 
 
 def same_makers(ones: Sequence[tuple[int, MadeOfRows]], others: Sequence[tuple[int, MadeOfRows]]) -> bool:

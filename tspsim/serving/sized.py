@@ -137,13 +137,20 @@ class Between:
 
 def values_of(thing: Any) -> list[Any]:
     """What makes an object, in order."""
-    if is_dataclass(thing):
-        every = fields(thing)
-        if all(own.init and not own.kw_only for own in every):
-            return [getattr(thing, own.name) for own in every]
-    elif isinstance(thing, tuple) and hasattr(thing, "_fields"):
+    names = names_of(type(thing))
+    if names is not None:
+        return [getattr(thing, name) for name in names]
+    if isinstance(thing, tuple) and hasattr(thing, "_fields"):
         return list(thing)
     raise UnlikeSizesError
+
+
+@remembered(1024)
+def names_of(cls: type) -> tuple[str, ...] | None:
+    """The fields that make an object of a dataclass, in order; None for other classes."""
+    if not is_dataclass(cls) or any(own.kw_only or not own.init for own in fields(cls)):
+        return None
+    return tuple([own.name for own in fields(cls)])
 
 
 class SizedBlock(NamedTuple):
