@@ -136,14 +136,13 @@ class MeasuredSteps:
                 return self._summed(calls, part)
         return self.sums(self.written(work), part)
 
-    def _makers_of(self, part: BatchQuantity, work: StepWork) -> list[KernelsOfRows]:
-        """What makes a part's kernels of rows; empty where not all are made so, or none such was written."""
+    def _makers_of(self, part: BatchQuantity, work: StepWork) -> Sequence[KernelsOfRows]:
+        """What makes a part's kernels of rows; nothing where not all are made so."""
         if part not in self._makers:
             (job,) = self.programs.together(work)
-            found = self.programs.makers_of_rows(job, self.layout, self.where[part])
-            if found is None or job.rows != rows_of(work):
-                return []
-            self._makers[part] = found
+            if job.rows == rows_of(work):
+                self._makers |= self.programs.makers_of_rows(job, self.layout, self.where)
+            self._makers.setdefault(part, [])
         return self._makers[part]
 
     def _made(self, part: BatchQuantity, work: StepWork) -> list[StageCall] | None:

@@ -262,9 +262,9 @@ class StepPrograms:
         return self._variants.of_rows(job, layout, positions)
 
     def makers_of_rows(
-        self, job: Job, layout: InstructionLayout, positions: Sequence[int]
-    ) -> list[KernelsOfRows] | None:
-        """What makes such calls of the rows of the model's own pass; None where something else makes one of them."""
+        self, job: Job, layout: InstructionLayout, positions: Mapping[BatchQuantity, Sequence[int]]
+    ) -> dict[BatchQuantity, list[KernelsOfRows]]:
+        """What makes calls of the rows of the model's own pass: of all parts of a step that are made so."""
         return self._variants.makers_at(job, layout, positions)
 
     @once

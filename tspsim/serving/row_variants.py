@@ -10,8 +10,8 @@ first, with operators that these methods make of its own rows. Steps of other pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from ..base.memo import BoundedCache, Itself
 from ..operators import Operator, Rows
@@ -27,6 +27,8 @@ MOST_WRITTEN = 4096
 #: Classes of operators, and by position of a call the number of its own.
 Places = tuple[list[type[Operator]], dict[int, int]]
 NO_PLACES: Places = [], {}
+#: Part of a program.
+Part = TypeVar("Part", bound=Hashable)
 #: Seconds of each of some calls; None where only the engine can price some of them.
 Times = list[float] | None
 
@@ -156,27 +158,36 @@ class RowVariants:
         return {place: makers[number] for place, number in places.items()}
 
     def makers_at(
-        self, job: Job, layout: InstructionLayout, positions: Sequence[int]
-    ) -> list[KernelsOfRows] | None:
-        """What makes the calls of :meth:`of_rows`; None where that is None, or rows of another pass make one of
-        them."""
+        self, job: Job, layout: InstructionLayout, positions: Mapping[Part, Sequence[int]]
+    ) -> dict[Part, list[KernelsOfRows]]:
+        """What makes calls at some positions of a step's program, which has this layout, of the rows of its own pass:
+        of all parts of it that are made so."""
         passes = passes_of(job)
         kind = self._kind(job, passes)
         classes, places = self._places.get((kind, Itself(layout)), NO_PLACES)
-        if not places.keys() >= set(positions):
-            return None
-        found: list[KernelsOfRows] = []
         every: list[type[Operator]] = []
-        for number, maker in self._makers[kind]:
+        made: list[tuple[MadeOfRows, list[type[Operator]]] | None] = []
+        #: Of each operator in order: the number of its maker, and which of its operators it is.
+        of_number: list[tuple[int, int]] = []
+        for number, maker in self._makers.get(kind, ()):
             own = [type(operator) for operator in maker.make(maker.layer, passes[number].rows)]
-            where = [(i, places[at] - len(every)) for i, at in enumerate(positions)]
-            where = [(i, place) for i, place in where if 0 <= place < len(own)]
-            if where and number:
-                return None
-            if where:
-                found.append(KernelsOfRows(maker, own, where))
+            of_number += [(len(made), place) for place in range(len(own))]
+            made.append(None if number else (maker, own))
             every += own
-        return found if every == classes else None
+        if every != classes:
+            return {}
+        found: dict[Part, list[KernelsOfRows]] = {}
+        for part, some in positions.items():
+            if not some or not places.keys() >= set(some):
+                continue
+            of_maker: dict[int, list[tuple[int, int]]] = {}
+            for i, position in enumerate(some):
+                which, place = of_number[places[position]]
+                of_maker.setdefault(which, []).append((i, place))
+            makers = [(made[which], where) for which, where in of_maker.items()]
+            if all(maker is not None for maker, _ in makers):
+                found[part] = [KernelsOfRows(*maker, where) for maker, where in makers if maker is not None]
+        return found
 
     def _kind(self, job: Job, passes: Sequence[Job]) -> Hashable:
         """Equal for steps with the same passes."""
