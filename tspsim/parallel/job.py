@@ -30,7 +30,6 @@ from .serving_engine import Captured
 from .tensor_scales import TENSOR_SCALES, TensorScales
 from .work import Work
 
-
 #: What a job knows of all passes of a step that serves, and of each.
 OF_ALL_PASSES = frozenset({"forwards", "micro_batches", "stated", "scheme", "chunk_sizes"})
 OF_ONE_PASS = frozenset({"batch", "rows", "capture", "group_tokens", "tokens"})

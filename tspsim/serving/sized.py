@@ -137,7 +137,10 @@ class Between:
 
 def values_of(thing: Any) -> list[Any]:
     """What makes an object, in order."""
-    names = names_of(type(thing))
+    cls = type(thing)
+    if cls not in _names:
+        _names[cls] = names_of(cls)
+    names = _names[cls]
     if names is not None:
         return [getattr(thing, name) for name in names]
     if isinstance(thing, tuple) and hasattr(thing, "_fields"):
@@ -145,7 +148,10 @@ def values_of(thing: Any) -> list[Any]:
     raise UnlikeSizesError
 
 
-@remembered(1024)
+#: Of every class met so far.
+_names: dict[type, tuple[str, ...] | None] = {}
+
+
 def names_of(cls: type) -> tuple[str, ...] | None:
     """The fields that make an object of a dataclass, in order; None for other classes."""
     if not is_dataclass(cls) or any(own.kw_only or not own.init for own in fields(cls)):
