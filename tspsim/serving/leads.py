@@ -119,7 +119,10 @@ class Leads:
     """
 
     def __init__(
-        self, layout: InstructionLayout, parts: Sequence[tuple[Cells | SizedCells | DecodingCells, Floats]], priced: Floats
+        self,
+        layout: InstructionLayout,
+        parts: Sequence[tuple[Cells | SizedCells | DecodingCells, Floats]],
+        priced: Floats,
     ) -> None:
         self._issued_s, self._starts, self._priced = layout.issued_s, layout.starts, priced
         #: Of every place, what runs from it on: one object for all from which the same does.
@@ -163,9 +166,7 @@ class Leads:
             stages.append(StageLead([self._group(places, start, grown) for places in groups.values()], later_s, fewer))
         return Lead(low, width, stages)
 
-    def _group(
-        self, places: list[int], start: Floats, grown: Floats
-    ) -> tuple[OthersFrom, list[tuple[float, float]]]:
+    def _group(self, places: list[int], start: Floats, grown: Floats) -> tuple[OthersFrom, list[tuple[float, float]]]:
         return self._from[places[0]], [(float(self._issued_s[i] + start[i]), float(grown[i])) for i in places]
 
 
