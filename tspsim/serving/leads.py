@@ -82,8 +82,8 @@ class Lead(NamedTuple):
     stages: list[StageLead]
 
     def makespan_s(self, tokens: int, numbers: Sequence[Any], priced_s: list[float]) -> float | None:
-        """Seconds of all stages by the numbers that parts depend on and the seconds of kernels that are priced for every
-        step; None where another place may decide."""
+        """Seconds of all stages by the numbers that parts depend on and the seconds of kernels that are priced for
+        every step; None where another place may decide."""
         along = (tokens - self.low) / self.width
         makespan_s = 0.0
         for groups, later_s, fewer in self.stages:
@@ -194,7 +194,8 @@ class CellsAtPlace:
             vectors = self._cells.tile(n)
             if vectors is not None:
                 low, width, start, grown = vectors
-                self._lines[tile] = low, width, float(start[self._place]), float(grown[self._place])
+                line = low, width, float(start[self._place]), float(grown[self._place])
+                self._lines |= dict.fromkeys(range((low - 1) // TILE, (low + width) // TILE), line)
             return value
         low, width, start_s, grown_s = line
         return start_s + grown_s * ((n - low) / width)

@@ -207,11 +207,16 @@ class Shape:
 
     def _found(self, tile: int, tokens: int) -> Lead | None:
         """The lead of a tile of tokens, or of tokens with a vector of their own."""
-        self._lead_of[tile] = None
-        if not self._prompted:
-            whole = self._tokens_and_experts(tokens)
-            cell = (tokens, 1, whole, 0.0 * whole) if tile < 0 else self._tokens_and_experts.tile(tokens)
-            self._lead_of[tile] = None if cell is None else self._leads.of(*cell)
+        cells = self._tokens_and_experts
+        if self._prompted:
+            self._lead_of[tile] = None
+        elif tile < 0:
+            whole = cells(tokens)
+            self._lead_of[tile] = self._leads.of(tokens, 1, whole, 0.0 * whole)
+        else:
+            for other in {tile, *cells.alike(tokens)}:
+                line = cells.tile(max(other * TILE + 1, self._few + 1))
+                self._lead_of[other] = None if line is None else self._leads.of(*line)
         return self._lead_of[tile]
 
     def _read(self, chunks: tuple[PromptChunk, ...]) -> Floats:

@@ -260,6 +260,13 @@ class SizedCells:
             self._tiles[tile] = self._line_of(tile)
         return self._tiles[tile]
 
+    def alike(self, n: int) -> range:
+        """Tiles whose calls beside products lie on one line with those of a number's tile: they are as quickly made."""
+        tile = (n - 1) // TILE
+        self._others((tile + 1) * TILE)
+        cell = self._others.tile((tile + 1) * TILE)
+        return range(tile, tile + 1) if cell is None else range((cell[0] - 1) // TILE, (cell[0] + cell[1]) // TILE)
+
     def _own(self, n: int) -> Floats:
         """The vector of a number's own program."""
         taken_s = self._programs.taken_s(self._calls_of(n), self._captured)
