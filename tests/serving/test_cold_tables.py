@@ -13,7 +13,7 @@ import pytest
 import tspsim
 from tspsim.hardware.limits import FloatArray
 from tspsim.operators import BatchQuantity, RowSums
-from tspsim.serving.cached_attention import CachedAttention
+from tspsim.serving.cached_attention import ALIKE, CachedAttention
 from tspsim.serving.oracle import Oracle
 from tspsim.serving.shape import Shape
 from tspsim.serving.work import StepWork
@@ -104,7 +104,7 @@ def test_lines_of_longest_contexts_are_made_together() -> None:
     together, alone = CachedAttention(over), CachedAttention(over)
     seconds = together(sums[0])
     assert len(calls) <= 4
-    for number in range(1, len(contexts) + 1):
+    for number in range(1, len(contexts) + ALIKE):
         for octave in range(1, 16):
             alone._line(number, octave)
     calls.clear()

@@ -165,18 +165,22 @@ class CachedAttention:
                     start = line[index]
                     longest_s = start + (line[index + 1] - start) * (place - index)
                 else:
-                    longest_s = self.equal(number, of_longest / number / shards)
+                    context = of_longest / number / shards
+                    if frexp(context)[1] not in self._lines[number]:
+                        few = [(n, (cached[i] + own * n) / n / shards) for i, n, _, _ in longest if i >= at]
+                        self._lines_of([(n, frexp(mean)[1]) for n, mean in few])
+                    longest_s = self.equal(number, context)
                 if longest_s > seconds:
                     seconds = longest_s
         return seconds
 
     def _evenest_of(self, sums: RowSums, octave: int) -> float:
         """The share of all tokens that each sequence but padding has at least where no part of these matters."""
-        key = _, _, real = sums.batch, octave, sums.real
+        key = sums.batch, octave, sums.real
         evenest = self._evenest.get(key)
         if evenest is None:
-            listed = self._numbers_of(sums.batch, octave).listed
-            parts = [(1.0 - share) / (real - number) for number, share in listed if number < real]
+            listed = [one for one in self._numbers_of(sums.batch, octave).listed if one[0] < sums.real]
+            parts = [(1.0 - share) / (sums.real - number) for number, share in listed]
             evenest = self._evenest[key] = max(parts, default=0.0) * (1.0 + ROUNDING)
         return evenest
 
@@ -195,7 +199,7 @@ class CachedAttention:
         last = batch + -batch % ALIKE
         alike = range(last - ALIKE + 1, last + 1)
         numbers = {*alike, *[number for number, _ in self._numbers_of(last, octave).listed]}
-        lines = self._lines_of(sorted(numbers), octave)
+        lines = self._lines_of([(number, octave) for number in sorted(numbers)])
         for batch_alike in alike:
             listed, evenest = self._numbers_of(batch_alike, octave)
             longest = [(number - 1, number, share, lines[number][octave]) for number, share in listed]
@@ -341,16 +345,17 @@ class CachedAttention:
         return start + (end - start) * (places - index), octaves
 
     def _line(self, number: int, octave: int) -> list[float]:
-        return self._lines_of([number], octave)[number][octave]
+        return self._lines_of([(number, octave)])[number][octave]
 
-    def _lines_of(self, numbers: Sequence[int], octave: int) -> dict[int, dict[int, list[float]]]:
-        """All lines, those of these numbers in an octave among them."""
-        new = [number for number in numbers if octave not in self._lines[number]]
+    def _lines_of(self, pairs: Sequence[tuple[int, int]]) -> dict[int, dict[int, list[float]]]:
+        """All lines, those of these numbers of sequences and octaves among them."""
+        new = [(number, octave) for number, octave in pairs if octave not in self._lines[number]]
         if new:
-            contexts = 2.0 ** (octave - 1) * _GRID
-            counts = np.repeat(np.array(new, dtype=float), len(contexts))
-            taken_s = self._over(counts, np.tile(contexts, len(new))).reshape(len(new), -1)
-            for number, line in zip(new, taken_s.tolist(), strict=True):
+            numbers, octaves = np.array(new).T[:, :, None]
+            contexts = 2.0 ** (octaves - 1) * _GRID
+            counts = np.broadcast_to(numbers.astype(float), contexts.shape)
+            taken_s = self._over(counts.ravel(), contexts.ravel()).reshape(contexts.shape)
+            for (number, octave), line in zip(new, taken_s.tolist(), strict=True):
                 self._lines[number][octave] = line
         return self._lines
 
