@@ -129,18 +129,20 @@ class CachedAttention:
         start = line[index]
         seconds = start + (line[index + 1] - start) * (place - index)
         if listed and (sums.shortest + own) * batch < evenest * tokens:
-            lines = self._lines
-            for number, share, cached in self._looked_at(sums, tokens, octave, most):
+            lines, looked_at = self._lines, self._looked_at(sums, tokens, octave, most)
+            for number, share, cached in looked_at:
                 of_longest = cached + own * number
                 if of_longest > share * tokens:
                     place = of_longest / number / shards * scale - PARTS
                     index = int(place)
-                    if index < PARTS:
-                        line = lines[number].get(octave) or self._line(number, octave)
-                        start = line[index]
-                        longest_s = start + (line[index + 1] - start) * (place - index)
-                    else:
-                        longest_s = self.equal(number, of_longest / number / shards)
+                    own_octave = octave
+                    if index >= PARTS:
+                        mantissa, own_octave = frexp(of_longest / number / shards)
+                        place = (2.0 * mantissa - 1.0) * PARTS
+                        index = int(place)
+                    line = lines[number].get(own_octave) or self._lines_of(looked_at, tokens, own)[number][own_octave]
+                    start = line[index]
+                    longest_s = start + (line[index + 1] - start) * (place - index)
                     if longest_s > seconds:
                         seconds = longest_s
         return seconds
@@ -311,6 +313,24 @@ class CachedAttention:
         line: list[float] = self._over(np.full(len(contexts), float(number)), contexts).tolist()
         self._lines[number][octave] = line
         return line
+
+    def _lines_of(
+        self, looked_at: list[tuple[int, float, int]], tokens: int, own: int
+    ) -> dict[int, dict[int, list[float]]]:
+        """The lines, with those on which some longest contexts lie: these are made together."""
+        every = [
+            (number, frexp((cached + own * number) / number / self.shards)[1])
+            for number, share, cached in looked_at
+            if cached + own * number > share * tokens
+        ]
+        missing = [(number, octave) for number, octave in every if octave not in self._lines[number]]
+        numbers, octaves = np.array(missing).T[:, :, None]
+        contexts = 2.0 ** (octaves - 1) * _GRID
+        counts = np.broadcast_to(numbers.astype(float), contexts.shape)
+        taken_s = self._over(counts.ravel(), contexts.ravel()).reshape(contexts.shape)
+        for (number, octave), line in zip(missing, taken_s.tolist(), strict=True):
+            self._lines[number][octave] = line
+        return self._lines
 
     def _numbers_of(self, batch: int, octave: int) -> LongestContexts:
         """Numbers of the longest contexts of a batch by the octave of its mean context."""
