@@ -16,7 +16,7 @@ from ..steps import PromptChunk
 from .compositions import StepComposition
 from .decoding_cells import DecodingCells
 from .grid import FEW, TILE, Cells, TokenVectors, around
-from .measured_steps import MeasuredSteps
+from .measured_steps import MeasuredSteps, reads_contexts
 from .programs import StepPrograms
 from .row_consumers import RowConsumer
 from .sized import SizedCells
@@ -52,7 +52,7 @@ class Shape:
         kind: StepComposition,
     ) -> None:
         self.programs, self.layout, self.kind, self._sizes = programs, layout, kind, sizes
-        self.measured = measured = MeasuredSteps(programs, kind, layout, parts, sizes)
+        self.measured = measured = MeasuredSteps(programs, kind, layout, parts, sizes, breakpoints)
         where = measured.where
         smallest = measured.written(measured.work(MOST_DECODED + 1 if not sizes else sizes[0] + MOST_DECODED))
         # Which of its products are priced many at once is found now.
@@ -90,7 +90,8 @@ class Shape:
         self._lengths = Cells(lambda n: measured.part(BatchQuantity.LENGTHS, measured.long(n)), least)
         self._prompts: dict[int, Cells] = {}
         wide = max(1, TILE // programs.query_len)
-        self._decode = DecodingCells(self._decoding_at, least, wide, breakpoints)
+        contexts = bool(breakpoints) or any(reads_contexts(smallest[i]) for i in where[BatchQuantity.DECODING])
+        self._decode = DecodingCells(self._decoding_at, least, wide, breakpoints, reads_contexts=contexts)
         # Several prompts in a window cost the same as one prompt of all their tokens, if this holds.
         half = measured.piece // 2 if sizes else TYPICAL // 2
         apart = measured.part(
