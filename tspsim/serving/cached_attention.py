@@ -68,16 +68,16 @@ class ContextTable(NamedTuple):
     ----------
     line, scale
         Over equal contexts, at the ends of lines, and how many of these lines a token has.
-    longest
-        Numbers of the longest contexts that are looked at, each behind its place in a list of all numbers, with the
-        share of all tokens from which and its line.
+    numbers, longest
+        Numbers of the longest contexts that are looked at; each with the share of all tokens from which, and its line.
     evenest
         As in :class:`LongestContexts`.
     """
 
     line: list[float]
     scale: float
-    longest: list[tuple[int, int, float, list[float]]]
+    numbers: list[int]
+    longest: list[tuple[int, float, list[float]]]
     evenest: float
 
 
@@ -143,21 +143,20 @@ class CachedAttention:
         tokens = decoded + own * batch
         mean = tokens / batch / shards
         octave = frexp(mean)[1]
-        line, scale, longest, evenest = self._tables.get((batch, octave)) or self._table(batch, octave)
+        line, scale, numbers, longest, evenest = self._tables.get((batch, octave)) or self._table(batch, octave)
         place = mean * scale - PARTS
         index = int(place)
         start = line[index]
         seconds = start + (line[index + 1] - start) * (place - index)
         if not longest or (sums.shortest + own) * batch >= evenest * tokens:
             return seconds
-        cached: Sequence[int] | dict[int, int]
         if not most and sums.real < batch and sums.unpadded + own >= self._evenest_of(sums, octave) * tokens:
-            longest = [one for one in longest if one[1] >= sums.real]
-            cached = {one[0]: sums.of_real(one[1]) for one in longest}
+            longest = [one for one in longest if one[0] >= sums.real]
+            cached = [sums.of_real(number) for number, _, _ in longest]
         else:
-            cached = sums.of_longest(most)
-        for at, number, share, line in longest:
-            of_longest = cached[at] + own * number
+            cached = sums.of_the_longest(numbers, most)
+        for (number, share, line), of_longest in zip(longest, cached, strict=True):
+            of_longest += own * number
             if of_longest > share * tokens:
                 place = of_longest / number / shards * scale - PARTS
                 index = int(place)
@@ -167,8 +166,8 @@ class CachedAttention:
                 else:
                     context = of_longest / number / shards
                     if frexp(context)[1] not in self._lines[number]:
-                        few = [(n, (cached[i] + own * n) / n / shards) for i, n, _, _ in longest if i >= at]
-                        self._lines_of([(n, frexp(mean)[1]) for n, mean in few])
+                        means = [(of_n / n + own) / shards for (n, _, _), of_n in zip(longest, cached, strict=True)]
+                        self._lines_of([(one[0], frexp(mean)[1]) for one, mean in zip(longest, means, strict=True)])
                     longest_s = self.equal(number, context)
                 if longest_s > seconds:
                     seconds = longest_s
@@ -202,9 +201,9 @@ class CachedAttention:
         lines = self._lines_of([(number, octave) for number in sorted(numbers)])
         for batch_alike in alike:
             listed, evenest = self._numbers_of(batch_alike, octave)
-            longest = [(number - 1, number, share, lines[number][octave]) for number, share in listed]
-            own = lines[batch_alike][octave]
-            self._tables[batch_alike, octave] = ContextTable(own, scale_of(octave), longest, evenest)
+            longest = [(number, share, lines[number][octave]) for number, share in listed]
+            own, looked_at = lines[batch_alike][octave], [number for number, _ in listed]
+            self._tables[batch_alike, octave] = ContextTable(own, scale_of(octave), looked_at, longest, evenest)
         return self._tables[batch, octave]
 
     def each(self, sums: GrowingSums) -> Floats:
@@ -215,7 +214,7 @@ class CachedAttention:
         to = tokens + growing * last
         mean = tokens / batch / shards
         octave = frexp(mean)[1]
-        line, scale, longest, evenest = self._tables.get((batch, octave)) or self._table(batch, octave)
+        line, scale, _, longest, evenest = self._tables.get((batch, octave)) or self._table(batch, octave)
         end = to / batch / shards * scale - PARTS
         # Contexts that grow alike become more even.
         even = not longest or (growing == batch and (first.shortest + own) * batch >= evenest * tokens)
