@@ -83,6 +83,8 @@ class Operator(ABC):
     #: The field that holds rows of the pass, of a kernel whose size depends on all rows, or on prompts that no window
     #: bends; None: no field does.
     rows_field: ClassVar[RowField | None] = None
+    #: Whether frameworks call one library for it, whose measured times hold for all of them; others write their own.
+    of_library: ClassVar[bool] = False
     #: Name for display; nothing depends on it.
     name: str = "operator"
     #: Role in its layer.
