@@ -129,7 +129,9 @@ def test_the_order_of_profiles_does_not_matter_and_a_second_time_changes_nothing
 
 def test_profiles_that_contradict_each_other_give_a_range_over_both(tmp_path: Path) -> None:
     runs = [
-        machine(tmp_path / f"{name}.json.gz", serving("sglang", 16), lambda each, f=f: f if each.kind == "gemm" else 1.0)
+        machine(
+            tmp_path / f"{name}.json.gz", serving("sglang", 16), lambda each, f=f: f if each.kind == "gemm" else 1.0
+        )
         for name, f in (("quick", 1.0), ("slow", 2.0))
     ]
     found = calibrate_traces("mi300x", runs)
@@ -169,3 +171,14 @@ def test_a_profile_of_another_device_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text(json.dumps(other), encoding="utf-8")
     with pytest.raises(InputError, match="was recorded on mi300x, not on mi355x"):
         calibrate_traces("mi355x", [(trace, tmp_path / "other.yaml")])
+
+
+def test_one_profile_is_one_witness(tmp_path: Path) -> None:
+    """The same file twice would be held against itself; one shape in two profiles is one shape."""
+    run = machine(tmp_path / "a.json.gz", serving("sglang", 16), lambda each: 1.3 if each.kind == "attention" else 1.0)
+    with pytest.raises(InputError, match="stands twice"):
+        calibrate_traces("mi300x", [run, run])
+    copied = tmp_path / "b.json.gz"
+    copied.write_bytes(run[0].read_bytes())
+    (attention,) = calibrate_traces("mi300x", [run, (copied, run[1])]).fits
+    assert (attention.rows, attention.high, attention.low) == (1, 1.6, 0.625)

@@ -5,11 +5,11 @@ A step is aligned with its scenario (:mod:`tspsim.traces.lay`), which gives ever
 over its layers, so that one slow kernel changes nothing. What transfers beside it cost in the simulated step is taken
 off. Per family, t = start + factor · t(model) is fitted to the logarithm of time over its different shapes, each as
 heavy as its share of its step; a single shape gives a factor with a wide range. Ranges come from crossed folds: a shape
-is judged by the fit to the others, or to the other profiles where there are several. Kernels shorter than three of a step's shortest give only the start, and the stack's
-pace holds. Products are a library's, which all stacks call, and apart by type and bound; other kernels are the stack's
-own, and tell nothing of another's. A fit that is no nearer to its own steps than what it would replace is left out.
-Transfers that ran alone move the node's and the fabric's files like rows of nccl-tests (:mod:`.traced_transfers`); the
-host's gaps move the stack's (:mod:`.traced_host`).
+is judged by the fit to the others, or to the other profiles where there are several. Kernels shorter than three of a
+step's shortest give only the start, and the stack's pace holds. Products are a library's, which all stacks call, and
+apart by type and bound; other kernels are the stack's own, and tell nothing of another's. A fit that is no nearer to
+its own steps than what it would replace is left out. Transfers that ran alone move the node's and the fabric's files
+like rows of nccl-tests (:mod:`.traced_transfers`); the host's gaps move the stack's (:mod:`.traced_host`).
 """
 
 from __future__ import annotations
@@ -235,7 +235,8 @@ def fitted(points: Sequence[TracedOperator]) -> tuple[InSteps, ...]:
         told = _error(basis, [point.told_s or point.model_s for point in basis])
         if told < NEAR**2 or _error(basis, [_seconds(point, start, factor) for point in basis]) >= told:
             continue
-        spread = ONE_ROW
+        shapes = len({point.operator for point in basis})
+        spread = ONE_ROW if shapes == 1 else SEVERAL
         if len(basis) > 1:
             several = len({point.source for point in basis}) > 1
             off = []
@@ -243,12 +244,12 @@ def fitted(points: Sequence[TracedOperator]) -> tuple[InSteps, ...]:
                 # Shapes of one profile share what is particular to it.
                 others = [other for other in basis if (other.source != point.source if several else other is not point)]
                 off.append(abs(np.log(point.measured_s / _seconds(point, *_fit(others)))))
-            spread = max(SEVERAL, float(np.exp(np.quantile(off, 0.9))))
+            spread = max(spread, float(np.exp(np.quantile(off, 0.9))))
         entries.append(
             InSteps(
                 operator=family, bound=bound or None, dtype=dtype or None, stack=stack or None,
                 start_us=round(start, 4), factor=None if factor is None else float(f"{factor:.5g}"),
-                low=float(f"{1 / spread:.4g}"), high=float(f"{spread:.4g}"), rows=len(basis),
+                low=float(f"{1 / spread:.4g}"), high=float(f"{spread:.4g}"), rows=shapes,
                 source=f"profiles of whole steps: {', '.join(sorted({point.source for point in basis}))}",
             )
         )  # fmt: skip
@@ -322,6 +323,9 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
     if name is None:
         raise InputError(f"unknown device '{gpu}'", key="GPU")
     laid: list[tuple[Laid, Question, Trace, str]] = []
+    places = [Path(file).resolve() for file, _ in runs]
+    if twice := next((file for file, _ in runs if places.count(Path(file).resolve()) > 1), None):
+        raise InputError("stands twice; a profile counts once", file=str(twice), key="--trace")
     names = _names([Path(file) for file, _ in runs])
     for (file, scenario), short in zip(runs, names, strict=True):
         question = look_up(load(scenario))
