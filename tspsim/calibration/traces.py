@@ -45,8 +45,9 @@ from .traced_transfers import transfers_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Range factor of a family with one shape, and least range factor of one with several.
-ONE_ROW, SEVERAL = ONE_SIZE, 1.15
+#: Range factor of a family with one shape; least range factor of several shapes of one profile (large products of three
+#: profiles on MI300X take 1.02, 1.19 and 1.34 times the model's time), and of those of several profiles.
+ONE_ROW, ONE_PROFILE, SEVERAL = ONE_SIZE, 1.3, 1.15
 #: Beyond this factor a kernel does not match its operator.
 OUTLIER = 12.0
 #: From this number of shapes on a fit separates the start from the factor.
@@ -64,6 +65,8 @@ PEAK = 0.7
 BEYOND_CACHES = 1.5
 #: Kinds of kernels of which one instruction may have several that are told apart.
 PRODUCTS = frozenset({"gemm", "grouped_gemm"})
+#: Kinds of a library's kernels for a product: split sums too. Copies around it are the stack's.
+OF_LIBRARY = PRODUCTS | {"reduction", "memset"}
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ class TracedOperator:
     source: str = ""
     #: The least time of its bytes or arithmetic at the device's peak; 0: caches may hold its bytes.
     least_s: float = 0.0
+    #: Time of the library's own kernels among its kernels; 0: of all of them.
+    library_s: float = 0.0
 
     @property
     def starts(self) -> bool:
@@ -158,12 +163,12 @@ def points_of(laid: Laid, question: Question, source: str) -> list[TracedOperato
     costs = Costs(device)
     # In the step that was laid the device had its former corrections.
     there = stack.cost(Costs(laid.lane.question.device), laid.lane.question.device, laid.lane.job.capture)
-    told = stack.cost(costs, device, laid.lane.job.capture)
+    cost = stack.cost(costs, device, laid.lane.job.capture)
     unbound = [pace.model_copy(update={"least": 0.0}) for pace in stack.engine.paces]
     paced = replace(stack, engine=replace(stack.engine, paces=tuple(unbound))).cost(costs, device)
     shared = _shared_s(laid)
     shortest = float(np.quantile(laid.trace.columns["duration_s"], SHORTEST))
-    took: dict[Operator, list[tuple[float, int]]] = defaultdict(list)
+    took: dict[Operator, list[tuple[float, float, int]]] = defaultdict(list)
     # One kernel may do the work of two modelled operators of a kind (attention of prompts and of decoding); it is then
     # left out.
     operations = laid.lane.operations
@@ -171,27 +176,30 @@ def points_of(laid: Laid, question: Question, source: str) -> list[TracedOperato
     # Kernels of these kinds that stand beside a product are other operators' work.
     elsewhere = {item.kind for item in operations if item.operator is not None and not item.operator.of_library}
     kinds = laid.trace.word("kind")
-    for index, found in rows.items():
+    for index, own_rows in rows.items():
         item = operations[index]
         operator = item.operator
-        own = found
+        own = own_rows
         if operator is not None and operator.of_library:
-            own = [row for row in found if laid.operation[row] != index or kinds[row] not in elsewhere]
+            own = [row for row in own_rows if laid.operation[row] != index or kinds[row] not in elsewhere]
         if operator is not None and own and (alike[item.instruction, item.kind] == 1 or item.kind in PRODUCTS):
             casts_s = operations[index - 1].seconds if index and operations[index - 1].prepares else 0.0
             alone_s = there(operator)
             slower = (item.seconds + casts_s) / alone_s if alone_s > 0.0 else 1.0
             alone = laid.trace.columns["duration_s"] if operator.units else shared
-            took[operator].append((float(alone[own].sum()) / max(slower, 1.0), len(own)))
-    whole = sum(seconds for spans in took.values() for seconds, _ in spans)
+            seconds = alone[own] / max(slower, 1.0)
+            # Casts, which its price has, are other operations' rows.
+            library = [laid.operation[row] != index or kinds[row] in OF_LIBRARY for row in own]
+            took[operator].append((float(seconds.sum()), float(seconds[library].sum()), len(own)))
+    whole = sum(span[0] for spans in took.values() for span in spans)
     operators = []
     for operator, spans in took.items():
-        seconds, kernels = (float(np.median(column)) for column in zip(*spans, strict=True))
+        seconds, library, kernels = (float(np.median(column)) for column in zip(*spans, strict=True))
         bound = bound_of(device, operator) if operator.kind == "gemm" else ""
         operators.append(
             TracedOperator(
                 operator, costs(operator), seconds, len(spans), kernels, shortest, bound, paced(operator),
-                told(operator), len(spans) * seconds / whole, stack.base, source, _least_s(device, operator),
+                cost(operator), len(spans) * seconds / whole, stack.base, source, _least_s(device, operator), library,
             )
         )  # fmt: skip
     return [point for point in operators if min(point.model_s, point.measured_s) > 0.0 and not point.is_outlier]
@@ -219,26 +227,27 @@ def _least_s(device: Device, operator: Operator) -> float:
 
 def fitted(points: Sequence[TracedOperator]) -> tuple[InSteps, ...]:
     """One entry per family and stack. Products get one per type and bound (bytes of weights, bytes of rows, arithmetic)
-    where it was seen: none of them predicts the others. What a library's took under several stacks holds for others."""
+    where it was seen: none of them predicts the others. What a library's own kernels took holds for other stacks."""
     groups: dict[tuple[str, str, str, str], list[TracedOperator]] = defaultdict(list)
     for point in points:
         groups[point.group(point.stack)].append(point)
     for shared in sorted({key[:3] for key, basis in groups.items() if basis[0].operator.of_library}):
         stacks = [key for key in groups if key[:3] == shared]
         every = [point for key in stacks for point in groups[key]]
-        if len(stacks) == 1:
+        alone = [replace(point, measured_s=point.library_s or point.measured_s) for point in every]
+        if len(stacks) == 1 and _error(every, [point.measured_s for point in alone]) < NEAR**2:
             del groups[stacks[0]]
-        groups[*shared, ""] = every
+        groups[*shared, ""] = alone
     entries = []
     for (family, bound, dtype, stack), basis in sorted(groups.items()):
         start, factor = _fit(basis)
-        told = _error(basis, [point.told_s or point.model_s for point in basis])
-        if told < NEAR**2 or _error(basis, [_seconds(point, start, factor) for point in basis]) >= told:
+        former = _error(basis, [point.told_s or point.model_s for point in basis])
+        if former < NEAR**2 or _error(basis, [_seconds(point, start, factor) for point in basis]) >= former:
             continue
         shapes = len({point.operator for point in basis})
-        spread = ONE_ROW if shapes == 1 else SEVERAL
+        several = len({point.source for point in basis}) > 1
+        spread = ONE_ROW if shapes == 1 else SEVERAL if several else ONE_PROFILE
         if len(basis) > 1:
-            several = len({point.source for point in basis}) > 1
             off = []
             for point in basis:
                 # Shapes of one profile share what is particular to it.
@@ -263,7 +272,7 @@ def _seconds(point: TracedOperator, start_us: float, factor: float | None) -> fl
 
 def _error(points: Sequence[TracedOperator], seconds: Sequence[float]) -> float:
     """Mean squared log error, each point as heavy as its share of its step."""
-    off = [np.log(point.measured_s / told) ** 2 for point, told in zip(points, seconds, strict=True)]
+    off = [np.log(point.measured_s / own_s) ** 2 for point, own_s in zip(points, seconds, strict=True)]
     return float(np.average(off, weights=[point.share for point in points]))
 
 

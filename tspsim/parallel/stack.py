@@ -137,13 +137,13 @@ class Stack(StackFacts):
         saving = Saving(engine, device).seconds if saves else None
         measured = bool(device.spec.in_steps)
 
-        def told(operator: Operator) -> InSteps | None:
+        def in_profiles(operator: Operator) -> InSteps | None:
             """Its correction by whole steps, which include what graphs save."""
             return in_steps(device, operator) if measured else None
 
         def fitted(operator: Operator) -> bool:
             """Whether whole steps show its pace too, and not only its start."""
-            entry = told(operator)
+            entry = in_profiles(operator)
             return entry is not None and entry.factor is not None
 
         paces = [pace for pace in engine.paces if device.name in pace.devices]
@@ -151,7 +151,7 @@ class Stack(StackFacts):
 
         def cost(operator: Operator) -> float:
             alone_s = priced(operator)
-            entry = told(operator)
+            entry = in_profiles(operator)
             start_s = entry.start_s if entry is not None and entry.factor is None else 0.0
             saved_s = alone_s if saving is None or entry is not None else saving(operator, alone_s)
             best_s = self.seconds(operator, saved_s - start_s)
