@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.profiles import kineto, of_lane, written
+from helpers.profiles import decode_step, kineto, of_lane, written
 
 import tspsim
 from tspsim.base.errors import InputError
@@ -176,9 +176,27 @@ def test_a_profile_of_another_device_is_refused(tmp_path: Path) -> None:
 def test_one_profile_is_one_witness(tmp_path: Path) -> None:
     """The same file twice would be held against itself; one shape in two profiles is one shape."""
     run = machine(tmp_path / "a.json.gz", serving("sglang", 16), lambda each: 1.3 if each.kind == "attention" else 1.0)
-    with pytest.raises(InputError, match="stands twice"):
+    with pytest.raises(InputError, match="stands twice; it counts once"):
         calibrate_traces("mi300x", [run, run])
     copied = tmp_path / "b.json.gz"
     copied.write_bytes(run[0].read_bytes())
     (attention,) = calibrate_traces("mi300x", [run, (copied, run[1])]).fits
     assert (attention.rows, attention.high, attention.low) == (1, 1.6, 0.625)
+
+
+def note(batch: int) -> str:
+    decoding = f"sq{batch}sk{batch * 1024}sqsq{batch}sqsk{batch * 1024}"
+    return f"execute_{batch}_context_0(sq0sk0sqsq0sqsk0)_generation_{batch}({decoding})"
+
+
+def test_of_many_steps_the_one_that_the_scenario_states_is_taken(tmp_path: Path) -> None:
+    """A server's profile has steps of several batches; each may be taught, and each counts once."""
+    steps = [(note(batch), decode_step(36, batch)) for batch in (16, 16, 16, 32, 16)]
+    trace = written(tmp_path / "a.json.gz", kineto(steps, graph=True))
+    yamls = []
+    for batch in (16, 32):
+        yamls.append(tmp_path / f"b{batch}.yaml")
+        yamls[-1].write_text(json.dumps(serving("sglang", batch)), encoding="utf-8")
+    assert len(calibrate_traces("mi300x", [(trace, yaml) for yaml in yamls]).checks) == 2
+    with pytest.raises(InputError, match="stands twice; it counts once"):
+        calibrate_traces("mi300x", [(trace, yamls[1]), (trace, yamls[1])])
