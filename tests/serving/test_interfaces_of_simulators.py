@@ -140,6 +140,64 @@ def test_dynamo_s_callback(oracle: Oracle) -> None:
     assert predict_decode_time(callback, 8, 1000) == pytest.approx(1e3 * float(oracle([(1, 1001, 8)])))
 
 
+def test_dynamo_s_callback_adds_up_a_trajectory(oracle: Oracle) -> None:
+    """``RustAisCallback::predict_decode`` @39accd75: a step at every context from isl + 1 to isl + osl − 1."""
+    steps = [1e3 * float(oracle([(1, 1000 + step, 8)])) for step in range(1, 33)]
+    assert dynamo.Callback(oracle).predict_decode(8, 1000, 33) == pytest.approx(sum(steps), rel=1e-3)
+
+
+# --- ai-dynamo/dynamo@083c4932, planner/core/perf_model/engine_query.py and common/forward_pass_metrics.py -----------
+
+
+def scheduled(**sums: float) -> dict[str, Any]:
+    """``ScheduledRequestMetrics`` as a mapping."""
+    return {
+        "num_prefill_requests": 0, "sum_prefill_tokens": 0, "var_prefill_length": 0.0, "sum_prefill_kv_tokens": 0,
+        "num_decode_requests": 0, "sum_decode_kv_tokens": 0, "var_decode_kv_tokens": 0.0, **sums,
+    }  # fmt: skip
+
+
+def fpm(rank: int, **sums: float) -> dict[str, Any]:
+    """``ForwardPassMetrics`` as ``_fpm_to_aic_dict`` gives it on."""
+    return {
+        "version": 1, "worker_id": "", "dp_rank": rank, "counter_id": 0, "wall_time": 0.0,
+        "scheduled_requests": scheduled(**sums), "queued_requests": {},
+    }  # fmt: skip
+
+
+def estimate_forward_pass_seconds(model: dynamo.ForwardPass, metrics: list[dict[str, Any]]) -> float:
+    """As ``AicCoreEnginePerfModel._estimate_forward_pass_seconds`` reads it."""
+    return max(0.0, model.estimate_forward_pass_time_ms(metrics)) / 1000.0
+
+
+def test_dynamo_s_planner(oracle: Oracle) -> None:
+    model = dynamo.ForwardPass(oracle)
+    assert model.diagnostics()["readiness"] == "ready"
+    model.tune_with_fpms([[fpm(0, num_decode_requests=1, sum_decode_kv_tokens=9)]])
+    mixed = fpm(
+        0, num_prefill_requests=1, sum_prefill_tokens=512, num_decode_requests=32, sum_decode_kv_tokens=32 * 900
+    )
+    answer = float(oracle([(512, 0, 1), (1, 900, 32)]))
+    assert estimate_forward_pass_seconds(model, [mixed]) == pytest.approx(answer)
+    prefix = fpm(0, num_prefill_requests=2, sum_prefill_tokens=1024, sum_prefill_kv_tokens=256)
+    assert estimate_forward_pass_seconds(model, [prefix]) == pytest.approx(float(oracle([(512, 128, 2)])))
+    # Ranks wait for the slowest, an idle one is none.
+    assert estimate_forward_pass_seconds(model, [fpm(0), mixed, prefix]) == pytest.approx(max(
+        estimate_forward_pass_seconds(model, [each]) for each in (mixed, prefix)
+    ))  # fmt: skip
+    assert estimate_forward_pass_seconds(model, [fpm(0)]) == 0.0
+    # A chunk of no request of its own, as its queue estimate states the last one.
+    assert estimate_forward_pass_seconds(model, [fpm(0, sum_prefill_tokens=3)]) == float(oracle([(3, 0, 1)])) > 0.0
+
+
+def test_contexts_are_as_far_apart_as_dynamo_s_variance_says(oracle: Oracle) -> None:
+    contexts = [100] * 16 + [3900] * 16
+    far = fpm(0, num_decode_requests=32, sum_decode_kv_tokens=sum(contexts), var_decode_kv_tokens=1900.0**2)
+    assert estimate_forward_pass_seconds(dynamo.ForwardPass(oracle), [far]) == pytest.approx(
+        float(oracle([(1, 100, 16), (1, 3900, 16)]))
+    )
+
+
 def test_dynamo_s_arrays_pass_what_its_loader_checks(oracle: Oracle, tmp_path: Path) -> None:
     dynamo.write(oracle, tmp_path / "perf_data.npz", context=2048, sequences=16, tokens=4096, points=5)
     with np.load(tmp_path / "perf_data.npz") as npz:
@@ -150,3 +208,22 @@ def test_dynamo_s_arrays_pass_what_its_loader_checks(oracle: Oracle, tmp_path: P
         assert axis.dtype == np.float64 and len(axis) >= 2 and (np.diff(axis) > 0).all()
     # Its bilinear interpolation at a corner is what the oracle says of that batch.
     assert itl[-1, -1] == pytest.approx(1e3 * float(oracle([(1, 2048, 16)])))
+
+
+def test_dynamo_interpolates_to_what_the_oracle_says(oracle: Oracle, tmp_path: Path) -> None:
+    """Its ``Bilinear`` between the points of a file; what the cache cannot hold is not asked."""
+    dynamo.write(oracle, tmp_path / "perf_data.npz", context=8192, sequences=256, tokens=16384)
+    with np.load(tmp_path / "perf_data.npz") as npz:
+        held, context, itl = npz["decode_active_kv_tokens"], npz["decode_context_length"], npz["decode_itl"]
+        isl, ttft = npz["prefill_isl"], npz["prefill_ttft_ms"]
+    assert held[-1] <= oracle.most_tokens < 8192 * 256
+    off = []
+    for count, mean in ((1, 100), (7, 3000), (32, 900), (60, 6000), (100, 513), (200, 1500)):
+        row, column = np.searchsorted(held, count * mean) - 1, np.searchsorted(context, mean) - 1
+        over = (count * mean - held[row]) / (held[row + 1] - held[row])
+        beside = (mean - context[column]) / (context[column + 1] - context[column])
+        near = itl[row : row + 2, column : column + 2]
+        told = np.array([1 - over, over]) @ near @ np.array([1 - beside, beside])
+        off.append(abs(told / (1e3 * float(oracle([(1, mean, count)]))) - 1.0))
+    assert max(off) < 0.03
+    assert np.interp(3000, isl, ttft) == pytest.approx(1e3 * float(oracle([(3000, 0, 1)])), rel=0.03)

@@ -26,6 +26,8 @@ from .residuals import ONE_SIZE, StepCheck
 
 #: Range factor of one step's number, and least range factor of several: profilers take time too.
 ONE_STEP, SEVERAL = ONE_SIZE, 1.25
+#: Share of the steps by which their idle times may be told worse with a new number.
+WORSE = 0.01
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class CalibratedHosts:
     fits: tuple[HostFit, ...] = ()
     checks: tuple[StepCheck, ...] = ()
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Stacks whose numbers stay, with the reason.
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class _Seen:
 
 def idle_of(laid: Laid) -> float:
     """Idle time of the device in the simulated step."""
-    return _measured_idle(laid) - laid.causes.host_s
+    return max(_measured_idle(laid) - laid.causes.host_s, 0.0)
 
 
 def _measured_idle(laid: Laid) -> float:
@@ -139,17 +143,26 @@ def hosts_of(steps: Sequence[tuple[Laid, Question, Trace, str]], source: str) ->
     fits: list[HostFit] = []
     checks: list[StepCheck] = []
     documents: dict[str, Mapping[str, Any]] = {}
+    left_out: list[str] = []
     for stack, key in sorted({(one.stack, one.key) for one in seen}):
         own = [one for one in seen if (one.stack, one.key) == (stack, key)]
         fit = _fit(stack, key, own)
+        after = [one.with_value(fit.value_s) for one in own]
+        worse = [
+            abs(idle - one.measured_s) - abs(one.simulated_s - one.measured_s)
+            for idle, one in zip(after, own, strict=True)
+        ]
+        if sum(worse) > WORSE * sum(one.laid.measured_s for one in own):
+            left_out.append(f"{stack}: {key}: with what these steps show, the device would wait longer than it does")
+            continue
         fits.append(fit)
-        for one in own:
+        for one, idle in zip(own, after, strict=True):
             others = [other for other in own if other is not one]
             by_others = one.with_value(_fit(stack, key, others).value_s) if others else None
-            checks.append(StepCheck(one.name, one.measured_s, one.simulated_s, one.with_value(fit.value_s), by_others))
+            checks.append(StepCheck(one.name, one.measured_s, one.simulated_s, idle, by_others))
         base = catalog.versioned(stack)[0]
         documents[base] = _document(documents.get(base), stack, fit, own[0], source)
-    return CalibratedHosts(tuple(fits), tuple(checks), documents)
+    return CalibratedHosts(tuple(fits), tuple(checks), documents, tuple(left_out))
 
 
 def _fit(stack: str, key: str, own: Sequence[_Seen]) -> HostFit:

@@ -104,8 +104,12 @@ def _from_traces(
     for name in ("operator", "start", "factor", "range", "shapes"):
         fits.add_column(name, justify="left" if name == "operator" else "right")
     for fit in fitted.fits:
-        cells = (duration(fit.start_us * 1e-6), f"{fit.factor:.3f}", f"{fit.low:.2f} to {fit.high:.2f}", str(fit.rows))
-        fits.add_row(Text(f"{fit.operator}, bound by its {fit.bound}" if fit.bound else fit.operator), *cells)
+        factor = f"{fit.factor:.3f}" if fit.factor is not None else "–"
+        cells = (duration(fit.start_s), factor, f"{fit.low:.2f} to {fit.high:.2f}", str(fit.rows))
+        of = f", {fit.dtype}" if fit.dtype else ""
+        by = f", bound by its {fit.bound}" if fit.bound else ""
+        under = f", {fit.stack}" if fit.stack else ""
+        fits.add_row(Text(f"{fit.operator}{of}{by}{under}"), *cells)
     steps = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("kernels of", "measured", "before", "after", "by the others"):
         steps.add_column(name, justify="left" if name == "kernels of" else "right")
@@ -117,7 +121,7 @@ def _from_traces(
     if fitted.hosts.fits:
         print_rich(*_of_hosts(fitted.hosts))
     click.echo(f"device: {printable(str(short(target)))}")
-    for line in _of_transfers(fitted.transfers):
+    for line in (*_of_transfers(fitted.transfers), *(f"left out: {reason}" for reason in fitted.hosts.left_out)):
         click.echo(printable(line))
     for entry in moved:
         click.echo(f"{entry[0].removesuffix('s')}: {printable(str(short(targets[entry])))}")

@@ -84,6 +84,7 @@ class Device(IsolatedKernels, DeviceFacts):
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
     _power_limited: dict[float, Device] = field(default_factory=dict, repr=False)
     _with_clocks: dict[str, Device] = field(default_factory=dict, repr=False)
+    _under: dict[str, Device] = field(default_factory=dict, repr=False)
     _with_engine: dict[tuple[str, tuple[tuple[str, str], ...]], Device] = field(default_factory=dict, repr=False)
 
     def with_engine(self, engine: str, overrides: Mapping[str, str] = MappingProxyType({})) -> Device:
@@ -95,6 +96,17 @@ class Device(IsolatedKernels, DeviceFacts):
         if key not in self._with_engine:
             self._with_engine[key] = Device(self.spec, self.relatives, self.clocks, *key)
         return self._with_engine[key]
+
+    def under(self, stack: str) -> Device:
+        """The device with what profiles of steps told of a stack's own kernels, and without those of other stacks."""
+        if all(entry.stack is None for entry in self.spec.in_steps):
+            return self
+        if stack not in self._under:
+            own = [entry.model_copy(update={"stack": None}) for entry in self.spec.in_steps if entry.stack == stack]
+            shared = [entry for entry in self.spec.in_steps if entry.stack is None]
+            spec = self.spec.model_copy(update={"in_steps": (*own, *shared)})  # the first that fits counts
+            self._under[stack] = Device(spec, self.relatives, self.clocks, self.engine, self.overrides)
+        return self._under[stack]
 
     def with_clocks(self, clocks: Literal["sustained", "burst"]) -> Device:
         """The device at ``sustained`` or ``burst`` clocks."""

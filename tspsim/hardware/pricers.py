@@ -74,17 +74,22 @@ def price(device: Any, operator: Operator) -> Estimate:
     entry = in_steps(device, operator)
     if entry is None:
         return estimate
-    seconds = 1e-6 * entry.start_us + entry.factor * estimate.seconds
+    seconds = entry.of(estimate.seconds)
     return estimate._replace(seconds=seconds, low=entry.low * seconds, high=entry.high * seconds)
 
 
 def in_steps(device: Any, operator: Operator) -> InSteps | None:
-    """Correction of an operator by profiles of whole steps on the device; None: none."""
+    """Correction of an operator by profiles of whole steps on the device; None: none. Those of a stack's own kernels
+    count on the device of that stack (:meth:`tspsim.hardware.Device.under`)."""
     measured = getattr(getattr(device, "spec", None), "in_steps", ())
     if not measured:
         return None
-    own = [entry for entry in measured if entry.operator == operator.family]
-    return next((pricer for pricer in own if pricer.bound is None or pricer.bound == bound_of(device, operator)), None)
+    own = [
+        entry
+        for entry in measured
+        if entry.operator == operator.family and entry.stack is None and entry.dtype in (None, operator.dtype)
+    ]
+    return next((entry for entry in own if entry.bound is None or entry.bound == bound_of(device, operator)), None)
 
 
 def bound_of(device: Any, operator: Operator) -> Bound:

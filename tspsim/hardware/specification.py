@@ -163,13 +163,28 @@ class InSteps(Strict):
     #: What bounds the operators that this applies to: bytes of weights (``bytes``), bytes of activation rows
     #: (``rows``), or arithmetic. None: all operators of the family.
     bound: Literal["bytes", "rows", "arithmetic"] | None = None
+    #: Operand type on the matrix units that this applies to; None: any.
+    dtype: str | None = None
+    #: The stack whose own kernels these are; None: a library's, which all stacks call.
+    stack: str | None = None
     start_us: float = Field(0.0, ge=0.0, le=1000.0)
-    factor: float = Field(gt=0.0, le=100.0)
+    #: None: only kernels were seen that take their start, whatever they move; the model's time and the stack's pace
+    #: hold.
+    factor: float | None = Field(None, gt=0.0, le=100.0)
     low: float = Field(gt=0.0, le=1.0)
     high: float = Field(ge=1.0)
     #: Distinct shapes that it was fitted to.
     rows: int = Field(ge=1)
     source: str
+
+    @property
+    def start_s(self) -> float:
+        """Seconds of the start."""
+        return 1e-6 * self.start_us
+
+    def of(self, seconds: float) -> float:
+        """Seconds of a kernel in a step, from those of its model."""
+        return self.start_s + (1.0 if self.factor is None else self.factor) * seconds
 
 
 class MeasuredAt(Strict):

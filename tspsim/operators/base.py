@@ -85,6 +85,8 @@ class Operator(ABC):
     rows_field: ClassVar[RowField | None] = None
     #: Of a kernel whose size depends on sequences that decode: whether their contexts have a part in it.
     reads_contexts: ClassVar[bool] = True
+    #: Whether frameworks call one library for it, whose measured times hold for all of them; others write their own.
+    of_library: ClassVar[bool] = False
     #: Name for display; nothing depends on it.
     name: str = "operator"
     #: Role in its layer.

@@ -37,6 +37,7 @@ class Gemm(Operator):
 
     kind = "gemm"
     reads = BatchQuantity.TOKENS
+    of_library = True
 
     def read_as(self, dtype: str, weight_dtype: str | None) -> Gemm:
         """The same product in other types."""

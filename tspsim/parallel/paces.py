@@ -80,8 +80,9 @@ class Pace(Expected[Factor]):
 
 def paced(
     paces: Sequence[Pace], but: Callable[[Operator], bool], read: Callable[[Operator], float] = lambda operator: 1.0
-) -> Callable[[Operator, float], float]:
-    """``f(operator, seconds)`` → seconds of the kernel on the device of the paces.
+) -> Callable[[Operator, float, float], float]:
+    """``f(operator, start_s, seconds)`` → seconds of the kernel on the device of the paces, behind a start that was
+    measured.
 
     The first pace that applies counts; for operators that are ``but``, only its ``least_s``; of one of bytes, the part
     of a kernel's time that is ``read``.
@@ -89,7 +90,7 @@ def paced(
 
     firsts: dict[tuple[object, ...], Pace | None] = {}
 
-    def seconds(operator: Operator, best_s: float) -> float:
+    def seconds(operator: Operator, start_s: float, best_s: float) -> float:
         # All that decides which pace holds.
         kept = getattr(operator, "weight_dtype", None)
         key = operator.dtype, kept, type(operator), getattr(operator, "op", ""), operator.role
@@ -97,10 +98,10 @@ def paced(
             firsts[key] = next((pace for pace in paces if pace.holds(operator)), None)
         first = firsts[key]
         if first is None:
-            return best_s
+            return start_s + best_s
         if but(operator):
-            return max(first.least, best_s)
+            return max(first.least, start_s + best_s)
         factor = 1.0 + (first.value - 1.0) * read(operator) if first.reading else first.value
-        return max(first.least, factor * best_s)
+        return max(first.least, start_s + factor * best_s)
 
     return seconds

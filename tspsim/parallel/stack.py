@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..base.catalog import versioned
 from ..base.memo import once
 from ..hardware.pricers import in_steps
 from ..model.routed import CHOICE_BYTES
@@ -31,6 +32,7 @@ from .stack_facts import StackFacts, launch_name
 
 if TYPE_CHECKING:
     from ..hardware import Device
+    from ..hardware.specification import InSteps
     from ..model.parts import Experts
 
 
@@ -48,6 +50,11 @@ class Stack(StackFacts):
             self.expert_activation_factor,
         )
         return self.flash_attention and not unfused and not self.casts_apart and not any(counted)
+
+    @property
+    def base(self) -> str:
+        """The name without a version."""
+        return versioned(self.name)[0]
 
     @property
     def compiles(self) -> bool:
@@ -130,18 +137,25 @@ class Stack(StackFacts):
         saving = Saving(engine, device).seconds if saves else None
         measured = bool(device.spec.in_steps)
 
+        def in_profiles(operator: Operator) -> InSteps | None:
+            """Its correction by whole steps, which include what graphs save."""
+            return in_steps(device, operator) if measured else None
+
         def fitted(operator: Operator) -> bool:
-            """Whether it was calibrated on whole steps, which include pace and graph savings."""
-            return measured and in_steps(device, operator) is not None
+            """Whether whole steps show its pace too, and not only its start."""
+            entry = in_profiles(operator)
+            return entry is not None and entry.factor is not None
 
         paces = [pace for pace in engine.paces if device.name in pace.devices]
         pace = paced(paces, fitted, device.bound_by_bytes) if paces else None
 
         def cost(operator: Operator) -> float:
             alone_s = priced(operator)
-            saved_s = alone_s if saving is None or fitted(operator) else saving(operator, alone_s)
-            best_s = self.seconds(operator, saved_s)
-            return best_s if pace is None else pace(operator, best_s)
+            entry = in_profiles(operator)
+            start_s = entry.start_s if entry is not None and entry.factor is None else 0.0
+            saved_s = alone_s if saving is None or entry is not None else saving(operator, alone_s)
+            best_s = self.seconds(operator, saved_s - start_s)
+            return start_s + best_s if pace is None else pace(operator, start_s, best_s)
 
         return cost
 

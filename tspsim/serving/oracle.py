@@ -66,6 +66,11 @@ class Oracle:
         #: Tokens that the cache of one replica holds.
         self._most_tokens = float("inf") if most is None else float(most)
 
+    @property
+    def most_tokens(self) -> float:
+        """Tokens that the cache of one replica holds; infinite without a cache of tokens."""
+        return self._most_tokens
+
     def __call__(self, batch: Batch | Iterable[Sequence[int]]) -> Seconds:
         """Seconds from the begin of the step to the begin of the next.
 

@@ -154,7 +154,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         cluster = cluster.with_all_reduces(stack.stack().engine.kernels)
     if (library := stack.stack().exchange_library) is not None:
         cluster = cluster.with_exchanges(library)
-    device = limited(lookups.load_device(cluster.device_name), scenario)
+    device = limited(lookups.load_device(cluster.device_name), scenario).under(stack.stack().base)
     stack.check(device.name, device.vendor, STEPS.get(workload.pass_))
     if STEPS.get(workload.pass_).serves:
         engine = stack.stack().engine

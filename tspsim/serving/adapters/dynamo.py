@@ -1,27 +1,31 @@
-"""NVIDIA Dynamo's mocker and planner: its performance model as arrays of an NPZ file.
+"""NVIDIA Dynamo's mocker and planner: its performance model as arrays of an NPZ file, and objects in place of
+AIConfigurator.
 
 Read from ai-dynamo/dynamo@0894f5c6 (2026), ``lib/mocker/src/common/perf_model.rs``: ``prefill_isl``,
 ``prefill_ttft_ms``, by all new tokens of a step; ``decode_active_kv_tokens``, ``decode_context_length`` and
 ``decode_itl`` (rows by the former, columns by the latter), asked for the sum of all contexts of the scheduled batch and
 their mean. It interpolates and extrapolates linearly, adds the two where a step has both, and takes at least a
-millisecond for a step that decodes.
+millisecond for a step that decodes. Since its engine is AISimulate's (@39accd75, ``components/.../mocker/config.py``),
+the option that names the file fills ``timing_model: {type: external, provider: dynamo_profile, config: {path: FILE}}``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import InputError
 from ...base.files import replacing
-from ..oracle import Oracle
+from ..oracle import Oracle, Row
 from .rows import spread
 
 
 def arrays(
-    oracle: Oracle, *, context: int, sequences: int, tokens: int, points: int = 24
+    oracle: Oracle, *, context: int, sequences: int, tokens: int, points: int = 48
 ) -> dict[str, NDArray[np.float64]]:
     """The five arrays.
 
@@ -30,7 +34,7 @@ def arrays(
     context
         Longest context of a sequence, in tokens.
     sequences
-        Most sequences that decode at once.
+        Most sequences that decode at once; together they have no more tokens than the cache of a replica.
     tokens
         Most prompt tokens of a step.
     points
@@ -53,7 +57,7 @@ def arrays(
             raise InputError(f"is a whole number from 2 on, not {value!r}", key=name)
     prompts = _steps(1, tokens, points)
     contexts = _steps(1, context, points)
-    held = _steps(1, context * sequences, points)
+    held = _steps(1, int(min(context * sequences, oracle.most_tokens - sequences * oracle.query_len)), points)
     itl = np.empty((len(held), len(contexts)))
     for row, total in enumerate(held.tolist()):
         for column, mean in enumerate(contexts.tolist()):
@@ -70,7 +74,7 @@ def arrays(
     }
 
 
-def write(oracle: Oracle, path: Path | str, *, context: int, sequences: int, tokens: int, points: int = 24) -> None:
+def write(oracle: Oracle, path: Path | str, *, context: int, sequences: int, tokens: int, points: int = 48) -> None:
     """Write the arrays for ``python -m dynamo.mocker --planner-profile-data FILE``, whole or not at all."""
     profile = arrays(oracle, context=context, sequences=sequences, tokens=tokens, points=points)
     with replacing(Path(path)) as temporary, temporary.open("wb") as file:
@@ -80,8 +84,9 @@ def write(oracle: Oracle, path: Path | str, *, context: int, sequences: int, tok
 class Callback:
     """The step times that the mocker asks of AIConfigurator, answered by an oracle in milliseconds.
 
-    Read from the trait ``AicCallback`` of the same file: new tokens of a prompt without its prefix, and a context with
-    two output tokens. An error ends the mocker's pass.
+    Read from the trait ``AicCallback`` of the same file (``AisCallback`` @39accd75): new tokens of a prompt without its
+    prefix, and a context with two output tokens, the first of which the prompt's step gives. An error ends the mocker's
+    pass.
     """
 
     def __init__(self, oracle: Oracle) -> None:
@@ -93,8 +98,50 @@ class Callback:
         return 1e3 * float(self._oracle([(effective_isl, prefix, batch_size)]))
 
     def predict_decode(self, batch_size: int, isl: int, osl: int) -> float:
-        """Milliseconds of ``batch_size`` sequences half way through ``osl`` tokens after ``isl``."""
-        return 1e3 * float(self._oracle([(self._oracle.query_len, isl + osl // 2, batch_size)]))
+        """Milliseconds of the ``osl`` − 1 steps that give ``batch_size`` sequences ``osl`` tokens after ``isl``; each
+        takes as long as half way."""
+        return 1e3 * (osl - 1) * float(self._oracle([(self._oracle.query_len, isl + osl // 2, batch_size)]))
+
+
+class ForwardPass:
+    """The forward-pass model under the planner's engine queries, in place of ``RustForwardPassPerfModel``.
+
+    Read from ai-dynamo/dynamo@083c4932 (2026-09), ``components/src/dynamo/planner/core/perf_model/engine_query.py``,
+    whose ``AicCoreEnginePerfModel`` takes it as ``model`` (``AISCoreEnginePerfModel`` @39accd75): it passes
+    ``ForwardPassMetrics`` as mappings, one for each rank of attention data parallelism, and reads milliseconds.
+    """
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
+
+    def estimate_forward_pass_time_ms(self, metrics_by_rank: Sequence[Mapping[str, Any]]) -> float:
+        """Milliseconds of the slowest rank's step; zero where no rank has requests."""
+        batches = [list(self._rows(metrics["scheduled_requests"])) for metrics in metrics_by_rank]
+        return max((1e3 * float(self._oracle(rows)) for rows in batches if rows), default=0.0)
+
+    def tune_with_fpms(self, iterations: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+        """Does nothing: the oracle learns from profiles (``tspsim calibrate``)."""
+
+    def diagnostics(self) -> dict[str, Any]:
+        """What the planner looks at before it asks."""
+        return {"source": "tspsim", "readiness": "ready"}
+
+    def _rows(self, scheduled: Mapping[str, Any]) -> Iterator[Row]:
+        """Rows of the sums that a rank states: prompts alike, contexts as far from their mean as the variance says."""
+        tokens = int(scheduled.get("sum_prefill_tokens", 0))
+        count = min(max(int(scheduled.get("num_prefill_requests", 0)), 1), tokens)
+        if count:
+            before = round(int(scheduled.get("sum_prefill_kv_tokens", 0)) / count)
+            yield from ((query, before, often) for query, often in spread(tokens, count))
+        decoding = int(scheduled.get("num_decode_requests", 0))
+        if decoding:
+            mean = max(int(scheduled.get("sum_decode_kv_tokens", 0)) / decoding, 1.0)
+            away = float(scheduled.get("var_decode_kv_tokens", 0.0)) ** 0.5 if decoding > 1 else 0.0
+            away = min(away, mean - 1.0)
+            halves = (decoding // 2, mean - away), (decoding - decoding // 2, mean + away)
+            for often, context in halves:
+                if often:
+                    yield self._oracle.query_len, round(context), often
 
 
 def _steps(first: int, last: int, points: int) -> NDArray[np.int64]:
