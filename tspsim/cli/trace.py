@@ -150,12 +150,14 @@ def _print_laid(laid: Laid) -> None:
 
     lines = [
         f"step: measured {duration(laid.measured_s)}, simulated {duration(laid.simulated_s)} "
-        f"({signed_duration(laid.simulated_s - laid.measured_s)})"
+        f"({signed_duration(laid.measured_s - laid.simulated_s)} lost)"
     ]
     if laid.layer_s is not None:
         lines.append(f"layer: measured {duration(laid.layer_s[0])}, simulated {duration(laid.layer_s[1])}")
     lines.append(f"matched: {percent(laid.matched_share)} of the kernels' time")
-    lines += [f"{name[:-2]}: {signed_duration(seconds)}" for name, seconds in laid.causes.to_json().items()]
+    # Differences below a picosecond are of sums in another order.
+    causes = {name[:-2]: round(seconds, 12) for name, seconds in laid.causes.to_json().items()}
+    lines += [f"lost to {name}: {signed_duration(seconds)}" for name, seconds in causes.items()]
     lines += [*laid.notes, laid.in_a_sentence]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("kind", "measured", "simulated", "lost"):

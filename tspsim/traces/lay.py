@@ -25,7 +25,7 @@ from .alignment import (
 from .causes import causes_of
 from .comparison import Laid, gaps_of, kinds_of, layers_of, left_over_of, operators_of
 from .halves import receives
-from .kinds import COLLECTIVES, MEASURE, STEP
+from .kinds import COLLECTIVES, HEAVY, MEASURE, STEP
 from .names import waits
 from .product_sizes import stated_sizes, within_padding
 from .simulated import RankTimeline, Simulated, plan_named
@@ -69,10 +69,13 @@ def lay(
     if trace.device and trace.device != lane.question.device.spec.name:
         notes.append(f"the trace is of {trace.device}, the scenario of {lane.question.device.spec.name}")
     notes = [*before, *notes]
+    if simulated.unfit:
+        notes.append(f"plan {chosen_plan.name} {simulated.unfit}; it is laid all the same, since it ran")
     same_plan(lane, measured, trace)
     _same_rows(lane, measured, trace)
     operation = matched(lane.operations, measured)
     start, end = float(measured.columns["start_s"].min()), float(measured.end_s.max())
+    notes += _told_apart(lane, measured, operation)
     following = _begin(trace, number + 1) if number >= 0 else None
     if following is not None and following < end:
         # A host that prepares the next step beside this one: the streams that work most begin one step after another.
@@ -106,6 +109,31 @@ def lay(
         left_over_of(measured, operation), gaps_of(measured, start, measured_s), tuple(notes), batch,
         followed=following is not None,
     )  # fmt: skip
+
+
+#: Least share of the simulated step's work that an operator without kernels has, to be told.
+_WORTH_A_NOTE = 0.005
+
+
+def _told_apart(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64]) -> list[str]:
+    """Notes on operators that the two sides do not have in the same way: those that no kernel computes, and exchanges
+    whose kernels only send and receive."""
+    notes = []
+    taken = set(operation.tolist())
+    total = sum(item.seconds for item in lane.operations)
+    lacking: dict[str, float] = {}
+    for index, item in enumerate(lane.operations):
+        if index not in taken and item.kind in HEAVY:
+            lacking[item.name] = lacking.get(item.name, 0.0) + item.seconds
+    told = [f"{name} ({duration(seconds)})" for name, seconds in lacking.items() if seconds > _WORTH_A_NOTE * total]
+    if told:
+        notes.append(f"no kernel computes {', '.join(told[:4])}; the simulated step has that time")
+    kinds, names = measured.word("kind"), measured.word("name")
+    apart = receives(kinds, names, exchanges_of(lane.operations)) >= 0
+    if apart.any():
+        words = " and ".join(sorted(set(kinds[apart].tolist())))
+        notes.append(f"{words}: kernels that send and receive apart; what travels between them runs no kernel")
+    return notes
 
 
 def _of_rank(trace: Trace, rank: int | None) -> Trace:
