@@ -235,7 +235,7 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
     kinds, phases, shapes, names = (measured.word(column) for column in ("kind", "phase", "shapes", "name"))
     transfer = np.isin(kinds, COLLECTIVES)
     waiting = np.array([waits(name) for name in names.tolist()], bool)
-    eight = np.array([narrow(name) for name in names.tolist()], bool)
+    eight = np.array([narrow(name) for name in names.tolist()], bool) & tells_narrow(operations)
     takers = np.full(len(measured), -1, np.int64)
     sender = receives(kinds, names, exchanges_of(operations))
     if not any(operation.kind == "loss" and operation.phase == "forward" for operation in operations):
@@ -265,6 +265,12 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
                 if splits is None and not any(shapes[mine].tolist()):
                     splits = _splits(operations, theirs, Counter(takers[mine[kinds[mine] == "gemm"]].tolist()))
     return np.where(sender >= 0, takers[sender], takers)
+
+
+def tells_narrow(operations: Sequence[Operation]) -> bool:
+    """Whether some products are in eight bits and others in 16, so that kernels' names tell them apart."""
+    products = {item.is_wide for item in operations if item.kind in ("gemm", "grouped_gemm")}
+    return False in products
 
 
 def _apart(rows: NDArray[np.int64], measured: Trace, kinds: NDArray[np.str_]) -> NDArray[np.int64]:

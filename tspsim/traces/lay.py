@@ -21,12 +21,13 @@ from .alignment import (
     matched,
     measured_of,
     states_phases,
+    tells_narrow,
 )
 from .causes import causes_of
 from .comparison import Laid, gaps_of, kinds_of, layers_of, left_over_of, operators_of
 from .halves import receives
 from .kinds import COLLECTIVES, HEAVY, MEASURE, STEP
-from .names import waits
+from .names import narrow, waits
 from .product_sizes import stated_sizes, within_padding
 from .simulated import RankTimeline, Simulated, plan_named
 from .steps import TracedBatch, batch_of, step_marks
@@ -129,6 +130,11 @@ def _told_apart(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64
     if told:
         notes.append(f"no kernel computes {', '.join(told[:4])}; the simulated step has that time")
     kinds, names = measured.word("kind"), measured.word("name")
+    products = np.isin(kinds, ["gemm", "grouped_gemm"])
+    eight = products & np.array([narrow(name) for name in names.tolist()], bool)
+    seconds = measured.columns["duration_s"]
+    if not tells_narrow(lane.operations) and 2 * seconds[eight].sum() > seconds[products].sum() > 0.0:
+        notes.append("most products' names state eight bits or fewer, the scenario's are in 16; set workload.precision")
     apart = receives(kinds, names, exchanges_of(lane.operations)) >= 0
     if apart.any():
         words = " and ".join(sorted(set(kinds[apart].tolist())))

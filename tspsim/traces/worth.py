@@ -72,7 +72,7 @@ HEAVIER = 4.0
 LEFT, EMPTY, FURTHER = 6.0, 10.0, 8.0
 #: Worth of a further kernel of a product that joins several weights: surplus kernels go to it first, because some
 #: frameworks do not join the weights.
-FURTHER_OF_JOINED = 14.0
+FURTHER_OF_JOINED = 18.0
 NEVER = -(2.0**26)
 
 
