@@ -43,6 +43,13 @@ _BACKWARD = re.compile(r"bwd|bprop|backward|_grad_|grad_input", re.IGNORECASE)
 _IN_TURN = 0.1
 
 
+#: Share of a model's layers with an exchange of replicas at which every layer has one.
+_EVERY_LAYER = 0.9
+_PASSES, _WEIGHTS = ("forward", "backward"), "weight gradient"
+#: Gradients of a product, with room for a few kernels of another kind.
+_GRADIENTS = 2.3
+
+
 def norm_width(kernel: str) -> int:
     """The width of a norm, from its template; 0 where it states none."""
     match = _NORM_WIDTH.search(kernel)
@@ -134,3 +141,26 @@ def takes_turns(trace: Trace) -> bool:
     usual = {("attention", "dispatch"), ("dispatch", "grouped_gemm"), ("grouped_gemm", "attention")}
     follows = list(zip(order, order[1:], strict=False))
     return sum(pair not in usual for pair in follows) > _IN_TURN * len(follows)
+
+
+def sharding(trace: Trace, layers: int, others: re.Pattern[str]) -> int:
+    """What replicas divide in training, as ZeRO counts it: 3 where they gather every layer's weights and scatter its
+    gradients, 1 where they do both for larger pieces. ``others``: names of groups that are not of replicas."""
+    steps = max(len(np.unique(trace.columns["step"][trace.columns["step"] >= 0])), 1)
+    kinds, groups = trace.word("kind"), trace.word("group")
+    own = np.array([others.search(name) is None for name in groups.tolist()], bool)
+    gathers, scatters = (int((own & (kinds == kind)).sum()) / steps for kind in ("all_gather", "reduce_scatter"))
+    if not layers or min(gathers, scatters) < 1.0:
+        return 0
+    return 3 if min(gathers, scatters) >= _EVERY_LAYER * layers else 1
+
+
+def runs_again(trace: Trace) -> str:
+    """What a backward pass computes again, as far as kernels show it: ``full`` with attention, ``cheap`` where it has
+    more products than gradients, else ``none``."""
+    phases, kinds = trace.word("phase"), trace.word("kind")
+    forward, backward = (set(trace.word("name")[(kinds == "attention") & (phases == p)]) for p in _PASSES)
+    if forward & backward:
+        return "full"
+    products = [int(((kinds == "gemm") & np.isin(phases, own)).sum()) for own in (["forward"], [*_PASSES[1:], _WEIGHTS])]
+    return "cheap" if products[0] and products[1] > _GRADIENTS * products[0] else "none"

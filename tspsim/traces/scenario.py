@@ -31,7 +31,9 @@ from .named_facts import (
     precision,
     preferred,
     product_widths,
+    runs_again,
     runs_backward,
+    sharding,
     takes_turns,
 )
 from .product_sizes import stated_sizes
@@ -63,6 +65,8 @@ _DEGREES = (
     ("ep", re.compile(r"\bep\b|expert", re.IGNORECASE)),
     ("sp", re.compile(r"\bcp\b|context[_ ]?parallel|ulysses", re.IGNORECASE)),
 )
+#: Groups whose ranks are no replicas of each other.
+_NOT_REPLICAS = re.compile("|".join(f"(?:{pattern.pattern})" for _, pattern in _DEGREES), re.IGNORECASE)
 
 
 #: Operators whose first input is (batch, heads, tokens, width), and those with (batch, tokens, heads, width).
@@ -102,7 +106,9 @@ class Guess:
     batch: TracedBatch | None
     trains: bool
     sequences: Sequences = Sequences()
-    recomputes: bool = False
+    recomputes: str = "none"
+    #: What replicas divide, as ZeRO counts it.
+    zero: int = 0
     #: The model's widths where the catalog has none with them, and the trace states all.
     widths: Widths | None = None
     #: Whether tokens travel to experts in a step that serves, by kernels for few tokens, and in two halves of a batch.
@@ -189,7 +195,8 @@ def guess(trace: Trace) -> Guess:
         usual,
         backward,
         sequences,
-        _recomputes(trace),
+        runs_again(trace),
+        sharding(trace, layers, _NOT_REPLICAS) if trains else 0,
         widths,
         exchanges,
         exchanges and few_tokens,
@@ -260,13 +267,6 @@ def _sequences(trace: Trace) -> Sequences:
         if _TOKENS_FIRST.search(operator):
             return Sequences(query[1], batch, query[0], key[0], query[2])
     return Sequences()
-
-
-def _recomputes(trace: Trace) -> bool:
-    """Whether backward passes repeat the attention of forward passes."""
-    phases, attention = trace.word("phase"), trace.word("kind") == "attention"
-    forward, backward = (set(trace.word("name")[attention & (phases == phase)]) for phase in ("forward", "backward"))
-    return bool(forward & backward)
 
 
 def _widths(trace: Trace) -> frozenset[int]:
@@ -382,10 +382,12 @@ def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Itera
     if run.trains and run.sequences.batch > 1:
         degrees += f", micro_batch: {run.sequences.batch}"
     if run.trains:
-        degrees += f", recomputation: {'full' if run.recomputes else 'none'}"
-    if not run.degrees and gpus > 1:
+        degrees += f", zero: {run.zero}" * bool(run.zero) + f", recomputation: {run.recomputes}"
+    if not run.degrees and not run.zero and gpus > 1:
         yield "  # groups are not named; state tp, pp, ep (the rest are replicas)"
-    name = "-".join(f"{key.upper()}{value}" for key, value in run.degrees.items()) or "TP1"
+    name = "-".join(f"{key.upper()}{value}" for key, value in run.degrees.items()) or (
+        f"FSDP{gpus}" if run.zero == 3 else "TP1"
+    )
     yield f"  - {{name: {name}, {degrees}}}"
 
 

@@ -45,6 +45,8 @@ _JOINED = frozenset({Role.QKV, Role.LATENT_DOWN, Role.GATE_UP})
 _WIDE = frozenset({"fp32", "fp16", "bf16"})
 #: Part of a program that gathers weights.
 _GATHERS = "weights"
+#: Parts of a program that gather weights and that sum gradients.
+_SHARDED = frozenset({_GATHERS, "gradients"})
 _BY_OP = {
     "cache_write": "cache",
     "softmax": "sample",
@@ -360,6 +362,8 @@ class Simulated:
                         clock += length
                         continue
                     kind, phase = kind_of_operator(operator), _phase(part, operator)
+                    if part in _SHARDED and getattr(operator, "op", "") == "copy":
+                        kind = "copy"  # a shard's weights are copied out of what was gathered, and gradients into it
                     cast_s = self._cast_share(operator) * length
                     if cast_s:
                         name, shape = f"cast for {operator.name}", operator.shape

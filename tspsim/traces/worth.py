@@ -45,7 +45,7 @@ TAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "permute": (("router",), ("copy", "elementwise", "quantize", "reduction", "memset", "memcpy", "embedding")),
     "quantize": (("copy",), ("memset",)),
     "elementwise": ((), ("copy", "reduction", "memcpy")),
-    "copy": (("memcpy", "quantize"), ()),
+    "copy": (("memcpy", "quantize"), ("elementwise",)),
     "embedding": ((), ("copy", "memcpy", "elementwise", "reduction", "memset", "sample")),
     "sample": (("reduction",), ("elementwise", "copy", "memcpy", "memset", "router", "embedding")),
     "loss": (("reduction",), ("elementwise", "copy", "memset")),
