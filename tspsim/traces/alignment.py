@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..base.memo import remembered
 from ..base.units import several
 from .halves import receives
-from .kinds import ATTENTION, COLLECTIVES, HEAVY
+from .kinds import ATTENTION, COLLECTIVES, HEAVY, MOVES
 from .match import align
 from .names import narrow, waits
 from .simulated import Operation, RankTimeline, Simulated, ordered
@@ -242,8 +242,9 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
         # One operator computes the loss and its gradient; frameworks compute the former in the forward pass.
         phases = np.where((kinds == "loss") & (phases == "forward"), "backward", phases)
     named = set(phases.tolist()) - {""}
+    beside = _beside_transfers(measured, kinds, transfer)
     for of_transfers in (False, True):
-        rows = np.flatnonzero((transfer == of_transfers) & (sender < 0))
+        rows = np.flatnonzero((transfer == of_transfers) & (sender < 0) & ~beside)
         pool = [index for index, operation in enumerate(operations) if operation.is_transfer == of_transfers]
         splits: dict[str, int] | None = None
         for own in _lanes(named, of_transfers):
@@ -264,7 +265,32 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
                 takers[mine] = np.where(given >= 0, np.array([*theirs, -1])[given], -1)
                 if splits is None and not any(shapes[mine].tolist()):
                     splits = _splits(operations, theirs, Counter(takers[mine[kinds[mine] == "gemm"]].tolist()))
+    _fill(takers, np.flatnonzero(beside), kinds, operations)
     return np.where(sender >= 0, takers[sender], takers)
+
+
+def _beside_transfers(measured: Trace, kinds: NDArray[np.str_], transfer: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Small copies on streams of transfers: they run beside products of any layer, and prepare or finish a transfer."""
+    streams = measured.columns["stream"]
+    moves = np.isin(kinds, [*MOVES, "memcpy"])
+    working = np.unique(streams[~moves & ~transfer])
+    sharded = np.isin(kinds, ["all_gather", "reduce_scatter"]).any()
+    return moves & ~np.isin(streams, working) if sharded and len(working) else np.zeros(len(kinds), bool)
+
+
+def _fill(
+    takers: NDArray[np.int64], rows: NDArray[np.int64], kinds: NDArray[np.str_], operations: Sequence[Operation]
+) -> None:
+    """Give small operators that have no kernels those among ``rows`` in their order."""
+    if not len(rows):
+        return
+    taken = set(takers.tolist())
+    wanted = set(kinds[rows].tolist())
+    pool = [index for index, item in enumerate(operations) if index not in taken and item.kind in wanted]
+    pool.sort(key=lambda index: (operations[index].start_s, index))
+    if pool:
+        given = align(kinds[rows].tolist(), [""] * len(rows), [operations[index] for index in pool])
+        takers[rows] = np.where(given >= 0, np.array([*pool, -1])[given], -1)
 
 
 def tells_narrow(operations: Sequence[Operation]) -> bool:

@@ -27,6 +27,7 @@ from .causes import causes_of
 from .comparison import Laid, gaps_of, kinds_of, layers_of, left_over_of, operators_of
 from .halves import receives
 from .kinds import COLLECTIVES, HEAVY, MEASURE, STEP
+from .named_facts import products_back
 from .names import narrow, waits
 from .product_sizes import stated_sizes, within_padding
 from .simulated import RankTimeline, Simulated, plan_named
@@ -114,6 +115,8 @@ def lay(
 
 #: Least share of the simulated step's work that an operator without kernels has, to be told.
 _WORTH_A_NOTE = 0.005
+#: Further products of the backward pass, for each forward one, that the plan does not have and that are told.
+_RUNS_AGAIN = 0.3
 
 
 def _told_apart(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64]) -> list[str]:
@@ -130,6 +133,11 @@ def _told_apart(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64
     if told:
         notes.append(f"no kernel computes {', '.join(told[:4])}; the simulated step has that time")
     kinds, names = measured.word("kind"), measured.word("name")
+    there, here = products_back(measured), _products_back(lane)
+    if there and here and there > here + _RUNS_AGAIN:
+        notes.append(
+            f"the backward pass has {there:.1f} products for each forward one, the plan's {here:.1f}: some run again"
+        )
     products = np.isin(kinds, ["gemm", "grouped_gemm"])
     eight = products & np.array([narrow(name) for name in names.tolist()], bool)
     seconds = measured.columns["duration_s"]
@@ -140,6 +148,13 @@ def _told_apart(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64
         words = " and ".join(sorted(set(kinds[apart].tolist())))
         notes.append(f"{words}: kernels that send and receive apart; what travels between them runs no kernel")
     return notes
+
+
+def _products_back(lane: RankTimeline) -> float:
+    """Products of the backward pass for each one of the forward pass, simulated."""
+    phases = Counter(item.phase for item in lane.operations if item.kind == "gemm")
+    back = phases["backward"] + phases["weight gradient"]
+    return back / phases["forward"] if phases["forward"] else 0.0
 
 
 def _of_rank(trace: Trace, rank: int | None) -> Trace:

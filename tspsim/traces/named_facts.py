@@ -162,5 +162,11 @@ def runs_again(trace: Trace) -> str:
     forward, backward = (set(trace.word("name")[(kinds == "attention") & (phases == p)]) for p in _PASSES)
     if forward & backward:
         return "full"
-    products = [int(((kinds == "gemm") & np.isin(phases, own)).sum()) for own in (["forward"], [*_PASSES[1:], _WEIGHTS])]
-    return "cheap" if products[0] and products[1] > _GRADIENTS * products[0] else "none"
+    return "cheap" if products_back(trace) > _GRADIENTS else "none"
+
+
+def products_back(trace: Trace) -> float:
+    """Products of the backward pass for each one of the forward pass; 0 where a trace does not tell them apart."""
+    products, phases = trace.word("kind") == "gemm", trace.word("phase")
+    forward, back = (int((products & np.isin(phases, own)).sum()) for own in (_PASSES[:1], (_PASSES[1], _WEIGHTS)))
+    return back / forward if forward else 0.0
