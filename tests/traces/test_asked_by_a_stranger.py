@@ -131,6 +131,7 @@ def test_what_ran_fits(tmp_path: Path) -> None:
 def test_gate_is_activated_before_up_is_multiplied(tmp_path: Path) -> None:
     """Hugging Face's order: what runs between two products of one operator is of the small operator behind it, and an
     operator without kernels is told."""
+
     def mm(n: int, k: int = 4096) -> Kernel:
         return Kernel("nvjet_tst_128x256_64x4_2x1_v_bz_TNT", 9.0, "aten::mm", [[512, k], [k, n]])
 
@@ -167,11 +168,12 @@ def test_training_without_annotations(tmp_path: Path) -> None:
 def test_a_scenario_is_of_a_model_that_can_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A stage of a pipeline has the rest of the model in other stages; a node that cannot be divided is whole; experts
     need a model with experts."""
-    layer = [Kernel("void layer_norm::ln_fwd_kernel<layer_norm::Kernel_traits<bf16, bf16, bf16, bf16, float, unsigned int, 7168u, 1u>>", 5.0),
-             Kernel("void cutlass::device_kernel<dpsk::fp8_ptp128c::GemmKernel>", 9.0), Kernel("mla_flash_fwd_kernel", 9.0),
-             Kernel("void dpsk::ep::internode::dispatch<false, 8, true, 8>", 9.0),
-             Kernel("void cutlass::device_kernel<dpsk::grouped_gemm::m_grouped_fp8_ptp128c::GemmKernel>", 9.0),
-             Kernel("void dpsk::ep::internode::combine<false, 8>", 9.0)]  # fmt: skip
+    names = ("void layer_norm::ln_fwd_kernel<layer_norm::Kernel_traits<bf16, float, unsigned int, 7168u, 1u>>",
+             "void cutlass::device_kernel<dpsk::fp8_ptp128c::GemmKernel>", "mla_flash_fwd_kernel",
+             "void dpsk::ep::internode::dispatch<false, 8, true, 8>",
+             "void cutlass::device_kernel<dpsk::grouped_gemm::m_grouped_fp8_ptp128c::GemmKernel>",
+             "void dpsk::ep::internode::combine<false, 8>")  # fmt: skip
+    layer = [Kernel(name, 9.0) for name in names]
     path = written(tmp_path / "a.json", kineto([("step 1", layer * 4)], device="h800", world_size=64))
     text = "\n".join(lines(traces.read([path])))
     assert "nodes: 128" in text and "ep: 64, pp: 16" in text and "precision: fp8_block" in text
@@ -198,3 +200,23 @@ def test_precision_of_most_products(tmp_path: Path) -> None:
         kernels = [Kernel(name, 20.0), Kernel("nvjet_head", 9.0)]
         path = written(tmp_path / "p.json", kineto([("step 1", kernels * 3)], device="h100"))
         assert precision(traces.read([path])) == kind
+
+
+def test_steps_that_verify_drafts_give_several_tokens(tmp_path: Path) -> None:
+    """SGLang's and vLLM's rates count every accepted token: a step of 32 sequences at 3,000 tokens/s takes 2.5 times as
+    long with 2.5 tokens each."""
+    sglang = (
+        "[2026-11-20 12:00:01 DP3 TP3 EP3] Decode batch, #running-req: 32, #full token: 32768, accept len: 2.50, "
+        "accept rate: 0.75, cuda graph: True, gen throughput (token/s): 3200.00, #queue-req: 0\n"
+    )
+    vllm = (
+        "INFO 11-20 12:00:01 [loggers.py:257] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation "
+        "throughput: 3200.0 tokens/s, Running: 32 reqs, Waiting: 0 reqs, GPU KV cache usage: 10.0%\n"
+        "INFO 11-20 12:00:01 [metrics.py:96] SpecDecoding metrics: Mean acceptance length: 2.50, Accepted "
+        "throughput: 1920.00 tokens/s, Drafted throughput: 3840.00 tokens/s\n"
+    )
+    for text in (sglang, vllm):
+        (tmp_path / "a.log").write_text(text * 3)
+        trace = traces.read([tmp_path / "a.log"])
+        assert trace.columns["duration_s"].tolist() == pytest.approx([0.025] * 3)
+        assert trace.columns["start_s"].tolist() == pytest.approx([0.0, 0.025, 0.05])

@@ -164,7 +164,9 @@ def _layers_shown(
         return lacking, abs(first + count / 2 - len(own) / 2)
 
     best = min(own[: len(own) - count + 1], key=off)
-    note = f"the trace shows {several(count, 'layer')} and no begin or end of a step; as many from mid-step are compared"
+    note = (
+        f"the trace shows {several(count, 'layer')} and no begin or end of a step; as many from mid-step are compared"
+    )
     return lane.of_layers(best, count), [note]
 
 

@@ -32,7 +32,7 @@ from .names import narrow, waits
 from .product_sizes import stated_sizes, within_padding
 from .simulated import RankTimeline, Simulated, plan_named
 from .steps import TracedBatch, batch_of, step_marks
-from .table import Trace, busy_s
+from .table import Trace, at_work_from, busy_s
 
 #: Least share of kernel time with an operator: below it the trace belongs to another scenario.
 LEAST_MATCHED = 0.5
@@ -204,15 +204,12 @@ def _is_one_step(simulated: Simulated, trace: Trace, rows: NDArray[Any]) -> bool
 
 
 def _at_work(measured: Trace) -> tuple[Trace, list[str]]:
-    """The step without kernels from long before it. A host launches some kernels ahead, and the device then waits for
-    longer than the step works."""
-    starts, ends = measured.columns["start_s"], np.maximum.accumulate(measured.end_s)
-    gaps = starts[1:] - ends[:-1]
-    long = np.flatnonzero(gaps > busy_s(starts, measured.end_s))
-    first = int(long[-1]) + 1 if len(long) else 0
-    if not first or 2 * first > len(starts):
+    """The step without kernels from long before it."""
+    starts, ends = measured.columns["start_s"], measured.end_s
+    first = at_work_from(starts, ends)
+    if not first:
         return measured, []
-    seconds = duration(float(gaps[first - 1]))
+    seconds = duration(float(starts[first] - ends[:first].max()))
     note = f"{several(first, 'kernel')} that ran {seconds} before the step: left out"
     return measured.of(np.arange(first, len(starts))), [note]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -139,7 +140,7 @@ def takes_turns(trace: Trace) -> bool:
         elif order[-1:] != [kind]:
             order.append(kind)
     usual = {("attention", "dispatch"), ("dispatch", "grouped_gemm"), ("grouped_gemm", "attention")}
-    follows = list(zip(order, order[1:], strict=False))
+    follows = list(pairwise(order))
     return sum(pair not in usual for pair in follows) > _IN_TURN * len(follows)
 
 

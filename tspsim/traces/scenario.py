@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,7 +135,9 @@ def guess(trace: Trace) -> Guess:
     )
     stacks = _ENGINES if few_tokens or decodes else (*_ENGINES, *_TRAINERS)
     stack = next((name for name, pattern in stacks if any(pattern.search(text) for text in texts)), "")
-    backward = bool({"backward", "weight gradient"} & phases) or (stack in ("", *dict(_TRAINERS)) and runs_backward(trace))
+    backward = bool({"backward", "weight gradient"} & phases) or (
+        stack in ("", *dict(_TRAINERS)) and runs_backward(trace)
+    )
     trains = backward or stack in dict(_TRAINERS)
     exchanges = "dispatch" in kinds and not trains
     stack = stack or ("" if exchanges else _plain_pytorch(trace))
