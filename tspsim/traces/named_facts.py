@@ -167,7 +167,10 @@ def runs_again(trace: Trace) -> str:
 
 
 def products_back(trace: Trace) -> float:
-    """Products of the backward pass for each one of the forward pass; 0 where a trace does not tell them apart."""
+    """Products of the backward pass for each one of the forward pass; 0 where a trace does not tell them apart, or has
+    experts, whose gradients may be a product each."""
+    if "grouped_gemm" in set(trace.word("kind").tolist()):
+        return 0.0
     products, phases = trace.word("kind") == "gemm", trace.word("phase")
     forward, back = (int((products & np.isin(phases, own)).sum()) for own in (_PASSES[:1], (_PASSES[1], _WEIGHTS)))
     return back / forward if forward else 0.0
