@@ -82,3 +82,29 @@ def test_a_rank_alone_and_ranks_that_never_meet_keep_their_clocks(tmp_path: Path
     files = machine(tmp_path, np.full((RANKS, USES), 100.0), [0.0, 7.0, 0.0, 0.0])
     assert "clocks" not in traces.read(files[:1]).facts
     assert np.isnan(traces.read(files[:1]).columns["wait_s"]).all()
+
+
+def unnamed(files: list[Path]) -> list[Path]:
+    """The same files with an engine's own all-reduce, whose group no profiler names."""
+    for path in files:
+        text = path.read_text().replace('"Process Group Name": "tp", ', "")
+        path.write_text(text.replace("ncclDevKernel_AllReduce_Sum", "vllm::cross_device_reduce_1stage<4>"))
+    return files
+
+
+def test_collectives_without_groups_set_clocks_where_all_ranks_leave_them_together(tmp_path: Path) -> None:
+    work_us = np.random.default_rng(3).uniform(20.0, 200.0, (RANKS, USES)).round(2)
+    found = traces.read(unnamed(machine(tmp_path, work_us, [0.0, 4000.0, -70.0, 9.0])))
+    assert not any(found.words["group"])
+    assert 1e6 * found.facts["clocks"].ahead_s[1] == pytest.approx(4000.0, abs=0.01)
+    rows = (found.columns["rank"] == 3) & (found.word("kind") == "all_reduce")
+    assert 1e6 * found.columns["wait_s"][rows] == pytest.approx(work_us.max(axis=0) - work_us[3], abs=0.02)
+
+
+def test_ranks_of_two_groups_without_names_keep_their_clocks(tmp_path: Path) -> None:
+    drawn = np.random.default_rng(5)
+    one, other = (unnamed(machine(tmp_path / str(part), drawn.uniform(20.0, 900.0, (RANKS, USES)), [0.0] * RANKS))
+                  for part in range(2) if (tmp_path / str(part)).mkdir() is None)  # fmt: skip
+    for rank, path in enumerate(other):
+        path.write_text(path.read_text().replace(f'"rank": {rank}', f'"rank": {rank + RANKS}'))
+    assert "clocks" not in traces.read([*one, *other]).facts

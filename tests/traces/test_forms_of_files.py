@@ -64,5 +64,5 @@ def test_templates_of_kernels_tell_width_experts_ranks_and_framework(tmp_path: P
     ]  # fmt: skip
     trace = traces.read([written(tmp_path / "t.json", kineto([("ProfilerStep#1", 4 * layer)], world_size=64))])
     found = guess(trace)
-    assert (found.hidden, found.degrees, found.stack) == (7168, {"ep": 64}, "hai-llm")
+    assert (found.hidden, found.degrees, found.stack) == (7168, {"ep": 64, "pp": 16}, "hai-llm")
     assert "deepseek-v3" in found.models

@@ -56,7 +56,8 @@ def test_windows_and_whole_contexts_in_turn_are_a_layer_each(tmp_path: Path) -> 
     assert laid.matched_share > 0.99
     assert not [row for row in laid.left_over if row.kind in HEAVY]
     experts = next(row for row in laid.kinds if row.kind == "grouped_gemm")
-    assert experts.measured_s == pytest.approx(24 * 293.1e-6, rel=1e-3)
+    # The choice, padding and sums around the two products are priced with them.
+    assert experts.measured_s == pytest.approx(24 * (293.1 + 31.45) * 1e-6, rel=1e-3)
     # Nothing is fitted on this step: products and experts of the device, paces of two other traces.
     assert experts.simulated_s == pytest.approx(experts.measured_s, rel=0.15)
     assert laid.simulated_s == pytest.approx(sum(kernel.length for kernel in gpt_oss_decode()) * 1e-6, rel=0.15)

@@ -14,6 +14,8 @@ Lists k to n were harvested by script from the sources of 26 packages (``__globa
 ``cute.kernel``), drawn by a hash, and classified by hand before the rules were asked. Rules were repaired on each
 before the next was looked at. At first sight: k 226 of 298 with 24 wrong; l 224 of 290 with 21 wrong (198 and 31
 before k); m 182 of 226 with 14 wrong (165 and 22); n 147 of 174 with 8 wrong (122 and 11). The others were unknown.
+List o is of tables of profiles with times (training on MI355X and MI300X under Primus; SGLang on B200, MI300X and
+MI355X) and of what engines' decode steps call their kernels: 95 of 96, by the tables' time 99 %, were right.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def wrong(part: str) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize(
     ("part", "most"),
-    tuple(zip("abcdefghijklmn", (0, 4, 4, 0, 0, 1, 1, 1, 7, 3, 17, 21, 19, 18), strict=True)),
+    tuple(zip("abcdefghijklmno", (0, 4, 4, 0, 0, 1, 1, 1, 7, 3, 17, 21, 19, 18, 0), strict=True)),
 )
 def test_names_of_libraries_compilers_and_engines(part: str, most: int) -> None:
     errors = wrong(part)

@@ -76,4 +76,5 @@ def test_shared_experts_beside_routed_ones(tmp_path: Path) -> None:
     assert laid.matched_share > 0.98, laid.left_over[:5]
     assert not [row for row in laid.left_over if row.kind in HEAVY], laid.left_over[:5]
     rows = {row.kind: row for row in laid.kinds}
-    assert rows["grouped_gemm"].measured_s == pytest.approx((LAYERS - DENSE) * 40e-6, rel=0.1)
+    # Sums behind the two products are priced with them.
+    assert rows["grouped_gemm"].measured_s == pytest.approx((LAYERS - DENSE) * 45e-6, rel=0.1)

@@ -150,12 +150,14 @@ def _print_laid(laid: Laid) -> None:
 
     lines = [
         f"step: measured {duration(laid.measured_s)}, simulated {duration(laid.simulated_s)} "
-        f"({signed_duration(laid.simulated_s - laid.measured_s)})"
+        f"({signed_duration(laid.measured_s - laid.simulated_s)} lost)"
     ]
     if laid.layer_s is not None:
         lines.append(f"layer: measured {duration(laid.layer_s[0])}, simulated {duration(laid.layer_s[1])}")
     lines.append(f"matched: {percent(laid.matched_share)} of the kernels' time")
-    lines += [f"{name[:-2]}: {signed_duration(seconds)}" for name, seconds in laid.causes.to_json().items()]
+    # Differences below a picosecond are of sums in another order.
+    causes = {name[:-2]: round(seconds, 12) for name, seconds in laid.causes.to_json().items()}
+    lines += [f"lost to {name}: {signed_duration(seconds)}" for name, seconds in causes.items()]
     lines += [*laid.notes, laid.in_a_sentence]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("kind", "measured", "simulated", "lost"):
@@ -173,7 +175,7 @@ def _described(profile: Trace) -> Iterator[str]:
     from ..base.units import duration, percent
     from ..traces.clocks import in_words
     from ..traces.kinds import MEASURE, STEP
-    from ..traces.table import busy_s
+    from ..traces.table import busy_s, step_length_s
 
     by_kind = profile.time_by("kind")
     measured = set(by_kind) <= {STEP, MEASURE}
@@ -190,20 +192,26 @@ def _described(profile: Trace) -> Iterator[str]:
         steps = np.unique(profile.columns["step"])
         steps = steps[steps >= 0]
         how = f", by {profile.facts['steps_by']}" if profile.facts.get("steps_by") else ""
-        yield f"steps: {len(steps)}{how}"
+        own = profile.of(profile.columns["rank"] == profile.ranks[0])
+        each = " each" if len(steps) > 1 else ""
+        lasting = f", {duration(length)}{each}" if (length := step_length_s(own)) else ""
+        yield f"steps: {len(steps)}{how}{lasting}"
         layers = int(profile.columns["layer"].max()) + 1
         yield f"layers: {layers or 'no repetition'}"
         total = sum(by_kind.values())
-        yield f"kernels: {len(profile):,}, {duration(total)} together"
+        busy = busy_s(own.columns["start_s"], own.end_s)
+        device = "the device" if len(profile.ranks) == 1 else f"rank {profile.ranks[0]}"
+        yield f"kernels: {len(profile):,}, {duration(total)} together; {device} is busy for {duration(busy)}"
         for kind, seconds in by_kind.items():
             yield f"  {kind:<16} {duration(seconds):>9}  {percent(seconds / total):>6}"
-        for rank in profile.ranks[:1]:
-            own = profile.of(profile.columns["rank"] == rank)
-            for stream, seconds in own.time_by("stream").items():
-                rows = own.word("stream") == stream
-                busy = busy_s(own.columns["start_s"][rows], own.end_s[rows])
-                said = f"{int(rows.sum()):,} kernels, busy for {duration(busy)} ({duration(seconds)} added up)"
-                yield f"stream {stream or '?'} of rank {rank}: {said}"
+        streams = own.time_by("stream")
+        for stream, seconds in list(streams.items())[:8]:
+            rows = own.word("stream") == stream
+            busy = busy_s(own.columns["start_s"][rows], own.end_s[rows])
+            said = f"{int(rows.sum()):,} kernels, busy for {duration(busy)} ({duration(seconds)} added up)"
+            yield f"stream {stream or '?'} of rank {profile.ranks[0]}: {said}"
+        if len(streams) > 8:
+            yield f"and {len(streams) - 8} streams more"
         for group in profile.groups[:8]:
             ranks = f": ranks {_numbers(group.ranks)}" if group.ranks else ""
             yield f"group {shorten(group.name, 40)} of {group.size}{ranks}"

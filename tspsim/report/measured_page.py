@@ -198,12 +198,28 @@ def _bars(laid: Laid) -> Iterator[tuple[str, str, float, float, str]]:
         )
 
 
+#: What a colour is mixed with when a further kind has it: white, then black, and how much of that.
+_TINTS = (("#ffffff", 0.0), ("#ffffff", 0.55), ("#000000", 0.45))
+
+
+def _distinct(shades: Mapping[str, str]) -> dict[str, str]:
+    """Colours of kinds, lighter and then darker where the palette has fewer than there are kinds."""
+    times: dict[str, int] = {}
+    distinct = {}
+    for kind, shade in shades.items():
+        turn = times[shade] = times.get(shade, -1) + 1
+        other, share = _TINTS[turn % len(_TINTS)]
+        parts = zip(*(bytes.fromhex(colour[1:]) for colour in (shade, other)), strict=True)
+        distinct[kind] = "#" + bytes(round(own + share * (mixed - own)) for own, mixed in parts).hex()
+    return distinct
+
+
 def figure(laid: Laid) -> dict[str, Any]:
     """Bars of both timelines, one colour per kind."""
     bars = list(_bars(laid))
     lanes = list(dict.fromkeys(bar[0] for bar in bars))
     kinds = sorted({bar[1] for bar in bars}, key=lambda kind: KINDS.index(kind) if kind in KINDS else len(KINDS))
-    shades = colours(kinds)
+    shades = _distinct(colours(kinds))
     traces = []
     for kind in kinds:
         own = [bar for bar in bars if bar[1] == kind]

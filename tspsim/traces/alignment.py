@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.memo import remembered
+from ..base.units import several
 from .halves import receives
-from .kinds import ATTENTION, COLLECTIVES, HEAVY
+from .kinds import ATTENTION, COLLECTIVES, HEAVY, MOVES
 from .match import align
 from .names import narrow, waits
 from .simulated import Operation, RankTimeline, Simulated, ordered
@@ -105,16 +106,13 @@ def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTi
     if not anchors or not shown or shown >= 0.8 * len(anchors):
         return lane, []
     if simulated.job.plan.pp == 1 and shown < 0.8 * lane.layers:
-        return lane, []  # every step of this plan has more layers: the trace is of another model
+        if _ENDS & set(measured.word("kind").tolist()):
+            return lane, []  # a whole step of fewer layers than this plan's: the trace is of another model
+        return _layers_shown(lane, anchors, shown, _transfers(measured))
     backward = measured.columns["start_s"][attention_rows(measured, "backward")]
     pattern = np.searchsorted(backward, forward)[1:] - np.searchsorted(backward, forward)[:-1]
     best: tuple[int, int, float, float] | None = None
-    kinds, names = measured.word("kind").tolist(), measured.word("name").tolist()
-    begun: list[tuple[str, float]] = [
-        (kind, start_s)
-        for kind, name, start_s in zip(kinds, names, measured.columns["start_s"].tolist(), strict=True)
-        if kind in COLLECTIVES and not waits(name)
-    ]
+    begun = _transfers(measured)
     transfers = Counter(kind for kind, _ in begun)
     # A backward beside the first forward may begin with an exchange before it.
     ahead = sum(start_s < forward[0] for kind, start_s in begun if kind in _EXCHANGES)
@@ -131,6 +129,45 @@ def lane_shown(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTi
     _, candidate, start, end = best
     note = f"the trace shows {shown} layers; the comparison uses as many of rank {candidate}, from mid-step"
     return replace(simulated.lane(candidate).window(start, end), makespan_s=end - start), [note]
+
+
+#: Kinds of kernels at the begin and the end of every step: a trace with none of them shows layers alone.
+_ENDS = frozenset({"embedding", "sample", "loss", "optimizer"})
+
+
+def _transfers(measured: Trace) -> list[tuple[str, float]]:
+    """Kind and start of the transfers of a trace."""
+    kinds, names = measured.word("kind").tolist(), measured.word("name").tolist()
+    return [
+        (kind, start_s)
+        for kind, name, start_s in zip(kinds, names, measured.columns["start_s"].tolist(), strict=True)
+        if kind in COLLECTIVES and not waits(name)
+    ]
+
+
+def _layers_shown(
+    lane: RankTimeline, anchors: Sequence[Operation], shown: int, begun: Sequence[tuple[str, float]]
+) -> tuple[RankTimeline, list[str]]:
+    """As many layers of a step as a trace shows, those with the transfers that it shows; of equal ones the middle ones.
+    A layer attends as often as it does in the lane: two halves of a batch attend apart."""
+    own = sorted({anchor.layer for anchor in anchors})
+    visits = len(anchors) // len(own)
+    count = shown // visits
+    if shown % visits or not count:
+        return lane, []
+    transfers = Counter(kind for kind, _ in begun if kind in _EXCHANGES)
+
+    def off(first: int) -> tuple[int, float]:
+        here = [item for item in lane.operations if first <= item.layer < first + count]
+        exchanged = Counter(item.kind for item in here if item.kind in _EXCHANGES)
+        lacking = sum(bool(transfers[kind]) * abs(exchanged[kind] - transfers[kind]) for kind in _EXCHANGES)
+        return lacking, abs(first + count / 2 - len(own) / 2)
+
+    best = min(own[: len(own) - count + 1], key=off)
+    note = (
+        f"the trace shows {several(count, 'layer')} and no begin or end of a step; as many from mid-step are compared"
+    )
+    return lane.of_layers(best, count), [note]
 
 
 def _window(
@@ -200,15 +237,16 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
     kinds, phases, shapes, names = (measured.word(column) for column in ("kind", "phase", "shapes", "name"))
     transfer = np.isin(kinds, COLLECTIVES)
     waiting = np.array([waits(name) for name in names.tolist()], bool)
-    eight = np.array([narrow(name) for name in names.tolist()], bool)
+    eight = np.array([narrow(name) for name in names.tolist()], bool) & tells_narrow(operations)
     takers = np.full(len(measured), -1, np.int64)
     sender = receives(kinds, names, exchanges_of(operations))
     if not any(operation.kind == "loss" and operation.phase == "forward" for operation in operations):
         # One operator computes the loss and its gradient; frameworks compute the former in the forward pass.
         phases = np.where((kinds == "loss") & (phases == "forward"), "backward", phases)
     named = set(phases.tolist()) - {""}
+    beside = _beside_transfers(measured, kinds, transfer)
     for of_transfers in (False, True):
-        rows = np.flatnonzero((transfer == of_transfers) & (sender < 0))
+        rows = np.flatnonzero((transfer == of_transfers) & (sender < 0) & ~beside)
         pool = [index for index, operation in enumerate(operations) if operation.is_transfer == of_transfers]
         splits: dict[str, int] | None = None
         for own in _lanes(named, of_transfers):
@@ -229,7 +267,38 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
                 takers[mine] = np.where(given >= 0, np.array([*theirs, -1])[given], -1)
                 if splits is None and not any(shapes[mine].tolist()):
                     splits = _splits(operations, theirs, Counter(takers[mine[kinds[mine] == "gemm"]].tolist()))
+    _fill(takers, np.flatnonzero(beside), kinds, operations)
     return np.where(sender >= 0, takers[sender], takers)
+
+
+def _beside_transfers(measured: Trace, kinds: NDArray[np.str_], transfer: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Small copies on streams of transfers: they run beside products of any layer, and prepare or finish a transfer."""
+    streams = measured.columns["stream"]
+    moves = np.isin(kinds, [*MOVES, "memcpy"])
+    working = np.unique(streams[~moves & ~transfer])
+    sharded = np.isin(kinds, ["all_gather", "reduce_scatter"]).any()
+    return moves & ~np.isin(streams, working) if sharded and len(working) else np.zeros(len(kinds), bool)
+
+
+def _fill(
+    takers: NDArray[np.int64], rows: NDArray[np.int64], kinds: NDArray[np.str_], operations: Sequence[Operation]
+) -> None:
+    """Give small operators that have no kernels those among ``rows`` in their order."""
+    if not len(rows):
+        return
+    taken = set(takers.tolist())
+    wanted = set(kinds[rows].tolist())
+    pool = [index for index, item in enumerate(operations) if index not in taken and item.kind in wanted]
+    pool.sort(key=lambda index: (operations[index].start_s, index))
+    if pool:
+        given = align(kinds[rows].tolist(), [""] * len(rows), [operations[index] for index in pool])
+        takers[rows] = np.where(given >= 0, np.array([*pool, -1])[given], -1)
+
+
+def tells_narrow(operations: Sequence[Operation]) -> bool:
+    """Whether some products are in eight bits and others in 16, so that kernels' names tell them apart."""
+    products = {item.is_wide for item in operations if item.kind in ("gemm", "grouped_gemm")}
+    return False in products
 
 
 def _apart(rows: NDArray[np.int64], measured: Trace, kinds: NDArray[np.str_]) -> NDArray[np.int64]:
@@ -315,5 +384,9 @@ def measured_of(
         into = transfers if item.is_transfer else kernels
         if item.instruction not in into:
             rows = spans.get(item.instruction, [])
-            into[item.instruction] = busy_s(starts[rows], ends[rows]) if rows else 0.0
+            seconds = busy_s(starts[rows], ends[rows]) if rows else 0.0
+            if item.kind in _EXCHANGES and len(rows) > 1:
+                # A transfer that is sent and received by kernels of their own ends between these two.
+                seconds = min(max(item.seconds, seconds), float(ends[rows].max() - starts[rows].min()))
+            into[item.instruction] = seconds
     return kernels, transfers

@@ -84,9 +84,10 @@ def _meetings(trace: Trace) -> tuple[list[Uses], tuple[str, ...]]:
     """Rows of the uses of every group and kind that its ranks have equally often, and the names of the others."""
     codes = [code for code, word in enumerate(trace.words["kind"]) if word in TOGETHER]
     named = np.array([bool(word) for word in trace.words["group"]] or [False])[trace.columns["group"]]
-    rows = np.flatnonzero(np.isin(trace.columns["kind"], codes) & named)
+    kinds = np.isin(trace.columns["kind"], codes)
+    rows = np.flatnonzero(kinds & named)
     if not len(rows):
-        return [], ()
+        return _without_groups(trace, np.flatnonzero(kinds)), ()
     keys = trace.columns["group"][rows].astype(np.int64) * len(trace.words["kind"]) + trace.columns["kind"][rows]
     met, unmatched = [], []
     for key in np.unique(keys).tolist():
@@ -101,6 +102,30 @@ def _meetings(trace: Trace) -> tuple[list[Uses], tuple[str, ...]]:
         # A rank's rows are in order of their starts, as the rank issued them.
         met.append(np.stack(by_rank))
     return met, tuple(unmatched)
+
+
+#: Largest deviation of the ends of one collective from the difference of two clocks, as a share of the collectives'
+#: length, and in seconds.
+_TOGETHER_SHARE, _TOGETHER_S = 0.25, 2e-5
+
+
+def _without_groups(trace: Trace, rows: NDArray[np.int64]) -> list[Uses]:
+    """Uses of collectives whose groups no profiler names (an engine's own all-reduces, replayed ones), where all ranks
+    have them equally often and leave each together: then all ranks are one group."""
+    met = []
+    ends, ranks = trace.end_s, trace.columns["rank"]
+    for kind in np.unique(trace.columns["kind"][rows]).tolist():
+        own = rows[trace.columns["kind"][rows] == kind]
+        by_rank = [own[ranks[own] == rank] for rank in trace.ranks]
+        if len({len(rank_rows) for rank_rows in by_rank}) > 1 or len(by_rank[0]) < 2:
+            continue
+        uses = np.stack(by_rank)
+        apart = ends[uses[1:]] - ends[uses[0]]
+        off = np.abs(apart - np.median(apart, axis=1, keepdims=True))
+        length = float(np.median(trace.columns["duration_s"][own]))
+        if float(np.median(off, axis=1).max()) <= max(_TOGETHER_SHARE * length, _TOGETHER_S):
+            met.append(uses)
+    return met
 
 
 def _ahead(met: list[Uses], ends: NDArray[Any], ranks: NDArray[Any]) -> dict[int, float]:

@@ -151,18 +151,19 @@ def layers_of(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64])
 def kinds_of(
     lane: RankTimeline, measured: Trace, operation: NDArray[np.int64], waiting: NDArray[np.bool_]
 ) -> tuple[LayerRow, ...]:
-    """Time by kind, each as a union. A product or transfer counts to the kind of its operator. A small kernel of a kind
-    that the simulated step does not have counts to its small operator."""
+    """Time by kind, each as a union. A product or transfer counts to the kind of its operator, and so do all kernels of
+    an operator that is priced with them. A small kernel of a kind that the simulated step does not have counts to its
+    small operator."""
     words = measured.word("kind").tolist()
     rows: dict[str, list[int]] = defaultdict(list)
     simulated = {item.kind for item in lane.operations}
     for row, (word, index) in enumerate(zip(words, operation.tolist(), strict=True)):
         kind = WAIT if waiting[row] else word
         if index >= 0 and not waiting[row]:
-            taker = lane.operations[index].kind
+            taker = lane.operations[index]
             # Sums and copies of an eager framework are parts of norms, rotations and activations.
-            if word in HEAVY or (word not in simulated and taker not in HEAVY):
-                kind = taker
+            if word in HEAVY or taker.is_whole or (word not in simulated and taker.kind not in HEAVY):
+                kind = taker.kind
         rows[kind].append(row)
     starts, ends = measured.columns["start_s"], measured.end_s
     there = {kind: busy_s(starts[own], ends[own]) for kind, own in rows.items()}

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,24 +42,30 @@ class TurnsOfHalves:
     cuts
         Parts of a layer that a half begins anew after the other half's turn.
     lag
-        TurnsOfHalves that the second half is behind.
+        Turns that the second half is behind.
+    shared_last
+        Whether shared experts run behind the routed ones, while these send their results back (SGLang's prompts).
     """
 
     cuts: tuple[int, ...]
     lag: int
+    shared_last: bool = False
 
-    def stages(self, parts: dict[int, list[int]]) -> list[list[int]]:
+    def stages(self, parts: Mapping[int, list[Any]]) -> list[list[Any]]:
         """A layer's operations by turn; the first turn goes on from the layer before unless it is cut there."""
-        stages: list[list[int]] = [[]]
-        for part in range(COMBINE + 1):
+        stages: list[list[Any]] = [[]]
+        for part in _SHARED_LAST if self.shared_last else range(COMBINE + 1):
             if part in self.cuts:
                 stages.append([])
-            stages[-1] += parts[part]
+            stages[-1] += parts.get(part, [])
         return stages
 
 
+#: Parts of a layer whose shared experts run last: the others' results travel meanwhile.
+_SHARED_LAST = (BEFORE, ATTENDS, BEHIND, ROUTES, DISPATCH, EXPERTS, COMBINE, SHARED)
 TURNS = tuple(
-    TurnsOfHalves(cuts, lag)
+    TurnsOfHalves(cuts, lag, last)
+    for last in (False, True)
     for count in range(1, 6)
     for cuts in combinations(_CUTS, count)
     for lag in range(min(count, 3) + 1)
@@ -84,11 +91,14 @@ def orders_in_turn(operations: Sequence[Operation], kinds: Sequence[str]) -> lis
     ahead = [index for index in range(last) if index not in own and (index < first or operations[index].layer >= 0)]
     behind = [index for index in range(first, len(operations)) if index not in own and index not in set(ahead)]
     layers = [_by_layer(operations, half) for half in halves]
-    measured = _shares(kinds)
+    measured = _shares(_without_inner(kinds) if any(item.is_whole for item in operations) else kinds)
+    shared = any(parts.get(SHARED) for half in layers for parts in half)
+    begins = [[_telling(operations, parts) for parts in half[:_SHOW]] for half in layers]
     away = []
     for number, turns in enumerate(TURNS):
-        shown = _merged(turns, *(half[:_SHOW] for half in layers))
-        shares = _shares([operations[index].kind for index in shown])
+        if turns.shared_last and not shared:
+            continue
+        shares = _shares(_merged(turns, *begins))
         off = sum(abs(measured.get(pair, 0.0) - shares.get(pair, 0.0)) for pair in {*measured, *shares})
         away.append((round(off, 6), number))
     orders: list[list[int]] = []
@@ -101,18 +111,42 @@ def orders_in_turn(operations: Sequence[Operation], kinds: Sequence[str]) -> lis
     return orders
 
 
+def _telling(operations: Sequence[Operation], parts: Mapping[int, list[int]]) -> dict[int, list[str]]:
+    """The kinds of a layer's operations that show where halves take turns, by part."""
+    return {
+        part: [kind for index in own if (kind := operations[index].kind) in HEAVY or kind in _LANDMARKS]
+        for part, own in parts.items()
+    }
+
+
 def _merged(
-    turns: TurnsOfHalves, one: Sequence[dict[int, list[int]]], other: Sequence[dict[int, list[int]]]
-) -> list[int]:
-    """The operations of both halves in their turns."""
+    turns: TurnsOfHalves, one: Sequence[Mapping[int, list[Any]]], other: Sequence[Mapping[int, list[Any]]]
+) -> list[Any]:
+    """The operations of both halves, or what stands for them, in their turns."""
     first, second = _in_turns(turns, one), _in_turns(turns, other)
-    merged: list[int] = []
+    merged: list[Any] = []
     for place in range(max(len(first), len(second)) + turns.lag):
         if place < len(first):
             merged += first[place]
         if 0 <= place - turns.lag < len(second):
             merged += second[place - turns.lag]
     return merged
+
+
+def _without_inner(kinds: Sequence[str]) -> list[str]:
+    """Kinds of kernels without the small ones between two routed products, which are of the same operator."""
+    kept: list[str] = []
+    inner: list[str] = []
+    for kind in kinds:
+        if kind in HEAVY:
+            kept += [] if kind == "grouped_gemm" and kept[-1:] == ["grouped_gemm"] else inner
+            kept.append(kind)
+            inner = []
+        elif kept[-1:] == ["grouped_gemm"] or inner:
+            inner.append(kind)
+        else:
+            kept.append(kind)
+    return kept + inner
 
 
 def _shares(kinds: Sequence[str]) -> dict[tuple[str, str, int], float]:
@@ -159,9 +193,9 @@ def _by_layer(operations: Sequence[Operation], half: Sequence[int]) -> list[dict
     return [_parts(operations, layers[layer]) for layer in sorted(layers)]
 
 
-def _in_turns(turns: TurnsOfHalves, layers: Sequence[dict[int, list[int]]]) -> list[list[int]]:
+def _in_turns(turns: TurnsOfHalves, layers: Sequence[Mapping[int, list[Any]]]) -> list[list[Any]]:
     """A half's operations by turn, layer after layer."""
-    stages: list[list[int]] = []
+    stages: list[list[Any]] = []
     for parts in layers:
         own = turns.stages(parts)
         if stages:

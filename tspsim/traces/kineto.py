@@ -258,7 +258,8 @@ def _autograd(reading: ProfileColumns) -> dict[int, tuple[NDArray[Any], NDArray[
     spans = {}
     for thread in np.unique(threads).tolist():
         own = order[threads[order] == thread]
-        spans[thread] = (starts[own], ends[own])
+        # A backward pass within another (reentrant checkpoints) ends before the outer one does.
+        spans[thread] = (starts[own], np.maximum.accumulate(ends[own]))
     return spans
 
 

@@ -21,16 +21,18 @@ from .alignment import (
     matched,
     measured_of,
     states_phases,
+    tells_narrow,
 )
 from .causes import causes_of
 from .comparison import Laid, gaps_of, kinds_of, layers_of, left_over_of, operators_of
 from .halves import receives
-from .kinds import COLLECTIVES, MEASURE, STEP
-from .names import waits
+from .kinds import COLLECTIVES, HEAVY, MEASURE, STEP
+from .named_facts import products_back
+from .names import narrow, waits
 from .product_sizes import stated_sizes, within_padding
 from .simulated import RankTimeline, Simulated, plan_named
 from .steps import TracedBatch, batch_of, step_marks
-from .table import Trace, busy_s
+from .table import Trace, at_work_from, busy_s
 
 #: Least share of kernel time with an operator: below it the trace belongs to another scenario.
 LEAST_MATCHED = 0.5
@@ -69,10 +71,13 @@ def lay(
     if trace.device and trace.device != lane.question.device.spec.name:
         notes.append(f"the trace is of {trace.device}, the scenario of {lane.question.device.spec.name}")
     notes = [*before, *notes]
+    if simulated.unfit:
+        notes.append(f"plan {chosen_plan.name} {simulated.unfit}; it is laid all the same, since it ran")
     same_plan(lane, measured, trace)
     _same_rows(lane, measured, trace)
     operation = matched(lane.operations, measured)
     start, end = float(measured.columns["start_s"].min()), float(measured.end_s.max())
+    notes += _told_apart(lane, measured, operation)
     following = _begin(trace, number + 1) if number >= 0 else None
     if following is not None and following < end:
         # A host that prepares the next step beside this one: the streams that work most begin one step after another.
@@ -106,6 +111,50 @@ def lay(
         left_over_of(measured, operation), gaps_of(measured, start, measured_s), tuple(notes), batch,
         followed=following is not None,
     )  # fmt: skip
+
+
+#: Least share of the simulated step's work that an operator without kernels has, to be told.
+_WORTH_A_NOTE = 0.005
+#: Further products of the backward pass, for each forward one, that the plan does not have and that are told.
+_RUNS_AGAIN = 0.3
+
+
+def _told_apart(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64]) -> list[str]:
+    """Notes on operators that the two sides do not have in the same way: those that no kernel computes, and exchanges
+    whose kernels only send and receive."""
+    notes = []
+    taken = set(operation.tolist())
+    total = sum(item.seconds for item in lane.operations)
+    lacking: dict[str, float] = {}
+    for index, item in enumerate(lane.operations):
+        if index not in taken and item.kind in HEAVY:
+            lacking[item.name] = lacking.get(item.name, 0.0) + item.seconds
+    told = [f"{name} ({duration(seconds)})" for name, seconds in lacking.items() if seconds > _WORTH_A_NOTE * total]
+    if told:
+        notes.append(f"no kernel computes {', '.join(told[:4])}; the simulated step has that time")
+    kinds, names = measured.word("kind"), measured.word("name")
+    there, here = products_back(measured), _products_back(lane)
+    if there and here and there > here + _RUNS_AGAIN:
+        notes.append(
+            f"the backward pass has {there:.1f} products for each forward one, the plan's {here:.1f}: some run again"
+        )
+    products = np.isin(kinds, ["gemm", "grouped_gemm"])
+    eight = products & np.array([narrow(name) for name in names.tolist()], bool)
+    seconds = measured.columns["duration_s"]
+    if not tells_narrow(lane.operations) and 2 * seconds[eight].sum() > seconds[products].sum() > 0.0:
+        notes.append("most products' names state eight bits or fewer, the scenario's are in 16; set workload.precision")
+    apart = receives(kinds, names, exchanges_of(lane.operations)) >= 0
+    if apart.any():
+        words = " and ".join(sorted(set(kinds[apart].tolist())))
+        notes.append(f"{words}: kernels that send and receive apart; what travels between them runs no kernel")
+    return notes
+
+
+def _products_back(lane: RankTimeline) -> float:
+    """Products of the backward pass for each one of the forward pass, simulated."""
+    phases = Counter(item.phase for item in lane.operations if item.kind == "gemm")
+    back = phases["backward"] + phases["weight gradient"]
+    return back / phases["forward"] if phases["forward"] else 0.0
 
 
 def _of_rank(trace: Trace, rank: int | None) -> Trace:
@@ -155,15 +204,12 @@ def _is_one_step(simulated: Simulated, trace: Trace, rows: NDArray[Any]) -> bool
 
 
 def _at_work(measured: Trace) -> tuple[Trace, list[str]]:
-    """The step without kernels from long before it. A host launches some kernels ahead, and the device then waits for
-    longer than the step works."""
-    starts, ends = measured.columns["start_s"], np.maximum.accumulate(measured.end_s)
-    gaps = starts[1:] - ends[:-1]
-    long = np.flatnonzero(gaps > busy_s(starts, measured.end_s))
-    first = int(long[-1]) + 1 if len(long) else 0
-    if not first or 2 * first > len(starts):
+    """The step without kernels from long before it."""
+    starts, ends = measured.columns["start_s"], measured.end_s
+    first = at_work_from(starts, ends)
+    if not first:
         return measured, []
-    seconds = duration(float(gaps[first - 1]))
+    seconds = duration(float(starts[first] - ends[:first].max()))
     note = f"{several(first, 'kernel')} that ran {seconds} before the step: left out"
     return measured.of(np.arange(first, len(starts))), [note]
 

@@ -176,12 +176,14 @@ KERNEL_NAMES.register(
         "NCCL, RCCL, NVSHMEM, DeepEP, custom all-reduces of engines, symmetric memory",
         waits=(
             r"notify_dispatch|cached_notify",
+            # What TensorRT-LLM and FlashInfer run before and behind an exchange moves nothing between ranks.
+            r"A2A(Prepare|Sanitize)",
             r"\bbarrier_all|signal_wait|(node|elastic)::barrier",
             r"nvshmem\w*(barrier|sync|quiet)|symmetric_memory::.*barrier",
         ),
         kinds={
             "dispatch": (
-                r"notify_dispatch",
+                r"notify_dispatch|A2ASanitize",
                 r"(internode|intranode|elastic|ep)\w*::(\w+_)?dispatch|_ep_dispatch|EpDispatch(?!Combine)|moe_?a2a_dispatch|[Dd]ispatchKernel|AllToAllDispatch",
             ),
             "combine": (

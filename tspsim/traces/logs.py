@@ -55,6 +55,9 @@ _VLLM_RATE = re.compile(
     r"Running:\s*(?P<rows>\d+) reqs"
 )
 _SGLANG = re.compile(r"Decode batch.*?#running-req:\s*(?P<rows>\d+).*?gen throughput \(token/s\):\s*(?P<rate>[\d.]+)")
+#: Tokens that a step gives each sequence where a drafter proposes some: of SGLang in its line, of vLLM in the next one.
+_ACCEPTED = re.compile(r"\baccept len:\s*(?P<tokens>[\d.]+)")
+_VLLM_ACCEPTED = re.compile(r"SpecDecoding metrics: Mean acceptance length:\s*(?P<tokens>[\d.]+)")
 
 
 _FORMS = (
@@ -102,6 +105,12 @@ class _Steps:
             shapes=shapes, step=number, value=rate,
         )  # fmt: skip
         self.clock += seconds
+
+    def longer(self, times: float) -> None:
+        """Make the last step so many times as long."""
+        lengths = self.rows.numbers["duration_s"]
+        self.clock += lengths[-1] * (times - 1.0)
+        lengths[-1] *= times
 
 
 def read_log(path: Path) -> FilePart:
@@ -169,11 +178,15 @@ def read_log(path: Path) -> FilePart:
                     phase = "mixed" if _number(match["prompts"]) else "decode"
                     rates += 1
                     steps.step(len(steps.rows), rows / rate, phase=phase, shapes=f"{rows} rows", rate=rate)
+            elif (match := _VLLM_ACCEPTED.search(line)) and rates:
+                steps.longer(_number(match["tokens"]))
             elif match := _SGLANG.search(line):
                 written = "SGLang"
                 rows, rate = int(match["rows"]), _number(match["rate"])
+                accepted = _ACCEPTED.search(line)
+                tokens = rows * (_number(accepted["tokens"]) if accepted is not None else 1.0)
                 if rate:
-                    steps.step(len(steps.rows), rows / rate, phase="decode", shapes=f"{rows} rows", rate=rate)
+                    steps.step(len(steps.rows), tokens / rate, phase="decode", shapes=f"{rows} rows", rate=rate)
         except (ValueError, OverflowError):
             steps.refused += 1
     _of_titan(steps, titan, missing)

@@ -11,6 +11,8 @@ from .table import TracedDevice
 
 #: Largest difference between the memory that a driver reports and the data sheet's, as a share.
 _MEMORY = 0.12
+#: Names that drivers give to devices that they have no name for.
+_GENERIC = re.compile(r"^(AMD Radeon Graphics|gfx\d+\w*)$", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+) ?GB\b", re.IGNORECASE)
 
 
@@ -24,24 +26,29 @@ def device_of(machine: TracedDevice) -> str:
     'a100-80gb'
     >>> device_of(TracedDevice("", 304, 206_141_652_992))
     'mi300x'
+    >>> device_of(TracedDevice("NVIDIA H100 PCIe", 114, 85_000_000_000))
+    'h100-pcie'
     """
     names = catalog.names("devices")
     words = re.sub(r"[^a-z0-9]+", " ", machine.name.lower()).split()
     named = [name for name in names if name.split("-")[0] in words]
-    if not machine.name and not (machine.compute_units and machine.memory_bytes):
+    generic = not machine.name or (not named and _GENERIC.search(machine.name) is not None)
+    if generic and not (machine.compute_units and machine.memory_bytes):
         return ""  # without a name, both numbers are needed
     # Vendors' names state the memory where a device has several.
     stated = _SIZE.search(machine.name)
     memory = machine.memory_bytes or (1e9 * float(stated[1]) if stated else 0.0)
-    fitting: list[tuple[float, str]] = []
-    for name in named or ([] if machine.name else names):
+    fitting: list[tuple[int, float, str]] = []
+    for name in named or (names if generic else []):
         units, sizes = _stated(name)
+        parts = name.split("-")
+        others = sum(1 if part not in words else -1 for part in parts)
         if not named and units != machine.compute_units:
             continue
         away = min((abs(size / memory - 1.0) for size in sizes), default=1.0) if memory else 0.0
         if away <= _MEMORY:
-            fitting.append((away, name))
-    return min(fitting)[1] if fitting else (named[0] if len(named) == 1 else "")
+            fitting.append((others, away, name))
+    return min(fitting)[2] if fitting else (named[0] if len(named) == 1 else "")
 
 
 def _stated(name: str) -> tuple[int, list[float]]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..operators import Computes
 from .halves import orders_in_turn
-from .kinds import COLLECTIVES, HEAVY, KINDS
+from .kinds import COLLECTIVES, HEAVY, KINDS, MOVES
 from .product_sizes import fits, gradient_of, stated_sizes
 from .simulated import Operation
 from .worth import EMPTY, HEAVIER, HELPS, LEFT, NEVER, OWN, SEVERAL, TAKES, Floats, Worth, table
@@ -61,20 +61,33 @@ def align(
         Whether a product of several weights may still be several kernels.
     """
     heavy = np.isin(kinds, list(HEAVY)) if len(kinds) else np.zeros(0, bool)
-    best: tuple[int, float, NDArray[np.int64]] | None = None
+    near = len(kinds) * len(operations) > _FEW_PAIRS
+    best: tuple[int, float, NDArray[np.int64], list[int], bool] | None = None
+
+    def given_by(order: list[int], outputs_first: bool, near: bool) -> tuple[NDArray[np.int64], float]:
+        own = [operations[place] for place in order]
+        given, value = _aligned(kinds, shapes, own, helpers, narrow, outputs_first, may_split, near)
+        return np.where(given >= 0, np.array([*order, -1])[given], -1), value
+
     for outputs_first in (True, False):
         for order in _orders(operations, kinds):
-            own = [operations[place] for place in order]
-            given, value = _aligned(kinds, shapes, own, helpers, narrow, outputs_first, may_split)
+            given, value = given_by(order, outputs_first, near)
             over = int((heavy & (given < 0)).sum())
             if best is None or over < best[0] or (over == best[0] and value > best[1] + _SAME):
-                best = over, value, np.where(given >= 0, np.array([*order, -1])[given], -1)
+                best = over, value, given, order, outputs_first
             if not over and len(kinds) * len(operations) > _ALL_PAIRS:
-                return best[2]  # each further order takes seconds
+                return given  # each further order takes seconds
         if best is None or not best[0] or not any(shapes):
             break
     assert best is not None
+    if near and len(kinds) * len(operations) <= _ALL_PAIRS and _lacks(operations, best[2], best[0]):
+        return given_by(best[3], best[4], False)[0]
     return best[2]
+
+
+def _lacks(operations: Sequence[Operation], given: NDArray[np.int64], over: int) -> bool:
+    """Whether an assignment leaves heavy kernels over, or a heavy operator without any."""
+    return bool(over) or not {i for i, item in enumerate(operations) if item.kind in HEAVY} <= set(given.tolist())
 
 
 def _orders(operations: Sequence[Operation], kinds: Sequence[str]) -> list[list[int]]:
@@ -112,6 +125,7 @@ def _aligned(
     narrow: Sequence[bool] | None,
     outputs_first: bool,
     may_split: bool,
+    near: bool,
 ) -> tuple[NDArray[np.int64], float]:
     """The operation of every kernel in the operations' order, and the worth of the assignment."""
     size = len(kinds)
@@ -124,11 +138,12 @@ def _aligned(
     left = np.where(np.isin(codes, [KINDS.index(word) for word in HEAVY]) & ~waiting, HEAVIER * OWN, LEFT)
     skipped = np.concatenate([[0.0], np.cumsum(left)])
     widths = [stated_sizes(text) for text in shapes]
+    stated = any(widths)
     worths: dict[Any, Worth] = {}
     grouped = "grouped_gemm" in kinds
 
     def worth(operation: Operation) -> Worth:
-        shape = (operation.sizes, operation.computes) if any(widths) else None
+        shape = (operation.sizes, operation.computes) if stated else None
         # Without a grouped kernel every expert's product is an operator of its own.
         several = operation.kind in SEVERAL and (operation.kind != "grouped_gemm" or grouped)
         splits = may_split and bool(operation.joins)
@@ -146,7 +161,7 @@ def _aligned(
                 first, further = np.where(plain, NEVER, first), np.where(plain, NEVER, further)
             if operation.is_wide:
                 first, further = np.where(eight, NEVER, first), np.where(eight, NEVER, further)
-            if operation.sizes is not None and any(widths):
+            if operation.sizes is not None and stated:
                 allowed = np.array(
                     [fits(width, operation.sizes, operation.computes, outputs_first=outputs_first) for width in widths]
                 )
@@ -157,7 +172,7 @@ def _aligned(
     empty = [HEAVIER * OWN if operation.kind in HEAVY else EMPTY for operation in operations]
     every = max(1, int(len(operations) ** 0.5))
     blocks = range(0, len(operations), every)
-    windows = _windows(codes, operations, blocks)
+    windows = _windows(codes, operations, blocks, near)
     whole = slice(0, size)
     row = -skipped
     checkpoints: list[Floats] = []
@@ -179,31 +194,35 @@ def _aligned(
             place = _back(rows[index - begin], of, empty[index], left_over, place, mine, index)
         place += window.start
     _tell_gradients_apart(takers, widths, operations, outputs_first=outputs_first)
+    _share_out(takers, kinds, operations)
     _join_pieces(takers, kinds, operations)
+    _pass_on(takers, kinds, operations)
     return takers, float(row[-1])
 
 
 #: Pairs of a kernel and an operator up to which each may belong to each; beyond, operators look at kernels near their
 #: own place only. A step of 6,000 kernels still looks at all.
 _ALL_PAIRS = 4e7
+#: Pairs from which orders are compared by nearby kernels, and all are looked at only where something is left over.
+_FEW_PAIRS = 1e6
 #: Kernels on either side of an operator's own place that it looks at then; a two-hundredth of all, if that is more.
 _NEAR = 512
 
 
-def _windows(codes: NDArray[np.int64], operations: Sequence[Operation], blocks: range) -> list[slice]:
+def _windows(codes: NDArray[np.int64], operations: Sequence[Operation], blocks: range, near: bool) -> list[slice]:
     """The kernels that each block of operators may take: all, or in a very long step those near the heavy kernel whose
     place among all heavy ones is that of the block's first and last operator."""
     size = len(codes)
     heavy = np.flatnonzero(np.isin(codes, [KINDS.index(word) for word in HEAVY]))
-    if size * len(operations) <= _ALL_PAIRS or not len(heavy):
+    if not (near or size * len(operations) > _ALL_PAIRS) or not len(heavy):
         return [slice(0, size)] * len(blocks)
     before = np.cumsum([0, *(operation.kind in HEAVY for operation in operations)]) / max(
         1, sum(operation.kind in HEAVY for operation in operations)
     )
     ends = [*blocks, len(operations)]
     places = [int(heavy[min(int(before[end] * len(heavy)), len(heavy) - 1)]) for end in ends]
-    near = max(_NEAR, size // 200)
-    windows = [slice(max(0, low - near), min(size, high + near)) for low, high in pairwise(places)]
+    reach = max(_NEAR, size // 200)
+    windows = [slice(max(0, low - reach), min(size, high + reach)) for low, high in pairwise(places)]
     windows[-1] = slice(windows[-1].start, size)
     return windows
 
@@ -250,6 +269,32 @@ def _tell_gradients_apart(
             takers[row] = min(twins, key=lambda other: abs(other - place))
 
 
+def _share_out(takers: NDArray[np.int64], kinds: Sequence[str], operations: Sequence[Operation]) -> None:
+    """Give operators of one name that follow each other (the experts of two halves of a batch) as many heavy kernels
+    each: which of a run of several kernels is whose, their kinds do not say."""
+    heavy = np.isin(kinds, list(HEAVY))
+    first = 0
+    for last in range(1, len(operations) + 1):
+        before = operations[first]
+        if last < len(operations) and (operations[last].name, operations[last].kind) == (before.name, before.kind):
+            continue
+        ops, first = range(first, last), last
+        if len(ops) < 2 or before.kind not in SEVERAL:
+            continue
+        rows = np.flatnonzero((takers >= ops.start) & (takers < ops.stop))
+        own = rows[heavy[rows]]
+        share, rest = divmod(len(own), len(ops))
+        counts = np.bincount(takers[own] - ops.start, minlength=len(ops))
+        if rest or not share or (counts == share).all():
+            continue
+        tail = [kinds[row] for row in rows[rows > own[-1]].tolist()]
+        for number, operation in enumerate(ops):
+            begin = own[number * share]
+            between = rows[(rows < begin) & (rows > own[number * share - 1])] if number else rows[rows < begin]
+            mine = between[len(tail) :] if number and [kinds[row] for row in between[: len(tail)]] == tail else between
+            takers[rows[rows >= (mine[0] if len(mine) else begin)]] = operation
+
+
 def _join_pieces(takers: NDArray[np.int64], kinds: Sequence[str], operations: Sequence[Operation]) -> None:
     """Give a small operator the kernels of its kind that a framework runs further on, with copies behind them: keys are
     rotated where their product is, and queries where theirs is, in one operator here. A small operator that has
@@ -274,6 +319,17 @@ def _join_pieces(takers: NDArray[np.int64], kinds: Sequence[str], operations: Se
             takers[behind] = near[-1]
 
 
+def _pass_on(takers: NDArray[np.int64], kinds: Sequence[str], operations: Sequence[Operation]) -> None:
+    """Give a small operator behind a product of several weights what runs between the pieces of that product: gate is
+    activated before up is multiplied."""
+    for row, (kind, place) in enumerate(zip(kinds, takers.tolist(), strict=True)):
+        if place < 0 or kind in MOVES or kind == operations[place].kind or not operations[place].joins:
+            continue
+        following = place + 1
+        if following < len(operations) and operations[following].kind == kind and (takers == following).any():
+            takers[row] = following
+
+
 def _product(operation: Operation) -> str:
     """The common name of a product's two gradients."""
     return operation.name.rpartition(",")[0]
@@ -281,12 +337,10 @@ def _product(operation: Operation) -> str:
 
 def _row(before: Floats, worth: Worth, empty: float, skipped: Floats) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     """Best value for every number of kernels (taken or left over) after one more operator, and its terms."""
-    helped = np.concatenate([[0.0], np.cumsum(worth.helper)])
+    helped, gone = worth.helped, worth.gone
     # Helpers in front: a run begins after any earlier kernel and has only helpers so far.
     ahead = np.maximum.accumulate(before - helped) + helped
     opened = ahead[:-1] + worth.first
-    on = np.maximum(worth.further, worth.helper)
-    gone = np.concatenate([[0.0], np.cumsum(on)])
     run = np.maximum.accumulate(opened - gone[1:]) + gone[1:]
     ends = np.maximum(before - empty, np.concatenate([[NEVER * 2], run]))
     return np.maximum.accumulate(ends + skipped) - skipped, ends, run, opened, helped
@@ -302,8 +356,7 @@ def _back(
     if place == 0 or before[place] - empty >= run[place - 1]:
         return place
     last = place
-    gone = np.cumsum(np.maximum(worth.further, worth.helper))
-    first = int(np.argmax((opened - gone)[:last]))
+    first = int(np.argmax((opened - worth.gone[1:])[:last]))
     start = int(np.argmax((before - helped)[: first + 1]))
     takers[start:last] = index
     return start

@@ -128,7 +128,9 @@ def waits(kernel: str) -> bool:
 
 
 #: Types of eight bits and fewer, as libraries write them in names of kernels.
-_NARROW = re.compile(r"fp8|e4m3|e5m2|mxfp|nvfp4|fp4|_f8_|f8f8|int8|int4|w4a16|w8a8", re.IGNORECASE)
+_NARROW = re.compile(
+    r"fp8|e4m3|e5m2|mxfp|nvfp4|fp4|_f8_|f8f8|_[fb]8[fbhns8]*_|int8|int4|w4a16|w8a8|a8w8|a4w4", re.IGNORECASE
+)
 
 
 @remembered(65_536)

@@ -56,6 +56,7 @@ _KINDS = KernelNames(
         "embedding": (r"^tspsim::\w+::embedding lookup",),
         "norm": (r"^tspsim::\w+::.*(\bnorm|rmsnorm$|compress |add blocks|into lanes)",),
         "sample": (r"^tspsim::\w+::.* softmax$",),
+        "copy": (r"^tspsim::\w+::copy (weights out|gradients in)\b.* copy$",),
         "quantize": (r"^tspsim::\w+::.* copy$",),
         "elementwise": (r"^tspsim::",),
     },

@@ -139,7 +139,8 @@ def reader_of(path: Path) -> TraceReader:
     except OSError as error:
         raise InputError(error.strerror or type(error).__name__, file=str(path)) from None
     if not size or not start.strip(b" \t\r\n\x00"):
-        raise InputError("is empty" if not size else "holds nothing that can be unpacked", file=str(path))
+        packed = size and _plain_start(path).strip(b" \t\r\n\x00")
+        raise InputError("holds nothing that can be unpacked" if packed else "is empty", file=str(path))
     if start.startswith(b"version https://git-lfs"):
         raise InputError("is a Git LFS pointer and not the trace; fetch it with `git lfs pull`", file=str(path))
     if re.match(rb"\s*<(!doctype|html)", start[:200], re.IGNORECASE):
@@ -151,6 +152,12 @@ def reader_of(path: Path) -> TraceReader:
             return reader
     what = described(path, start)
     raise InputError(what or f"is of no format that is known ({', '.join(TRACE_READERS)})", file=str(path))
+
+
+def _plain_start(path: Path) -> bytes:
+    """The first bytes of a file as they lie, packed or not."""
+    with path.open("rb") as file:
+        return file.read(4096)
 
 
 def _nothing(path: Path, part: FilePart) -> str:

@@ -8,18 +8,34 @@ own kernels.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..base import catalog
 from ..base.errors import InputError
+from ..base.units import several
 from ..model import load_model
+from ..network import build_cluster
 from .alignment import attention_rows
 from .kinds import MEASURE, STEP
+from .named_facts import (
+    exchanged_width,
+    exchanging,
+    is_checkpoints,
+    norm_width,
+    precision,
+    preferred,
+    product_widths,
+    runs_again,
+    runs_backward,
+    sharding,
+    takes_turns,
+)
 from .product_sizes import stated_sizes
 from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace
@@ -49,19 +65,13 @@ _DEGREES = (
     ("ep", re.compile(r"\bep\b|expert", re.IGNORECASE)),
     ("sp", re.compile(r"\bcp\b|context[_ ]?parallel|ulysses", re.IGNORECASE)),
 )
+#: Groups whose ranks are no replicas of each other.
+_NOT_REPLICAS = re.compile("|".join(f"(?:{pattern.pattern})" for _, pattern in _DEGREES), re.IGNORECASE)
 
 
 #: Operators whose first input is (batch, heads, tokens, width), and those with (batch, tokens, heads, width).
 _HEADS_FIRST = re.compile(r"scaled_dot_product|_cudnn_attention_forward")
 _TOKENS_FIRST = re.compile(r"_(flash|efficient)_attention_forward|flash_attn")
-
-
-#: Widths in the templates of norms; and in those of DeepEP the number of nodes (of eight ranks) or of ranks in a node.
-_NORM_WIDTH = re.compile(r"Kernel_traits<[^<>]*?\b(\d+)u")
-_EXCHANGED = (
-    (re.compile(r"internode::(?:dispatch|combine)<\w+, *(\d+)"), 8),
-    (re.compile(r"intranode::(?:dispatch|combine)<(?:\w+, *)?(\d+)"), 1),
-)
 
 
 @dataclass(frozen=True)
@@ -96,7 +106,9 @@ class Guess:
     batch: TracedBatch | None
     trains: bool
     sequences: Sequences = Sequences()
-    recomputes: bool = False
+    recomputes: str = "none"
+    #: What replicas divide, as ZeRO counts it.
+    zero: int = 0
     #: The model's widths where the catalog has none with them, and the trace states all.
     widths: Widths | None = None
     #: Whether tokens travel to experts in a step that serves, by kernels for few tokens, and in two halves of a batch.
@@ -105,6 +117,11 @@ class Guess:
     halves: bool = False
     #: Whether attention's kernels are those of decoding.
     decodes: bool = False
+    #: The type of products by their names, where the model's checkpoint has another.
+    precision: str = ""
+    #: Whether the model has experts, and the stages of a pipeline of which the trace shows one.
+    routed: bool = False
+    stages: int = 1
 
 
 def guess(trace: Trace) -> Guess:
@@ -118,7 +135,10 @@ def guess(trace: Trace) -> Guess:
     )
     stacks = _ENGINES if few_tokens or decodes else (*_ENGINES, *_TRAINERS)
     stack = next((name for name, pattern in stacks if any(pattern.search(text) for text in texts)), "")
-    trains = bool({"backward", "weight gradient"} & phases) or stack in dict(_TRAINERS)
+    backward = bool({"backward", "weight gradient"} & phases) or (
+        stack in ("", *dict(_TRAINERS)) and runs_backward(trace)
+    )
+    trains = backward or stack in dict(_TRAINERS)
     exchanges = "dispatch" in kinds and not trains
     stack = stack or ("" if exchanges else _plain_pytorch(trace))
     marks = step_marks(trace.marks, trace.ranks[0])
@@ -131,7 +151,7 @@ def guess(trace: Trace) -> Guess:
         sizes = [group.size for group in trace.groups if pattern.search(group.name) and group.size > 1]
         if sizes:
             degrees[key] = Counter(sizes).most_common(1)[0][0]
-    if "ep" not in degrees and (ranks := _exchanging(trace.words["name"])) > 1:
+    if "ep" not in degrees and (ranks := exchanging(trace.words["name"])) > 1:
         degrees["ep"] = ranks
     routed = bool(kinds & {"grouped_gemm", "dispatch", "combine"})
     sequences = _sequences(trace)
@@ -144,14 +164,24 @@ def guess(trace: Trace) -> Guess:
     whole = [round(visits)] if layers < visits <= 1.25 * layers and visits == round(visits) else []
     # A drafter's layer behind the model's, and halves of a batch, look like layers.
     drafts = usual is not None and usual.row_tokens > usual.rows > 0
-    candidates = (*whole, layers, *([layers - 1] if drafts else []), *([layers // 2] if exchanges else []))
+    halved = [layers // 2, round(visits / 2)] if exchanges else []
+    candidates = (*whole, layers, *([layers - 1] if drafts else []), *halved)
     models: tuple[str, ...] = ()
     for count in candidates:
-        models = models or tuple(_models(count, hidden, sequences.heads, widths_seen, routed=routed, latent=latent))
+        heads = sequences.heads * degrees.get("tp", 1)
+        models = models or tuple(_models(count, hidden, heads, widths_seen, routed=routed, latent=latent))
     ranks = max(trace.world_size, len(trace.ranks))
+    models = preferred(models, trace, ranks, widths_seen)
+    kind = precision(trace)
     if exchanges:
         degrees.setdefault("ep", ranks)
-    halves = exchanges and bool(models) and visits > 1.6 * load_model(models[0]).layers
+    halves = exchanges and (takes_turns(trace) or (bool(models) and visits > 1.6 * load_model(models[0]).layers))
+    stages = 1
+    if models and trains and "pp" not in degrees and 0 < 2 * layers <= load_model(models[0]).layers:
+        stages = -(-load_model(models[0]).layers // layers)
+        degrees["pp"] = stages
+        if ranks % math.prod(degrees.values()):
+            ranks *= stages  # a profile that leaves the pipeline out has the ranks of one stage
     widths = None
     if not models and not routed:
         spread = degrees.get("tp", 1)
@@ -165,14 +195,18 @@ def guess(trace: Trace) -> Guess:
         hidden,
         models,
         usual,
-        "backward" in phases,
+        backward,
         sequences,
-        _recomputes(trace),
+        runs_again(trace),
+        sharding(trace, layers, _NOT_REPLICAS) if trains else 0,
         widths,
         exchanges,
         exchanges and few_tokens,
         halves,
         decodes,
+        "" if models and is_checkpoints(models[0], kind) and not trains else kind,
+        routed,
+        stages,
     )
 
 
@@ -190,7 +224,10 @@ def _plain_pytorch(trace: Trace) -> str:
 
 
 def _hidden(trace: Trace) -> int:
-    """Width of the residual stream: the most frequent input or output width of products and norms."""
+    """Width of the residual stream: of what travels to experts, else the most frequent input or output width of
+    products and norms."""
+    if exchanged := exchanged_width(trace.words["name"]):
+        return exchanged
     widths: Counter[int] = Counter()
     inside = trace.columns["layer"] >= 0
     products = np.flatnonzero(np.isin(trace.word("kind"), ["gemm", "grouped_gemm"]) & inside)
@@ -201,20 +238,15 @@ def _hidden(trace: Trace) -> int:
         if sizes is not None:
             for width in {sizes[1], sizes[2]}:
                 widths[width] += count
+    for name, count in Counter(names[row] for row in products.tolist() if not shapes[row]).items():
+        for width in set(product_widths(name)):
+            widths[width] += count
     for row in np.flatnonzero(np.isin(trace.word("kind"), ["norm"]) & inside).tolist():
         match = re.match(r"\[\[(?:\d+,)*?(\d+)\]", shapes[row]) if shapes[row] else None
-        match = match or _NORM_WIDTH.search(names[row])
-        if match is not None and seconds[row] > 0.0:
-            widths[int(match.group(1))] += 1
+        width = int(match.group(1)) if match is not None else norm_width(names[row])
+        if width and seconds[row] > 0.0:
+            widths[width] += 1
     return widths.most_common(1)[0][0] if widths else 0
-
-
-def _exchanging(names: Sequence[str]) -> int:
-    """Ranks that experts are spread over, from the templates of DeepEP's kernels; 0 without any."""
-    ranks = [
-        per * int(match.group(1)) for pattern, per in _EXCHANGED for name in names if (match := pattern.search(name))
-    ]
-    return max(ranks, default=0)
 
 
 def _sequences(trace: Trace) -> Sequences:
@@ -239,19 +271,13 @@ def _sequences(trace: Trace) -> Sequences:
     return Sequences()
 
 
-def _recomputes(trace: Trace) -> bool:
-    """Whether backward passes repeat the attention of forward passes."""
-    phases, attention = trace.word("phase"), trace.word("kind") == "attention"
-    forward, backward = (set(trace.word("name")[attention & (phases == phase)]) for phase in ("forward", "backward"))
-    return bool(forward & backward)
-
-
 def _widths(trace: Trace) -> frozenset[int]:
     """All widths of products with stated shapes."""
     products = np.isin(trace.word("kind"), ["gemm", "grouped_gemm"])
     shapes = trace.words["shapes"]
     stated = (stated_sizes(shapes[code]) for code in np.unique(trace.columns["shapes"][products]).tolist() if code >= 0)
-    return frozenset(width for sizes in stated if sizes is not None for width in sizes)
+    named = (product_widths(trace.words["name"][code]) for code in np.unique(trace.columns["name"][products]).tolist())
+    return frozenset(width for sizes in (*stated, *named) if sizes is not None for width in sizes)
 
 
 def _models(
@@ -316,7 +342,10 @@ def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Itera
     fabric = ", fabric: rails-400g" if gpus > 8 else ""
     if fabric:
         yield "# the fabric between nodes is not in a trace"
-    used = f", gpus_per_node: {gpus}" if gpus < 8 else ""
+    part = gpus < 8 and _is_divisible(run.device or "h100", gpus)
+    if gpus < 8 and not part:
+        yield f"# the trace has {several(gpus, 'GPU')}; a node of these has no equal parts"
+    used = f", gpus_per_node: {gpus}" if part else ""
     yield f"cluster: {{device: {run.device or 'h100'}, nodes: {-(-gpus // 8)}{used}{fabric}}}"
     if gpus > 8 and gpus % 8:
         yield f"# ranks that the trace states: {gpus}; the last node's other GPUs take further replicas"
@@ -325,12 +354,15 @@ def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Itera
         yield f"  model: {run.models[0]}"
     else:
         sizes = f"{run.layers or 'an unknown number of'} layers, width {run.hidden or 'not stated'}"
-        some = f"; of the catalog {', '.join(run.models[:6])} have them" if run.models else "; none of the catalog"
+        longer = bool(run.models) and load_model(run.models[0]).layers > run.layers
+        have = "are as wide" if longer else "have them"
+        some = f"; of the catalog {', '.join(run.models[:6])} {have}" if run.models else "; none of the catalog"
         yield f"  # {sizes}{some}"
         if run.widths is not None and not model_file:
             yield "  # a file with this model, to name here:"
             yield from (f"  #   {line}" for line in model_lines(run, trace.files[0].name) if not line.startswith("#"))
-        named = model_file if run.widths is not None and model_file else "llama-3.1-8b"
+        placeholder = "deepseek-v3" if run.routed or "ep" in run.degrees else "llama-3.1-8b"
+        named = model_file if run.widths is not None and model_file else placeholder
         yield f"  model: {run.models[0] if run.models else named}"
     if run.stack:
         if run.stack.startswith("torchtitan"):
@@ -338,8 +370,13 @@ def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Itera
         yield f"  stack: {run.stack}"
     else:
         yield "  # stack: no kernel has the name of a known framework"
+    if run.precision:
+        yield "  # by the names of the products"
+        yield f"  precision: {run.precision}"
     yield from _work(run)
     yield "plans:"
+    if run.stages > 1:
+        yield f"  # {run.layers} of {load_model(run.models[0]).layers} layers are in the trace: one stage of a pipeline"
     degrees = ", ".join(f"{key}: {value}" for key, value in run.degrees.items()) or "tp: 1"
     if run.exchanges:
         degrees = f"dp: {max(gpus // run.degrees.get('tp', 1), 1)}, {degrees}"
@@ -347,11 +384,22 @@ def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Itera
     if run.trains and run.sequences.batch > 1:
         degrees += f", micro_batch: {run.sequences.batch}"
     if run.trains:
-        degrees += f", recomputation: {'full' if run.recomputes else 'none'}"
-    if not run.degrees and gpus > 1:
+        degrees += f", zero: {run.zero}" * bool(run.zero) + f", recomputation: {run.recomputes}"
+    if not run.degrees and not run.zero and gpus > 1:
         yield "  # groups are not named; state tp, pp, ep (the rest are replicas)"
-    name = "-".join(f"{key.upper()}{value}" for key, value in run.degrees.items()) or "TP1"
+    name = "-".join(f"{key.upper()}{value}" for key, value in run.degrees.items()) or (
+        f"FSDP{gpus}" if run.zero == 3 else "TP1"
+    )
     yield f"  - {{name: {name}, {degrees}}}"
+
+
+def _is_divisible(device: str, gpus: int) -> bool:
+    """Whether some of the GPUs of the device's node can be used alone."""
+    try:
+        build_cluster(device, gpus_per_node=gpus)
+    except InputError:
+        return False
+    return True
 
 
 def _work(run: Guess) -> Iterator[str]:
@@ -368,7 +416,7 @@ def _work(run: Guess) -> Iterator[str]:
         else:
             yield "  # sequence and sequences_per_replica are not in the trace"
         yield f"  sequence: {seen.queries or 4096}"
-        yield f"  sequences_per_replica: {seen.batch or 1}"
+        yield f"  sequences_per_replica: {(seen.batch or 1) * run.stages}"
     elif batch is None:
         yield "  # from the shapes of attention, which may read more of a cache than is filled"
         yield f"  pass: {'decode' if seen.queries == 1 else 'verify'}"

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import InfeasibleError, InputError, UnknownNameError
+from ..base.errors import InputError, UnknownNameError
 from ..engine.ranks import ROUNDS, second_round
 from ..hardware import Costs
 from ..hardware.pricers import price
 from ..hardware.prices import cast_of
 from ..operators import Computes, DeltaScan, FusedMoE, Gemm, GroupedGemm, Operator, Role
 from ..parallel import Job, Plan
-from ..parallel.stack import ADD_TO_GRADIENT
+from ..parallel.stack import ADD_TO_GRADIENT, NORMED_ROTATION
 from ..program import Collective, Compute, Copy, Launch, SendReceive
 from ..step.question import Question
 from ..step.simulation import admitted, scheduled, step_of
@@ -45,6 +45,8 @@ _JOINED = frozenset({Role.QKV, Role.LATENT_DOWN, Role.GATE_UP})
 _WIDE = frozenset({"fp32", "fp16", "bf16"})
 #: Part of a program that gathers weights.
 _GATHERS = "weights"
+#: Parts of a program that gather weights and that sum gradients.
+_SHARDED = frozenset({_GATHERS, "gradients"})
 _BY_OP = {
     "cache_write": "cache",
     "softmax": "sample",
@@ -127,6 +129,12 @@ class Operation:
         return self.operator.role if self.operator is not None and self.operator.role in _JOINED else ""
 
     @property
+    def is_whole(self) -> bool:
+        """Whether its price holds kernels of other kinds too: experts with what routes, activates and sums around them,
+        and rotations with the norms of heads."""
+        return isinstance(self.operator, FusedMoE) or getattr(self.operator, "op", "") == NORMED_ROTATION
+
+    @property
     def of_dense_mlp(self) -> bool:
         """Whether it is a product of a dense MLP, or of shared experts."""
         return self.kind == "gemm" and self.operator is not None and self.operator.role in (Role.GATE_UP, Role.DOWN)
@@ -191,6 +199,14 @@ class RankTimeline:
     def window(self, start_s: float, end_s: float) -> RankTimeline:
         """The instructions that begin in a stretch of time."""
         kept = [index for index, step in enumerate(self.steps) if start_s <= step.start_s < end_s]
+        return self._of(kept, start_s)
+
+    def of_layers(self, first: int, count: int) -> RankTimeline:
+        """The instructions of some layers that follow each other."""
+        own = {item.instruction for item in self.operations if first <= item.layer < first + count}
+        return self._of(sorted(own), min((self.steps[index].start_s for index in own), default=0.0))
+
+    def _of(self, kept: Sequence[int], start_s: float) -> RankTimeline:
         number = {old: new for new, old in enumerate(kept)}
         steps = tuple(
             SimulatedInstruction(
@@ -253,8 +269,6 @@ class Simulated:
     ------
     InputError
         The scenario asks for requests or iterations; a trace is laid over a step.
-    InfeasibleError
-        The plan does not fit.
     """
 
     def __init__(self, question: Question, plan: Plan, costs: Costs | None = None) -> None:
@@ -266,9 +280,8 @@ class Simulated:
         own_question = question.on(plan)
         self.question = own_question
         self.job = scheduled(own_question, plan)
-        admission = admitted(own_question, self.job)
-        if admission.error is not None:
-            raise InfeasibleError(f"plan {plan.name}: {admission.error}")
+        #: Why the plan would not fit; what was measured did.
+        self.unfit = admitted(own_question, self.job).error or ""
         costs = costs or Costs(own_question.device)
         self.run = step_of(own_question, self.job, costs)
         self._cost = self.job.work.stack.cost(costs, own_question.device, self.job.capture)
@@ -349,6 +362,8 @@ class Simulated:
                         clock += length
                         continue
                     kind, phase = kind_of_operator(operator), _phase(part, operator)
+                    if part in _SHARDED and getattr(operator, "op", "") == "copy":
+                        kind = "copy"  # a shard's weights are copied out of what was gathered, and gradients into it
                     cast_s = self._cast_share(operator) * length
                     if cast_s:
                         name, shape = f"cast for {operator.name}", operator.shape

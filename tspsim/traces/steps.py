@@ -232,9 +232,18 @@ def _whole_steps(codes: NDArray[Any], alike: Sequence[Repetition]) -> Repetition
     return None
 
 
-def layers_of(codes: NDArray[Any]) -> Repetition | None:
-    """The layers of one step: of the repetitions nearly as long as the longest, the one with the shortest period."""
+def layers_of(codes: NDArray[Any], attends: NDArray[np.bool_] | None = None) -> Repetition | None:
+    """The layers of one step: of the repetitions nearly as long as the longest, the one with the shortest period.
+    Where attention is told (``attends``), products that repeat without any are no layer."""
     runs = repetitions(codes)
+    if attends is not None and attends.any():
+        seen = np.concatenate([[0], np.cumsum(attends)])
+        each = {run: int(seen[run.start + run.period] - seen[run.start]) for run in runs}
+        runs = [
+            run
+            for run in runs
+            if each[run] and seen[run.start + run.length] - seen[run.start] >= _ALIKE * run.count * each[run]
+        ]
     if not runs:
         return None
     best = min((run for run in runs if 10 * run.length >= 8 * runs[0].length), key=lambda run: run.period)
@@ -251,8 +260,10 @@ def _layers(
     """Layers of a step's rows, counted by products and attention; the rows before one belong to its layer."""
     layer = np.full(len(names), -1, np.int32)
     products = np.flatnonzero(heavy)
-    candidates = [layers_of(codes[products]) for codes in (names, kinds)]
-    inner = max((run for run in candidates if run is not None), key=lambda run: run.length, default=None)
+    named, inner = (layers_of(codes[products], mixes[products]) for codes in (names, kinds))
+    # A library may take another kernel in every layer; but kinds repeat by chance where names do not.
+    if named is not None and (inner is None or 3 * named.length >= 2 * inner.length):
+        inner = named
     if inner is None or inner.period < 2:
         return layer
     place = np.arange(len(products)) - inner.start

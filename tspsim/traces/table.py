@@ -316,6 +316,30 @@ def busy_s(starts: NDArray[Any], ends: NDArray[Any]) -> float:
     return float(last[-1] - first[0] - gaps.sum())
 
 
+def step_length_s(trace: Trace) -> float:
+    """The median time from a step's first kernel to the next step's, of one rank; of a single step to its last
+    kernel's end. 0 without steps."""
+    numbers = trace.columns["step"]
+    steps = np.unique(numbers[numbers >= 0])
+    if not len(steps):
+        return 0.0
+    begins = np.array([trace.columns["start_s"][numbers == step].min() for step in steps])
+    if len(steps) > 1:
+        return float(np.median(np.diff(begins)))
+    own = numbers == steps[0]
+    begin = at_work_from(trace.columns["start_s"][own], trace.end_s[own])
+    return float(trace.end_s[own].max() - trace.columns["start_s"][own][begin])
+
+
+def at_work_from(starts: NDArray[Any], ends: NDArray[Any]) -> int:
+    """The first kernel of a step behind the last stretch in which the device waits for longer than the step works; 0
+    where most kernels ran before it. A host launches some kernels ahead."""
+    last = np.maximum.accumulate(ends)
+    long = np.flatnonzero(starts[1:] - last[:-1] > busy_s(starts, ends))
+    first = int(long[-1]) + 1 if len(long) else 0
+    return first if 2 * first <= len(starts) else 0
+
+
 def joined(pieces: Iterable[tuple[Mapping[str, NDArray[Any]], Mapping[str, Sequence[str]]]]) -> tuple[Any, Any]:
     """Columns of several ranks as one, with new codes for the words."""
     parts = list(pieces)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,7 +45,7 @@ TAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "permute": (("router",), ("copy", "elementwise", "quantize", "reduction", "memset", "memcpy", "embedding")),
     "quantize": (("copy",), ("memset",)),
     "elementwise": ((), ("copy", "reduction", "memcpy")),
-    "copy": (("memcpy", "quantize"), ()),
+    "copy": (("memcpy", "quantize"), ("elementwise",)),
     "embedding": ((), ("copy", "memcpy", "elementwise", "reduction", "memset", "sample")),
     "sample": (("reduction",), ("elementwise", "copy", "memcpy", "memset", "router", "embedding")),
     "loss": (("reduction",), ("elementwise", "copy", "memset")),
@@ -74,23 +72,31 @@ HEAVIER = 4.0
 LEFT, EMPTY, FURTHER = 6.0, 10.0, 8.0
 #: Worth of a further kernel of a product that joins several weights: surplus kernels go to it first, because some
 #: frameworks do not join the weights.
-FURTHER_OF_JOINED = 14.0
+FURTHER_OF_JOINED = 18.0
 NEVER = -(2.0**26)
 
 
-@dataclass(frozen=True)
 class Worth:
     """The worth of a lane's kernels to an operator of a kind: as its first, as a further one, and as a helper."""
 
-    first: Floats
-    further: Floats
-    helper: Floats
+    __slots__ = ("_within", "first", "further", "gone", "helped", "helper")
+
+    def __init__(self, first: Floats, further: Floats, helper: Floats) -> None:
+        self.first, self.further, self.helper = first, further, helper
+        #: Sums up to every place: of helpers, and of what goes on with a run.
+        self.helped = np.concatenate([[0.0], np.cumsum(helper)])
+        self.gone = np.concatenate([[0.0], np.cumsum(np.maximum(further, helper))])
+        self._within: dict[tuple[int, int], Worth] = {}
 
     def within(self, window: slice) -> Worth:
         """The same of a stretch of the kernels."""
         if window.stop - window.start == len(self.first):
             return self
-        return Worth(self.first[window], self.further[window], self.helper[window])
+        own = self._within.get((window.start, window.stop))
+        if own is None:
+            own = Worth(self.first[window], self.further[window], self.helper[window])
+            self._within[window.start, window.stop] = own
+        return own
 
 
 @remembered(256)

@@ -1,0 +1,176 @@
+"""Facts of a run that the names and the order of its kernels state: widths, ranks, precision, halves of a batch.
+
+Templates of libraries have a problem's sizes among their numbers, where a trace has no shapes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from ..model import load_model
+from ..model.parts import WeightClass
+from .alignment import family_of
+from .kinds import ATTENTION
+from .names import narrow
+from .table import Trace
+
+#: Widths in the templates of norms, and in those of DeepEP's exchanges of few tokens.
+_NORM_WIDTH = re.compile(r"Kernel_traits<[^<>]*?\b(\d+)u")
+_EXCHANGED_WIDTH = re.compile(r"_ll::(?:dispatch|combine)<[^<>]*?\b(\d{4,5})\b")
+#: n and k in DeepGEMM's templates: first of all in its first version, behind an m of zero in later ones.
+_PRODUCT_WIDTHS = (
+    re.compile(r"deep_gemm::fp8_gemm_kernel<(\d{3,})u?, *(\d{3,})u?,"),
+    re.compile(r"deep_gemm::sm\d+_\w+_impl<[^<>]*?\b0u?, *(\d{3,})u?, *(\d{3,})u?,"),
+)
+#: In templates of DeepEP: the number of nodes (of eight ranks), or of ranks in a node.
+_EXCHANGED = (
+    (re.compile(r"internode::(?:dispatch|combine)<\w+, *(\d+)"), 8),
+    (re.compile(r"intranode::(?:dispatch|combine)<(?:\w+, *)?(\d+)"), 1),
+)
+#: Types of products in names; the first that fits.
+_TYPES = (
+    ("nvfp4", re.compile(r"nvfp4|E2m1.*E4m3|vec16UE4M3", re.IGNORECASE)),
+    ("mxfp4", re.compile(r"mxfp4|fp4|E2m1|a4w4|_f4", re.IGNORECASE)),
+    ("fp8_block", re.compile(r"deep_?gemm|dpsk|block", re.IGNORECASE)),
+    ("fp8", re.compile(r"fp8|f8|e4m3|float_?8|8b|a8w8|scaled_mm", re.IGNORECASE)),
+)
+_BACKWARD = re.compile(r"bwd|bprop|backward|_grad_|grad_input", re.IGNORECASE)
+#: Share of steps from one anchor of a layer to another than the next one's that halves in turn take.
+_IN_TURN = 0.1
+
+
+#: Share of a model's layers with an exchange of replicas at which every layer has one.
+_EVERY_LAYER = 0.9
+_PASSES, _WEIGHTS = ("forward", "backward"), "weight gradient"
+#: Gradients of a product, with room for a few kernels of another kind.
+_GRADIENTS = 2.3
+
+
+def norm_width(kernel: str) -> int:
+    """The width of a norm, from its template; 0 where it states none."""
+    match = _NORM_WIDTH.search(kernel)
+    return int(match[1]) if match is not None else 0
+
+
+def product_widths(kernel: str) -> tuple[int, ...]:
+    """n and k of a product, from its template; empty where it states none.
+
+    >>> product_widths("void deep_gemm::fp8_gemm_kernel<24576u, 1536u, 64u, 128u, 128u, 1u, 6u>")
+    (24576, 1536)
+    >>> product_widths("void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 7168u, 2048u, 1u, 128u>")
+    (7168, 2048)
+    """
+    match = next((match for pattern in _PRODUCT_WIDTHS if (match := pattern.search(kernel)) is not None), None)
+    return (int(match[1]), int(match[2])) if match is not None else ()
+
+
+def exchanged_width(names: Sequence[str]) -> int:
+    """The width of what travels to experts; 0 where no name states it."""
+    return max((int(match[1]) for name in names if (match := _EXCHANGED_WIDTH.search(name)) is not None), default=0)
+
+
+def exchanging(names: Sequence[str]) -> int:
+    """Ranks that experts are spread over, from the templates of DeepEP's kernels; 0 without any."""
+    ranks = [
+        per * int(match.group(1)) for pattern, per in _EXCHANGED for name in names if (match := pattern.search(name))
+    ]
+    return max(ranks, default=0)
+
+
+def runs_backward(trace: Trace) -> bool:
+    """Whether attention or norms have kernels of a backward pass."""
+    own = np.isin(trace.word("kind"), [*ATTENTION, "norm"])
+    codes = np.unique(trace.columns["name"][own]).tolist()
+    return any(_BACKWARD.search(trace.words["name"][code]) is not None for code in codes)
+
+
+def precision(trace: Trace) -> str:
+    """The type that most of the time of plain products is in; empty for one of 16 bits."""
+    rows = np.flatnonzero(trace.word("kind") == "gemm")
+    seconds: Counter[str] = Counter()
+    for name, length in zip(trace.word("name")[rows].tolist(), trace.columns["duration_s"][rows].tolist(), strict=True):
+        seconds[_type_of(name)] += length
+    return seconds.most_common(1)[0][0] if seconds else ""
+
+
+def _type_of(kernel: str) -> str:
+    if not narrow(kernel) and "E2m1" not in kernel:
+        return ""
+    return next((name for name, pattern in _TYPES if pattern.search(kernel) is not None), "fp8")
+
+
+def is_checkpoints(model: str, kind: str) -> bool:
+    """Whether a model's own checkpoint has its products in a type; unquantised ones are in none."""
+    own = load_model(model).checkpoint
+    return (own.kept(WeightClass.ATTENTION) if own.weights else "") == kind
+
+
+def preferred(models: Sequence[str], trace: Trace, ranks: int, widths: frozenset[int]) -> tuple[str, ...]:
+    """Models with those first whose weights fit in the ranks' memory, whose kinds of attention the trace has, and whose
+    latents become as wide as a product."""
+    linear = "linear_attention" in trace.words["kind"]
+    room = ranks * trace.machine.memory_bytes
+
+    def lacks(name: str) -> tuple[bool, ...]:
+        model = load_model(name)
+        latent = model.latent
+        queries = model.heads * (latent.nope_dim + latent.rope_dim) if latent is not None else 0
+        other = bool(queries and widths) and queries not in widths
+        return bool(room) and model.weight_bytes() > room, (model.linear is not None) != linear, other
+
+    return tuple(sorted(models, key=lacks))
+
+
+def takes_turns(trace: Trace) -> bool:
+    """Whether two halves of a batch take turns: attention, what is sent to experts and these do not follow each other
+    in one order."""
+    kinds, names = trace.word("kind"), trace.word("name")
+    rows = np.isin(kinds, [*ATTENTION, "dispatch", "grouped_gemm"])
+    main = Counter(family_of(name) for name in names[np.isin(kinds, ATTENTION)].tolist()).most_common(1)
+    order: list[str] = []
+    for kind, name in zip(kinds[rows].tolist(), names[rows].tolist(), strict=True):
+        if kind in ATTENTION:
+            if family_of(name) == main[0][0]:
+                order.append("attention")
+        elif order[-1:] != [kind]:
+            order.append(kind)
+    usual = {("attention", "dispatch"), ("dispatch", "grouped_gemm"), ("grouped_gemm", "attention")}
+    follows = list(pairwise(order))
+    return sum(pair not in usual for pair in follows) > _IN_TURN * len(follows)
+
+
+def sharding(trace: Trace, layers: int, others: re.Pattern[str]) -> int:
+    """What replicas divide in training, as ZeRO counts it: 3 where they gather every layer's weights and scatter its
+    gradients, 1 where they do both for larger pieces. ``others``: names of groups that are not of replicas."""
+    steps = max(len(np.unique(trace.columns["step"][trace.columns["step"] >= 0])), 1)
+    kinds, groups = trace.word("kind"), trace.word("group")
+    own = np.array([others.search(name) is None for name in groups.tolist()], bool)
+    gathers, scatters = (int((own & (kinds == kind)).sum()) / steps for kind in ("all_gather", "reduce_scatter"))
+    if not layers or min(gathers, scatters) < 1.0:
+        return 0
+    return 3 if min(gathers, scatters) >= _EVERY_LAYER * layers else 1
+
+
+def runs_again(trace: Trace) -> str:
+    """What a backward pass computes again, as far as kernels show it: ``full`` with attention, ``cheap`` where it has
+    more products than gradients, else ``none``."""
+    phases, kinds = trace.word("phase"), trace.word("kind")
+    forward, backward = (set(trace.word("name")[(kinds == "attention") & (phases == p)]) for p in _PASSES)
+    if forward & backward:
+        return "full"
+    return "cheap" if products_back(trace) > _GRADIENTS else "none"
+
+
+def products_back(trace: Trace) -> float:
+    """Products of the backward pass for each one of the forward pass; 0 where a trace does not tell them apart, or has
+    experts, whose gradients may be a product each."""
+    if "grouped_gemm" in set(trace.word("kind").tolist()):
+        return 0.0
+    products, phases = trace.word("kind") == "gemm", trace.word("phase")
+    forward, back = (int((products & np.isin(phases, own)).sum()) for own in (_PASSES[:1], (_PASSES[1], _WEIGHTS)))
+    return back / forward if forward else 0.0
