@@ -27,6 +27,7 @@ from ..program import Launch
 from ..step.question import Question
 from ..steps import PromptChunk, Speculation
 from .compositions import StepComposition
+from .decode_chains import Standing
 from .decodes import Decodes, evened
 from .grid import Cells, around
 from .mixed import Mixed
@@ -35,6 +36,7 @@ from .overlapped import Overlapped
 from .programs import ALONE, Priced, StepPrograms
 from .sampled import Deviation, Seen
 from .shape import Shape
+from .step_ranges import StepRanges
 from .tables import Floats, KnotCurve
 from .traffic import ProcessTimes
 from .work import StepWork
@@ -222,6 +224,21 @@ class ProgramCosts:
         """
         key = work.chunks, work.sequences, work.context_tokens
         return self._ranges.once(key, lambda: self.programs.range_of(self.programs.of(work)[-1]))
+
+    @once
+    def ranges(self) -> StepRanges:
+        """Ranges of steps from tables."""
+        return StepRanges(self)
+
+    def shape_of(self, work: StepWork) -> Shape | None:
+        """The parts that a step with prompts is assembled from; None where other tables, or programs, give it."""
+        if self._drafter is not None or (self.programs.divides_prompts and not work.sequences):
+            return None
+        return self._mixed.shape_of(work)
+
+    def standing(self, batch: int) -> Standing | None:
+        """Decode steps of so many sequences, but for kernels that read contexts; None where curves give them."""
+        return self._decodes.standing(batch)
 
     def check(self, samples: int = 50, seed: int = 0) -> Deviation:
         """Deviation of sampled steps (``seed``) from every kernel of their programs on the cluster."""

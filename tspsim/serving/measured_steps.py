@@ -117,14 +117,18 @@ class MeasuredSteps:
 
     def part(self, part: BatchQuantity, work: StepWork) -> Floats:
         """For every position, the seconds of a part's instructions from there on."""
-        positions = self.where[part]
+        return self._summed(self.calls_at(self.where[part], work), part)
+
+    def calls_at(self, positions: Sequence[int], work: StepWork) -> list[StageCall]:
+        """Some calls of a step."""
         if work not in self._last:
             # Rows alone make most of these: no program is written for them.
             (job,) = self.programs.together(work)
             calls = self.programs.calls_of_rows(job, self.layout, positions)
             if calls is not None:
-                return self._summed(calls, part)
-        return self.sums(self.written(work), part)
+                return calls
+        written = self.written(work)
+        return [written[i] for i in positions]
 
     def sums(self, calls: list[StageCall], part: BatchQuantity) -> Floats:
         """The same in a program's calls."""

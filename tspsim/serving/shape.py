@@ -159,6 +159,30 @@ class Shape:
     def _decoding_at(self, batch: int, context: int) -> Floats:
         return self.measured.part(BatchQuantity.DECODING, self.measured.decoding(batch, context))
 
+    # --- its tables -------------------------------------------------------------------------------------------
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of tokens of captured steps."""
+        return self._sizes
+
+    @property
+    def few(self) -> int:
+        """Up to this number of tokens each has a vector of its own."""
+        return self._few
+
+    def of_tokens(self, tokens: int) -> Floats:
+        """From every place on, the seconds of what depends on tokens alone."""
+        return self._tokens_and_experts(tokens)
+
+    def calls_of_tokens(self, tokens: int) -> list[StageCall]:
+        """Its kernels and transfers."""
+        return self._tokens_and_experts.calls(tokens)
+
+    def calls_of_outputs(self, outputs: int) -> list[StageCall]:
+        """Those that depend on sampled tokens."""
+        return self._outputs.calls(outputs)
+
     # --- a step -----------------------------------------------------------------------------------------------
 
     def seconds(

@@ -1,0 +1,415 @@
+"""Ranges of single steps from tables: no program is written or run for a step that is asked for.
+
+The 90 % range of a step of t seconds (:func:`tspsim.step.description.range_of`, with the engine's host) is
+
+    1 − √Σ(less²) / t   to   1 + √Σ(more²) / t
+
+over families of kernels, transfers, the stack's spread and the host: by how many seconds each may be shorter or longer.
+Seconds of a step are known, and most of its kernels depend on tokens alone: their seconds, and what these may be less
+and more, are a table over tiles of tokens. What is left of the step's seconds are kernels that read prompts and caches.
+Those of sequences that decode are nearly proportional to tokens in their caches: a table over octaves of sequences and
+of their mean context. The rest read prompts, with errors of a table over octaves of a mean chunk.
+
+Where the host is behind the device, such kernels hide beside it: they take what the tables say then.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from math import ceil, inf, log2, sqrt
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ..hardware import Costs
+from ..model.attention.base import MOST_DECODED
+from ..operators import BatchQuantity, Operator
+from ..parallel import Job
+from ..parallel.serving_engine import Captured
+from ..program import SendReceive
+from ..program.layout import StageCall
+from ..step.description import TRANSFERS
+from ..steps import PromptChunk
+from .grid import TILE
+from .measured_steps import STANDING
+from .shape import Shape
+from .work import StepWork
+
+if TYPE_CHECKING:
+    from .costs import ProgramCosts
+    from .programs import StepPrograms
+
+#: Low and high end of a range, as factors.
+Factors = tuple[float, float]
+#: Parts of steps with prompts whose sizes depend on tokens.
+OF_TOKENS = BatchQuantity.TOKENS, BatchQuantity.EXPERTS
+
+
+class Part(NamedTuple):
+    """Kernels and transfers of a step.
+
+    Attributes
+    ----------
+    seconds
+        Of all, on all stages one after the other.
+    families
+        Of each family, and of transfers: by how many seconds it may be shorter, and longer; mean over stages.
+    """
+
+    seconds: float
+    families: dict[str, tuple[float, float]]
+
+    @classmethod
+    def of(
+        cls,
+        programs: StepPrograms,
+        calls: Sequence[StageCall],
+        taken_s: Sequence[float],
+        stages: int,
+        captured: Captured,
+    ) -> Part:
+        """The part of these calls, which take so many seconds in all of their runs."""
+        device, stack = programs.question.device, programs.question.work.stack
+        costs = Costs(device)
+        price = stack.cost(costs, device, captured)
+        alone: dict[str, float] = {}
+        less_s = more_s = 0.0
+        priced = set[Operator]()
+        for (what, stage), own_s in zip(calls, taken_s, strict=True):
+            if isinstance(what, Operator):
+                if what not in priced:
+                    priced.add(what)
+                    price(what)
+                alone[what.kind] = alone.get(what.kind, 0.0) + own_s / stages
+            elif own_s:
+                # A message takes as long on the receiving stage as on the sending one.
+                sides = 2 if isinstance(what, SendReceive) else 1
+                low, high = programs.transfer_range(what, stage)
+                less_s += sides * own_s / stages * (1.0 - low)
+                more_s += sides * own_s / stages * (high - 1.0)
+        errors = costs.errors()
+        families = {kind: (own_s * (1.0 - errors[kind][0]), own_s * (errors[kind][1] - 1.0)) for kind, own_s in alone.items()}
+        if less_s or more_s:
+            families[TRANSFERS] = less_s, more_s
+        return cls(float(sum(taken_s)), families)
+
+
+def added(parts: Sequence[tuple[Part, float]]) -> tuple[float, float]:
+    """Squared seconds by which several parts, each times a factor, may be shorter and longer: families of all parts
+    have one error."""
+    less: dict[str, float] = {}
+    more: dict[str, float] = {}
+    for (_, families), times in parts:
+        for family, (less_s, more_s) in families.items():
+            less[family] = less.get(family, 0.0) + times * less_s
+            more[family] = more.get(family, 0.0) + times * more_s
+    return sum([own_s * own_s for own_s in less.values()]), sum([own_s * own_s for own_s in more.values()])
+
+
+class Standing(NamedTuple):
+    """What a step has beside kernels that read prompts and caches.
+
+    Attributes
+    ----------
+    part
+        At a number of tokens of the middle.
+    low, width, start_s, grown_s
+        The first number, how many more there are, the seconds at the first and their growth to the last.
+    idle_s
+        Seconds in which the device waits for the host where nothing is read.
+    """
+
+    part: Part
+    low: int
+    width: int
+    start_s: float
+    grown_s: float
+    idle_s: float
+
+
+def octave(n: float) -> int:
+    """The power of two that is nearest by its logarithm.
+
+    >>> octave(1), octave(90), octave(91), octave(0.2)
+    (1, 64, 128, 1)
+    """
+    whole = max(1, int(n))
+    power = 1 << (whole.bit_length() - 1)
+    return 2 * power if n * n > 2 * power * power else power
+
+
+class ShapeRanges:
+    """Tables of steps with prompts that have the same instructions.
+
+    Parameters
+    ----------
+    shape
+        Their seconds.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape, self.programs, self.layout = shape, shape.programs, shape.layout
+        where = shape.measured.where
+        self._fixed = [i for part in OF_TOKENS for i in where[part]]
+        self._outputs_at = where[BatchQuantity.OUTPUTS]
+        apart = {*self._fixed, *self._outputs_at}
+        self._read_at = [i for i in range(len(self.layout.where)) if i not in apart]
+        self._starts = list(self.layout.starts)
+        self._runs = self.layout.follows[self._starts].sum(axis=0)
+        self._standing: dict[int, Standing] = {}
+        self._outputs: dict[int, Part] = {}
+        self._prompts: dict[tuple[int, int], Part] = {}
+        self._decoding: dict[tuple[int, int], Part] = {}
+        self._least: list[float] | None = None
+
+    def parts(
+        self, work: StepWork, makespan_s: float | None
+    ) -> list[tuple[Part, float]]:
+        """Parts of a step whose programs take so many seconds, each with a factor; None: fewer than the host."""
+        queries, before = work.columns
+        batch, read, count = work.sequences, sum(queries), len(queries)
+        tokens, cached = read + work.query_len * batch, sum(before)
+        standing = self._standing_at(tokens)
+        outputs = self._outputs_of(octave(work.ends + work.query_len * batch))
+        along_s = standing.start_s
+        if standing.width:
+            along_s += standing.grown_s * ((self._padded(tokens) - standing.low) / standing.width)
+        # Tokens with fewer kernels than those of the middle have all of them in proportion.
+        parts = [(standing.part, along_s / standing.part.seconds), (outputs, 1.0)]
+        chunk, behind = read / count, cached / count
+        prompt = self._prompts_of(octave(chunk), octave(behind) if cached else 0)
+        prompts_s = prompt.seconds * count
+        decoding, times = None, 0.0
+        if batch:
+            mean = work.context_tokens / batch
+            near = octave(batch), octave(mean)
+            decoding = self._decoding_of(*near)
+            times = (batch * mean) / (near[0] * near[1])
+        decoding_s = decoding.seconds * times if decoding else 0.0
+        reads_s = prompts_s + decoding_s
+        if makespan_s is not None:
+            rest_s = makespan_s - along_s - outputs.seconds
+            reads_s = max(0.0, min(rest_s, max(reads_s, rest_s - standing.idle_s)))
+        if decoding is not None and decoding_s > 0.0:
+            parts.append((decoding, times * min(1.0, reads_s / decoding_s)))
+        if prompt.seconds > 0.0:
+            parts.append((prompt, max(0.0, reads_s - decoding_s) / prompt.seconds))
+        return parts
+
+    def _padded(self, tokens: int) -> int:
+        sizes = self.shape.sizes
+        return sizes[bisect_left(sizes, tokens)] if sizes else tokens
+
+    def _standing_at(self, tokens: int) -> Standing:
+        tokens = self._padded(tokens)
+        alone = tokens <= self.shape.few
+        key = -tokens if alone else (tokens - 1) // TILE
+        standing = self._standing.get(key)
+        if standing is None:
+            standing = self._standing[key] = self._standing_of(tokens, alone)
+        return standing
+
+    def _standing_of(self, tokens: int, alone: bool) -> Standing:
+        low, width = (tokens, 0) if alone else ((tokens - 1) // TILE * TILE + 1, TILE - 1)
+        low = max(low, self.shape.measured.beside + MOST_DECODED + 1)
+        width = 0 if alone else (tokens - 1) // TILE * TILE + TILE - low
+        at = low + width // 2
+        calls = self.shape.calls_of_tokens(at)
+        taken_s = self._taken_s(calls)
+        part = self._part(calls, self._fixed, taken_s)
+        ends = [float(self.shape.of_tokens(n)[self._starts].sum()) for n in (low, low + width)]
+        from_places = self.layout.issued_s + self.layout.follows[:, self._fixed] @ taken_s
+        idle_s = self.layout.ends_s(from_places) - float(from_places[self._starts].sum())
+        return Standing(part, low, width, ends[0], ends[1] - ends[0], idle_s)
+
+    def _outputs_of(self, outputs: int) -> Part:
+        if outputs not in self._outputs:
+            calls = self.shape.calls_of_outputs(outputs) if self._outputs_at else []
+            self._outputs[outputs] = self._part(calls, self._outputs_at, self._taken_s(calls))
+        return self._outputs[outputs]
+
+    def _prompts_of(self, tokens: int, cached: int) -> Part:
+        key = tokens, cached
+        if key not in self._prompts:
+            tokens = max(MOST_DECODED + 1, tokens)
+            if self.shape.sizes:
+                tokens = min(tokens, self.shape.sizes[-1] - self.shape.measured.beside)
+            calls = self._read(self.shape.measured.work(tokens, cached))
+            self._prompts[key] = self._part(calls, self._read_at, self._taken_s(calls))
+        return self._prompts[key]
+
+    def _decoding_of(self, batch: int, context: int) -> Part:
+        """What sequences that decode add."""
+        key = batch, context
+        if key not in self._decoding:
+            measured = self.shape.measured
+            query_len = self.programs.query_len
+            chunk = PromptChunk(MOST_DECODED + 1, int(measured.kind.cached), False)
+            most = (self.shape.sizes[-1] - chunk.query_tokens) // query_len if self.shape.sizes else batch
+            if self._least is None:
+                self._least = self._taken_s(self._read(StepWork((chunk,), (STANDING,), query_len))).tolist()
+            calls = self._read(StepWork((chunk,), (context,) * min(batch, most), query_len))
+            more_s = np.maximum(0.0, self._taken_s(calls) - np.array(self._least))
+            self._decoding[key] = self._part(calls, self._read_at, more_s)
+        return self._decoding[key]
+
+    def _read(self, work: StepWork) -> list[StageCall]:
+        """The calls of a step that read prompts and caches."""
+        return self.shape.measured.calls_at(self._read_at, work)
+
+    def _taken_s(self, calls: Sequence[StageCall]) -> np.ndarray:
+        return np.array(self.programs.taken_s(calls, self.shape.kind.captured))
+
+    def _part(self, calls: Sequence[StageCall], positions: list[int], taken_s: np.ndarray) -> Part:
+        whole_s = (self._runs[positions] * taken_s).tolist()
+        return Part.of(self.programs, calls, whole_s, len(self._starts), self.shape.kind.captured)
+
+
+class Decoded(NamedTuple):
+    """A program of sequences that decode at one context.
+
+    Attributes
+    ----------
+    standing, reads
+        Kernels that do not read contexts, and those that do.
+    tokens
+        Tokens in all caches.
+    """
+
+    standing: Part
+    reads: Part
+    tokens: int
+
+
+class StepRanges:
+    """The 90 % ranges of steps of one attention replica's engine, as factors of their seconds.
+
+    Parameters
+    ----------
+    costs
+        Seconds of steps.
+    """
+
+    def __init__(self, costs: ProgramCosts) -> None:
+        self._costs, self.programs = costs, costs.programs
+        self._stack, device = costs.question.work.stack, costs.question.device
+        #: Squared shares of a step by which the stack's spread makes it shorter and longer.
+        self._spread = (1.0 - self._stack.spread[0]) ** 2, (self._stack.spread[1] - 1.0) ** 2
+        #: Whether the spread includes everything but the host.
+        self._whole = device.name in self._stack.spread_on
+        #: Sequences of a step → squared seconds by which its host may be faster and slower.
+        self._hosts: dict[int, tuple[float, float]] = {}
+        self._shapes: dict[Shape, ShapeRanges] = {}
+        self._decoded: dict[tuple[int, int], Decoded | None] = {}
+        self._typical: dict[tuple[int, ...], Factors] = {}
+
+    def of(self, work: StepWork, seconds: float) -> Factors:
+        """The range of a step that takes ``seconds``."""
+        sequences = work.sequences + len(work.columns[0])
+        parts: list[tuple[Part, float]] | None = []
+        if not self._whole:
+            parts = self._with_prompts(work, seconds, sequences) if work.columns[0] else self._decoding(work, seconds)
+        return self._of_typical(work) if parts is None else self._range(parts, seconds, sequences)
+
+    def _range(self, parts: Sequence[tuple[Part, float]], seconds: float, sequences: int) -> Factors:
+        """The range of a step of these parts, each times a factor."""
+        host = self._hosts.get(sequences)
+        if host is None:
+            engine = self._stack.engine
+            own_s, (least_s, most_s) = engine.host_s(sequences), engine.host_range_s(sequences)
+            host = self._hosts[sequences] = (own_s - least_s) ** 2, (most_s - own_s) ** 2
+        less, more = added(parts)
+        low = 1.0 - sqrt((less + host[0]) / seconds**2 + self._spread[0])
+        return max(0.0, low), 1.0 + sqrt((more + host[1]) / seconds**2 + self._spread[1])
+
+    def _with_prompts(self, work: StepWork, seconds: float, sequences: int) -> list[tuple[Part, float]] | None:
+        """Parts of a step with prompts; None where it is not assembled from parts."""
+        shape = self._costs.shape_of(work)
+        if shape is None:
+            return None
+        ranges = self._shapes.get(shape)
+        if ranges is None:
+            ranges = self._shapes[shape] = ShapeRanges(shape)
+        makespan_s = seconds - self.programs.host_s(sequences, inf)
+        hidden = makespan_s <= self._stack.engine.hidden_s(sequences)
+        return ranges.parts(work, None if hidden else makespan_s)
+
+    def _decoding(self, work: StepWork, seconds: float) -> list[tuple[Part, float]] | None:
+        """Parts of a decode step; None where its program is no chain of one stage."""
+        standing = self._costs.standing(work.sequences)
+        if standing is None:
+            return None
+        decoded = self._decoded_at(standing.most, octave(work.context_tokens / work.sequences))
+        if decoded is None:
+            return None
+        reads_s = decoded.reads.seconds * (work.context_tokens / decoded.tokens)
+        makespan_s = seconds - standing.host_s
+        if makespan_s > standing.hidden_s:
+            rest_s = makespan_s - standing.first_s
+            reads_s = max(0.0, min(rest_s, max(reads_s, makespan_s - standing.least_s)))
+        parts = [(decoded.standing, standing.first_s / decoded.standing.seconds)]
+        if decoded.reads.seconds > 0.0:
+            parts.append((decoded.reads, reads_s / decoded.reads.seconds))
+        return parts
+
+    def _decoded_at(self, batch: int, context: int) -> Decoded | None:
+        key = batch, context
+        if key not in self._decoded:
+            self._decoded[key] = self._decoded_of(batch, context)
+        return self._decoded[key]
+
+    def _decoded_of(self, batch: int, context: int) -> Decoded | None:
+        job = self.programs.decoding((context,) * batch)
+        variant = self.programs.variant(job)
+        if variant is None:
+            return None
+        (calls, layout), makers = variant
+        taken_s = self.programs.taken_s(calls, job.capture)
+        if taken_s is None:
+            return None
+        spans_s = [runs * own_s for runs, own_s in zip(layout.follows[0].tolist(), taken_s, strict=True)]
+
+        def part(positions: Iterable[int]) -> Part:
+            places = list(positions)
+            return Part.of(self.programs, [calls[i] for i in places], [spans_s[i] for i in places], 1, job.capture)
+
+        return Decoded(part(i for i in range(len(calls)) if i not in makers), part(sorted(makers)), context * batch)
+
+    def _of_typical(self, work: StepWork) -> Factors:
+        """The range of a step near this one, by its program."""
+        queries, before = work.columns
+        count, batch = len(queries), work.sequences
+        key = (
+            near(count),
+            near(sum(queries) / max(1, count)),
+            near(sum(before) / max(1, count)),
+            near(batch),
+            near(work.context_tokens / max(1, batch)),
+        )
+        if key not in self._typical:
+            count, tokens, cached, batch, context = key
+            typical = StepWork((PromptChunk(tokens, cached),) * count, (context,) * batch, work.query_len)
+            self._typical[key] = self.of_job(self.programs.of(typical)[-1])
+        return self._typical[key]
+
+    def of_job(self, job: Job) -> Factors:
+        """The range of a step by its program: added up, or run by the engine."""
+        chain = self.programs.chain(job)
+        if chain is None:
+            return self.programs.range_of(job)
+        starts = list(chain.layout.starts)
+        runs = chain.layout.follows[starts].sum(axis=0).tolist()
+        spans_s = [often * own_s for often, own_s in zip(runs, chain.taken_s, strict=True)]
+        part = Part.of(self.programs, chain.calls, spans_s, len(starts), job.capture)
+        sequences = sum([batch.sequences for batch in job.forwards])
+        return self._range([] if self._whole else [(part, 1.0)], chain.seconds, sequences)
+
+
+def near(n: float) -> int:
+    """The nearest of two numbers an octave, by its logarithm.
+
+    >>> near(0), near(1), near(100), near(110)
+    (0, 1, 91, 128)
+    """
+    return round(2.0 ** (round(2.0 * log2(n)) / 2.0)) if n >= 1.0 else ceil(n)
