@@ -193,9 +193,7 @@ class Device(IsolatedKernels, DeviceFacts):
     def memory_bound(self, size_bytes: Any, op: str = "copy", rows: Any = 0) -> Estimate:
         """A kernel that moves ``size_bytes`` (read plus written) over ``rows`` rows, numbers or arrays; an ``op`` that
         was not measured is priced as a copy."""
-        columns = np.asarray(size_bytes) / np.maximum(rows, 1) / _BYTES_A_COLUMN.get(op, 4.0)
-        if not np.ndim(columns):
-            columns = float(columns)
+        columns = columns_of(size_bytes, rows, _BYTES_A_COLUMN.get(op, 4.0))
         return self.estimate("memory_bound", "bf16", op, None, size_bytes=size_bytes, rows=rows, columns=columns)
 
     # --- inside a step --------------------------------------------------------------------------------------
@@ -318,8 +316,7 @@ class Device(IsolatedKernels, DeviceFacts):
         if kernel is None:
             kernel = self.kernel("memory_bound", "bf16", "copy")
             kernel = self._kernels[key] = replace(kernel, parameters={**kernel.parameters, "large_cost": 0.0})
-        columns = np.asarray(size_bytes) / np.maximum(rows, 1) / _BYTES_A_COLUMN["copy"]
-        columns = columns if np.ndim(columns) else float(columns)
+        columns = columns_of(size_bytes, rows, _BYTES_A_COLUMN["copy"])
         return self.isolated(kernel, size_bytes=size_bytes, rows=rows, columns=columns)
 
     def measured_alike(self, family: str, dtype: str) -> bool:
@@ -405,6 +402,18 @@ class Device(IsolatedKernels, DeviceFacts):
             }
         )
         return (*self.stated(), *used)
+
+
+def columns_of(size_bytes: Any, rows: Any, column_bytes: float) -> Any:
+    """Columns of rows that are read and written, numbers or arrays.
+
+    >>> columns_of(4096, 2, 4.0), columns_of(4096, 0, 4.0), columns_of(4096, np.array([1, 2]), 4.0)
+    (512.0, 1024.0, array([1024.,  512.]))
+    """
+    if isinstance(size_bytes, int | float) and isinstance(rows, int | float):  # ten times as fast as NumPy
+        return float(size_bytes / max(rows, 1) / column_bytes)
+    columns = np.asarray(size_bytes) / np.maximum(rows, 1) / column_bytes
+    return columns if np.ndim(columns) else float(columns)
 
 
 #: Rows priced at once: their arrays stay in the processor's cache.

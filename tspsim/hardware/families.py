@@ -56,9 +56,12 @@ class Family:
     ) -> Any:
         """Seconds of one call, without a range; where ``shape`` lacks the columns that differ by segment, a function of
         them. ``second_dtype`` is the type of cached K and V, or of expert weights."""
-        columns = [shape[name] for name in self.shape if name not in self.by_segment]
         widths = element_bytes(dtype), element_bytes(second_dtype)
-        more = {name: shape.get(name, usual) for name, usual in self.further.items()}
+        more = {name: shape.get(name, usual) for name, usual in self.further.items()} if self.further else {}
+        if not self.by_segment:
+            columns = [shape[name] for name in self.shape]
+            return self.form(limits, parameters, *columns, *widths, **switches, **more)
+        columns = [shape[name] for name in self.shape if name not in self.by_segment]
         call = self.form(limits, parameters, *columns, *widths, **switches, **more)
         lengths = [shape[name] for name in self.by_segment if name in shape]
         return call(*lengths) if lengths else call
@@ -223,10 +226,11 @@ def read_shape(shape: Mapping[str, Any]) -> dict[str, Any]:
     """
     if _NUMBERS.issuperset(map(type, shape.values())):
         numbers: dict[str, Any] = {n: v if type(v) is tuple else float(v) for n, v in shape.items()}
-        smallest = {name: value for name, value in numbers.items() if type(value) is float}
-        largest = max(smallest.values())
-        if min(smallest.values()) > 0.0 and largest < float("inf"):
+        sizes = [value for value in numbers.values() if type(value) is float]
+        largest = max(sizes)
+        if min(sizes) > 0.0 and largest < float("inf"):
             return numbers
+        smallest = {name: value for name, value in numbers.items() if type(value) is float}
     else:
         columns = {name: np.asarray(value, dtype=float) for name, value in shape.items()}
         rows = np.broadcast_shapes(*{column.shape for column in columns.values()})

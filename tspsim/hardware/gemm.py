@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from ..base.memo import remembered
-from .limits import DeviceLimits, Parameter, ceil, cost_of_p_norm, maximum, minimum
+from .limits import DeviceLimits, Parameter, cost_of_p_norm, maximum, minimum
 
 #: Fitted parameters of the formula: (default, lowest, highest, meaning).
 PARAMETERS: dict[str, Parameter] = {
@@ -96,7 +96,7 @@ def seconds(
     ``bytes_a`` and ``bytes_b`` are bytes of an element of A and B. ``tiles`` names the library's set in :data:`TILES`;
     ``splits`` is its largest split of k.
     """
-    tm, tn, area, s, step_64, is_split = choices(tiles, splits, np.ndim(m) > 0)
+    tm, tn, area, s, step_64, is_split = choices(tiles, splits, not isinstance(m, float) and np.ndim(m) > 0)
     p = parameters
     flops = 2.0 * batch * m * n * k
     heat = flops / (limits.peak * 1e-4)
@@ -104,11 +104,11 @@ def seconds(
     load_rate = p["load_gb_per_s"] * 1e9
     # Math, load and step latency are all proportional to k_s: times for one k first.
     math = area * (2.0 * limits.peak_units / rate)
-    load = minimum(m, tm) * (bytes_a / load_rate) + minimum(n, tn) * (bytes_b / load_rate)
-    main = ceil(k / step_64) * (64.0 * _fourth_norm(math, load, p["step_us"] * 1e-6 / 256.0))
+    load = np.minimum(m, tm) * (bytes_a / load_rate) + np.minimum(n, tn) * (bytes_b / load_rate)
+    main = np.ceil(k / step_64) * (64.0 * _fourth_norm(math, load, p["step_us"] * 1e-6 / 256.0))
     store = area * (2.0 * p["store"] / load_rate)
-    wave = ceil(m / tm) * ceil(n / tn) * (batch / limits.compute_units) * s
-    waves = maximum(1.0, (1.0 - p["wave_blend"]) * ceil(wave) + p["wave_blend"] * wave)
+    wave = np.ceil(m / tm) * np.ceil(n / tn) * (batch / limits.compute_units) * s
+    waves = np.maximum(1.0, (1.0 - p["wave_blend"]) * np.ceil(wave) + p["wave_blend"] * wave)
     # Memory time does not depend on the tile, so the tile with least compute time is the cheapest of a split.
     compute = np.minimum.reduce(waves * (main + store))
 

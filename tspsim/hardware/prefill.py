@@ -113,7 +113,7 @@ def segments_of(
     rate = rate * (1.0 - (1.0 - p["grouped"]) * (heads > kv_heads))
     full_rate = rate * p["full_mask"]
     rate = rate * between(head_dim, _NARROW, (p["masked_64"], 1.0))
-    all_masked = isinstance(masked, float) and masked == 1.0
+    all_masked, none_masked = (isinstance(masked, float) and masked == every for every in (1.0, 0.0))
     measured_full = p["full_mask"] != PARAMETERS["full_mask"].default
     flops_a_step = products * 2.0 * block_rows * BLOCK_COLUMNS * head_dim
     step_s, block, launch_s = p["step_us"] * 1e-6, p["block_us"] * 1e-6, p["launch_us"] * 1e-6
@@ -146,6 +146,8 @@ def segments_of(
             compute = triangle(blocks, keys, longest)
             if measured_full:
                 compute = minimum(compute, square(blocks, whole, longest))
+        elif none_masked and measured_full:
+            compute = square(blocks, whole, longest)
         else:
             fewer, seen, _, last, *_ = masked_walk(q_len, kv_len, sized=False)
             with_mask, without = triangle(fewer, seen, last), square(blocks, whole, longest)
@@ -188,7 +190,9 @@ def walked_blocks(
     def walk(q_len: Any, kv_len: Any, *, sized: bool = True) -> tuple[Any, ...]:
         if by_queries and isinstance(q_len, tuple):
             # Segments of a serving step: without a loop in Python, since blocks depend on queries alone.
-            seen = tuple(map(min, q_len, kv_len)) if masked and any(map(gt, q_len, kv_len)) else q_len
+            seen = q_len
+            if masked and any(map(gt, q_len, kv_len)):
+                seen = tuple([q if q < kv else kv for q, kv in zip(q_len, kv_len, strict=True)])
             count_of, skipped_of = blocks_of_queries(group, block_rows, kept)
             counts = tuple(map(count_of, seen))
             unmasked = sum(map(mul, counts, kv_len))

@@ -378,11 +378,15 @@ class Costs:
         self.transfers = (1.0, 1.0)
 
     def __call__(self, operator: Operator) -> float:
-        estimate = self.device.time(operator)
-        spread = self._spread.setdefault(operator.kind, [0.0, 0.0, 0.0])
-        for index, value in enumerate((estimate.low, estimate.seconds, estimate.high)):
-            spread[index] += value
-        return float(estimate.seconds) * self.scales.get(operator.kind, 1.0)
+        kind = operator.kind
+        seconds, low, high = self.device.time(operator)
+        spread = self._spread.get(kind)
+        if spread is None:
+            spread = self._spread[kind] = [0.0, 0.0, 0.0]
+        spread[0] += low
+        spread[1] += seconds
+        spread[2] += high
+        return float(seconds) * self.scales.get(kind, 1.0)
 
     def errors(self) -> dict[str, tuple[float, float]]:
         """Low and high factor of every family priced so far (90 % interval)."""

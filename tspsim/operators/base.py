@@ -83,6 +83,8 @@ class Operator(ABC):
     #: The field that holds rows of the pass, of a kernel whose size depends on all rows, or on prompts that no window
     #: bends; None: no field does.
     rows_field: ClassVar[RowField | None] = None
+    #: Of a kernel whose size depends on sequences that decode: whether their contexts have a part in it.
+    reads_contexts: ClassVar[bool] = True
     #: Name for display; nothing depends on it.
     name: str = "operator"
     #: Role in its layer.

@@ -128,6 +128,7 @@ class AbsorbProduct(Operator):
 
     kind = "gemm"
     reads = BatchQuantity.TOKENS
+    reads_contexts = False
 
     @property
     def flops(self) -> float:

@@ -25,6 +25,7 @@ class QueryRows:
 
     __slots__ = ()
     rows_field: ClassVar[RowField | None] = QUERY_ROWS
+    reads_contexts: ClassVar[bool] = False
     rows: TokenRows
 
     @property

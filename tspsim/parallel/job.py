@@ -30,6 +30,10 @@ from .serving_engine import Captured
 from .tensor_scales import TENSOR_SCALES, TensorScales
 from .work import Work
 
+#: What a job knows of all passes of a step that serves, and of each.
+OF_ALL_PASSES = frozenset({"forwards", "micro_batches", "stated", "scheme", "chunk_sizes"})
+OF_ONE_PASS = frozenset({"batch", "rows", "capture", "group_tokens", "tokens"})
+
 
 class MadeOfRows(NamedTuple):
     """Operators of a layer's attention, and the method of its kind that makes them of the rows of a pass."""
@@ -291,8 +295,11 @@ class Job:
             return self.taking(self.packs[index])
         if not self.step.serves:
             return self
-        # All of them share the passes, which are many if chunks are.
-        return knowing(replace(self, pass_index=index), passes=self.passes)
+        # All of them share the passes, which are many if chunks are; a single one is what the whole job has.
+        known = {name: value for name, value in vars(self).items() if name in OF_ALL_PASSES}
+        if len(self.passes) == 1 and self.pass_index is None:
+            known |= {name: value for name, value in vars(self).items() if name in OF_ONE_PASS}
+        return knowing(replace(self, pass_index=index), passes=self.passes, **known)
 
     @once
     def group_tokens(self) -> int:

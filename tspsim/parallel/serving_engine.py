@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, PositiveInt, StrictBool
 
-from ..base.memo import remembered
+from ..base.memo import once, remembered
 from ..base.stated import STATED, Expected, Source, Stated
 from ..base.strict import PLAIN, FileKey, section
 from ..base.units import Bytes, PositiveCount, Seconds
@@ -376,12 +376,16 @@ class ServingEngine:
         """Whether a graph saves time of any kernel."""
         return max(saved.value for saved in (self.saved, *self.saved_types.values())) > 0.0
 
+    @once
+    def _quantised(self) -> dict[str, bool]:
+        """Type → whether the kernel before a product quantises to it; of others, products say it."""
+        return {**dict.fromkeys(self.fused_quantising, True), **dict.fromkeys(self.separate_quantising, False)}
+
     def finding(self, operator: Operator) -> Operator:
         """A product without the quantisation that the kernel before it does, or with that of a kernel of its own."""
         if not isinstance(operator, Gemm):
             return operator
-        casts = {**dict.fromkeys(self.fused_quantising, True), **dict.fromkeys(self.separate_quantising, False)}
-        quantised = casts.get(operator.dtype, operator.quantised)
+        quantised = self._quantised.get(operator.dtype, operator.quantised)
         return operator if quantised == operator.quantised else replace(operator, quantised=quantised)
 
     # --- the host -------------------------------------------------------------------------------------------

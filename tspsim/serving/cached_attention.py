@@ -171,7 +171,7 @@ class CachedAttention:
         return seconds
 
     def _evenest_of(self, sums: RowSums, octave: int) -> float:
-        """The share of all tokens that each sequence which is no padding has at least where no part of these matters."""
+        """The share of all tokens that each sequence but padding has at least where no part of these matters."""
         key = _, _, real = sums.batch, octave, sums.real
         evenest = self._evenest.get(key)
         if evenest is None:
@@ -191,12 +191,16 @@ class CachedAttention:
         return [(number, share, cached[number - 1]) for number, share in listed]
 
     def _table(self, batch: int, octave: int) -> ContextTable:
-        listed, evenest = self._numbers_of(batch, octave)
-        # Steps of as many sequences, but for a few, come next.
-        alike = range((batch - 1) // ALIKE * ALIKE + 1, batch + -batch % ALIKE + 1)
-        lines = self._lines_of(sorted({*alike, *[number for number, _ in listed]}), octave)
-        longest = [(number - 1, number, share, lines[number][octave]) for number, share in listed]
-        self._tables[batch, octave] = ContextTable(lines[batch][octave], scale_of(octave), longest, evenest)
+        """Makes those of all numbers of sequences that have one list: steps of such numbers come next."""
+        last = batch + -batch % ALIKE
+        alike = range(last - ALIKE + 1, last + 1)
+        numbers = {*alike, *[number for number, _ in self._numbers_of(last, octave).listed]}
+        lines = self._lines_of(sorted(numbers), octave)
+        for batch_alike in alike:
+            listed, evenest = self._numbers_of(batch_alike, octave)
+            longest = [(number - 1, number, share, lines[number][octave]) for number, share in listed]
+            own = lines[batch_alike][octave]
+            self._tables[batch_alike, octave] = ContextTable(own, scale_of(octave), longest, evenest)
         return self._tables[batch, octave]
 
     def each(self, sums: GrowingSums) -> Floats:

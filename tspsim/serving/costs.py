@@ -118,6 +118,8 @@ class ProgramCosts:
             self._verifier.prepare()
         else:
             self._mixed.prepare()
+            self._mixed.plain.prepare()
+        self.programs.prepare()
 
     def seconds_of(self, work: StepWork) -> float:
         """Seconds of one step of one attention replica, which is not kept for :meth:`check`."""

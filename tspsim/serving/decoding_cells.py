@@ -23,12 +23,21 @@ class DecodingCells:
         Sequences of the widest cell: a tile of products, halved where another wave of attention begins inside it.
     breakpoints
         Contexts with a knot.
+    reads_contexts
+        Whether the vector depends on the context.
     """
 
     def __init__(
-        self, value: Callable[[int, int], Floats], least: float, wide: int, breakpoints: tuple[int, ...]
+        self,
+        value: Callable[[int, int], Floats],
+        least: float,
+        wide: int,
+        breakpoints: tuple[int, ...],
+        *,
+        reads_contexts: bool = True,
     ) -> None:
         self._value, self._least, self._wide, self._breakpoints = value, least, wide, breakpoints
+        self._reads_contexts = reads_contexts
         #: Sequences → their line over contexts.
         self._over: dict[int, KnotLine] = {}
         #: (Sequences, octave of their mean context) → the ends of their cell, and the line of the first.
@@ -98,8 +107,15 @@ class DecodingCells:
 
     def _over_contexts(self, batch: int) -> KnotLine:
         if batch not in self._over:
-            self._over[batch] = KnotLine(lambda context: self._value(batch, context), self._least, self._breakpoints)
+            self._over[batch] = KnotLine(self._values_of(batch), self._least, self._breakpoints)
         return self._over[batch]
+
+    def _values_of(self, batch: int) -> Callable[[int], Floats]:
+        """The vector over contexts."""
+        if self._reads_contexts:
+            return lambda context: self._value(batch, context)
+        value = self._value(batch, 1)
+        return lambda _: value
 
 
 class DecodingAtPlace:

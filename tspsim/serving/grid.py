@@ -76,8 +76,11 @@ class Cells:
         start, end = self._at(low), self._at(high)
         if high == low:
             return start
-        if high % TILE == 0 and low <= max((n - 1) // TILE * TILE + 1, self._first):
-            self._tiles[(n - 1) // TILE] = low, high - low, start, end - start
+        if high % TILE == 0:
+            line = low, high - low, start, end - start
+            for tile in range((low - 1) // TILE, high // TILE):
+                if low <= max(tile * TILE + 1, self._first):
+                    self._tiles[tile] = line
         return start + (end - start) * ((n - low) / (high - low))
 
     def _cell(self, n: int) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from .tables import Floats
 #: Relative rounding of sums that are compared.
 ROUNDING = 1e-9
 #: Groups of places of a stage that are added up, and places of one of them.
-FEW_GROUPS, FEW_PLACES = 5, 12
+FEW_GROUPS, FEW_PLACES = 8, 12
 #: What a part's seconds at a place are by what it depends on.
 AtPlace = Callable[[Any], float]
 
@@ -82,8 +82,8 @@ class Lead(NamedTuple):
     stages: list[StageLead]
 
     def makespan_s(self, tokens: int, numbers: Sequence[Any], priced_s: list[float]) -> float | None:
-        """Seconds of all stages by the numbers that parts depend on and the seconds of kernels that are priced for every
-        step; None where another place may decide."""
+        """Seconds of all stages by the numbers that parts depend on and the seconds of kernels that are priced for
+        every step; None where another place may decide."""
         along = (tokens - self.low) / self.width
         makespan_s = 0.0
         for groups, later_s, fewer in self.stages:
@@ -119,7 +119,10 @@ class Leads:
     """
 
     def __init__(
-        self, layout: InstructionLayout, parts: Sequence[tuple[Cells | SizedCells | DecodingCells, Floats]], priced: Floats
+        self,
+        layout: InstructionLayout,
+        parts: Sequence[tuple[Cells | SizedCells | DecodingCells, Floats]],
+        priced: Floats,
     ) -> None:
         self._issued_s, self._starts, self._priced = layout.issued_s, layout.starts, priced
         #: Of every place, what runs from it on: one object for all from which the same does.
@@ -163,9 +166,7 @@ class Leads:
             stages.append(StageLead([self._group(places, start, grown) for places in groups.values()], later_s, fewer))
         return Lead(low, width, stages)
 
-    def _group(
-        self, places: list[int], start: Floats, grown: Floats
-    ) -> tuple[OthersFrom, list[tuple[float, float]]]:
+    def _group(self, places: list[int], start: Floats, grown: Floats) -> tuple[OthersFrom, list[tuple[float, float]]]:
         return self._from[places[0]], [(float(self._issued_s[i] + start[i]), float(grown[i])) for i in places]
 
 
@@ -193,7 +194,8 @@ class CellsAtPlace:
             vectors = self._cells.tile(n)
             if vectors is not None:
                 low, width, start, grown = vectors
-                self._lines[tile] = low, width, float(start[self._place]), float(grown[self._place])
+                line = low, width, float(start[self._place]), float(grown[self._place])
+                self._lines |= dict.fromkeys(range((low - 1) // TILE, (low + width) // TILE), line)
             return value
         low, width, start_s, grown_s = line
         return start_s + grown_s * ((n - low) / width)

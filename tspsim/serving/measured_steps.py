@@ -8,12 +8,13 @@ from itertools import islice
 import numpy as np
 
 from ..model.attention.base import MOST_DECODED
-from ..operators import BatchQuantity
+from ..operators import BatchQuantity, Operator
 from ..parallel import Job
 from ..program.layout import InstructionLayout, StageCall
 from ..steps import PromptChunk
 from .compositions import StepComposition
 from .programs import StepPrograms
+from .row_variants import KernelsOfRows
 from .sized import UnlikeError
 from .tables import Floats
 from .work import StepWork
@@ -37,6 +38,8 @@ class MeasuredSteps:
         What the size of each kernel depends on.
     sizes
         Numbers of tokens of captured steps; none: they are not captured.
+    breakpoints
+        Contexts at which kernels begin, or end, to read them.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class MeasuredSteps:
         layout: InstructionLayout,
         parts: Sequence[BatchQuantity],
         sizes: Sequence[int],
+        breakpoints: Sequence[int] = (),
     ) -> None:
         self.programs, self.kind, self.layout = programs, kind, layout
         #: Part → positions of its kernels, and how often each runs from every place on.
@@ -56,6 +60,10 @@ class MeasuredSteps:
         #: Tokens of the prompt chunk that accompanies the measured part.
         self.piece = (sizes[-1] - self.beside) if sizes else MOST_DECODED + 1
         self._last: dict[StepWork, list[StageCall]] = {}
+        #: Whether such steps of all rows have the same kernels, and no padding.
+        self._alike = not (sizes or breakpoints or programs.plan.hiding.halves)
+        #: Part → what makes its kernels of rows.
+        self._makers: dict[BatchQuantity, list[KernelsOfRows]] = {}
 
     # --- works ------------------------------------------------------------------------------------------------
 
@@ -123,12 +131,40 @@ class MeasuredSteps:
         """Some calls of a step."""
         if work not in self._last:
             # Rows alone make most of these: no program is written for them.
-            (job,) = self.programs.together(work)
-            calls = self.programs.calls_of_rows(job, self.layout, positions)
+            calls = self._made(part, work) if self._alike else None
+            if calls is None:
+                (job,) = self.programs.together(work)
+                calls = self.programs.calls_of_rows(job, self.layout, positions)
             if calls is not None:
                 return calls
         written = self.written(work)
         return [written[i] for i in positions]
+
+    def _makers_of(self, part: BatchQuantity, work: StepWork) -> Sequence[KernelsOfRows]:
+        """What makes a part's kernels of rows; nothing where not all are made so."""
+        if part not in self._makers:
+            (job,) = self.programs.together(work)
+            if job.rows == rows_of(work):
+                self._makers |= self.programs.makers_of_rows(job, self.layout, self.where)
+            self._makers.setdefault(part, [])
+        return self._makers[part]
+
+    def _made(self, part: BatchQuantity, work: StepWork) -> list[StageCall] | None:
+        """A part's kernels, of a step's rows alone; None where these have others."""
+        positions, where = self.where[part], self.layout.where
+        if not positions:
+            return []
+        if min(work.columns[0]) <= MOST_DECODED:
+            return None
+        rows, kernels = rows_of(work), dict[int, Operator]()
+        for maker, classes, places in self._makers_of(part, work):
+            operators = maker.make(maker.layer, rows)
+            if [*map(type, operators)] != classes:
+                return None
+            kernels.update([(index, operators[place]) for index, place in places])
+        if len(kernels) < len(positions):
+            return None
+        return [StageCall(kernels[index], where[position][1]) for index, position in enumerate(positions)]
 
     def sums(self, calls: list[StageCall], part: BatchQuantity) -> Floats:
         """The same in a program's calls."""
@@ -139,3 +175,16 @@ class MeasuredSteps:
         assert taken_s is not None
         sums: Floats = self.follows[part] @ np.array(taken_s)
         return sums
+
+
+def rows_of(work: StepWork) -> tuple[tuple[int, int, int], ...]:
+    """Rows of the pass of a step whose decoding sequences all have one context."""
+    rows = [(queries, before, 1) for queries, before in zip(*work.columns, strict=True)]
+    if work.sequences:
+        rows.append((work.query_len, work.contexts[0], work.sequences))
+    return tuple(rows)
+
+
+def reads_contexts(call: StageCall) -> bool:
+    """Whether contexts of sequences that decode have a part in its size."""
+    return not isinstance(call.what, Operator) or call.what.reads_contexts

@@ -95,25 +95,21 @@ class Oracle:
         """The batch as an engine's scheduler gives it."""
         if not isinstance(rows, (tuple, list)):
             rows = tuple(rows)
+        own = self.query_len
         # Whole columns: nothing in Python runs once a row.
         try:
             queries, contexts, counts = zip(*rows, strict=True)
+            alone = counts.count(1) == len(counts)
+            prompts = len(queries) - queries.count(own)
             # A sum is a whole number where all of its terms are.
-            cached, tokens = sum(contexts), sum(queries)
-            whole = type(cached) is type(tokens) is type(sum(counts)) is int
+            cached, read = sum(contexts), sum(queries[:prompts])
+            whole = type(cached) is type(read) is int and (alone or type(sum(counts)) is int)
         except (TypeError, ValueError):
             whole = False
-        if not whole:
-            queries, contexts, counts = _checked(rows)
-            cached, tokens = sum(contexts), sum(queries)
-        if counts.count(1) != len(counts):
-            queries, contexts = self._each(queries, contexts, counts)
-            cached, tokens = sum(contexts), sum(queries)
-        if cached + tokens > self._most_tokens:
-            _checked_columns(queries, contexts)
-            raise self._too_long(cached + tokens)
-        own = self.query_len
-        prompts = len(queries) - queries.count(own)
+        if not whole or not alone:
+            queries, contexts = self._each(*((queries, contexts, counts) if whole else _checked(rows)))
+            prompts = len(queries) - queries.count(own)
+            cached, read = sum(contexts), sum(queries[:prompts])
         first, before, decoding = queries[:prompts], contexts[:prompts], contexts[prompts:]
         ordered = sorted(decoding)
         if (
@@ -125,7 +121,10 @@ class Oracle:
             reads = [query != own or not context for query, context in zip(queries, contexts, strict=True)]
             first, before = tuple(compress(queries, reads)), tuple(compress(contexts, reads))
             decoding = tuple(compress(contexts, map(not_, reads)))
-            ordered = sorted(decoding)
+            read, ordered = sum(first), sorted(decoding)
+        tokens = cached + read + own * len(decoding)
+        if tokens > self._most_tokens:
+            raise self._too_long(tokens)
         return StepWork.listed((first, before), decoding, own, cached - sum(before), ordered)
 
     def _each(
@@ -134,6 +133,8 @@ class Oracle:
         """Columns with a row for every sequence."""
         if min(counts) <= 0 or min(queries) <= 0 or min(contexts) < 0:
             _checked(tuple(zip(queries, contexts, counts, strict=True)))
+        if counts.count(1) == len(counts):
+            return queries, contexts
         if sum(counts) > MOST_SEQUENCES:
             raise InputError(f"has {sum(counts):,} sequences; at most {MOST_SEQUENCES:,} are priced", key="batch")
 

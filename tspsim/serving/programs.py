@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import hypot
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.errors import InputError
 from ..base.memo import Itself, knowing, once, remembered
 from ..base.quick import replace
 from ..hardware import Costs
@@ -32,7 +34,7 @@ from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Pr
 from .exchanges import Exchanges
 from .row_consumers import ALIKE
 from .row_prices import RowPrices
-from .row_variants import LaidOut, RowMaker, RowVariants, Times
+from .row_variants import KernelsOfRows, LaidOut, RowMaker, RowVariants, Times
 from .work import StepWork
 
 #: The overlap of a step that cannot be split in two.
@@ -135,6 +137,12 @@ class StepPrograms:
         #: Numbers of programs written and of engine runs so far.
         self.written = self.ran = 0
 
+    def prepare(self) -> None:
+        """Finds what steps of all sizes need."""
+        _ = self._between_s
+        with suppress(InputError):
+            _ = self.divides_prompts
+
     # --- jobs -------------------------------------------------------------------------------------------------
 
     def job(self, step: Step, load: Load) -> Job:
@@ -162,7 +170,7 @@ class StepPrograms:
             load = replace(load, batch=TYPICAL_BATCH, contexts=(context,), speculation=self.speculation)
         return load
 
-    @property
+    @once
     def divides_prompts(self) -> bool:
         """Whether ranks divide the tokens of a prompt that is read alone."""
         return self.job(PREFILL_STEP, self._typical(PREFILL_STEP)).token_shards > 1
@@ -254,6 +262,12 @@ class StepPrograms:
         """Of a job whose programs have this layout, calls that are made of rows alone; None where others are asked
         for."""
         return self._variants.of_rows(job, layout, positions)
+
+    def makers_of_rows(
+        self, job: Job, layout: InstructionLayout, positions: Mapping[BatchQuantity, Sequence[int]]
+    ) -> dict[BatchQuantity, list[KernelsOfRows]]:
+        """What makes calls of the rows of the model's own pass: of all parts of a step that are made so."""
+        return self._variants.makers_at(job, layout, positions)
 
     @once
     def _variants(self) -> RowVariants:

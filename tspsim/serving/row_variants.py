@@ -10,8 +10,8 @@ first, with operators that these methods make of its own rows. Steps of other pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from ..base.memo import BoundedCache, Itself
 from ..operators import Operator, Rows
@@ -27,6 +27,8 @@ MOST_WRITTEN = 4096
 #: Classes of operators, and by position of a call the number of its own.
 Places = tuple[list[type[Operator]], dict[int, int]]
 NO_PLACES: Places = [], {}
+#: Part of a program.
+Part = TypeVar("Part", bound=Hashable)
 #: Seconds of each of some calls; None where only the engine can price some of them.
 Times = list[float] | None
 
@@ -52,6 +54,24 @@ class RowMaker(NamedTuple):
         return [one for one in self.maker.make(self.maker.layer, rows) if type(one) is type(own)][before]
 
 
+class KernelsOfRows(NamedTuple):
+    """Kernels of a step that one maker makes of the rows of its pass.
+
+    Attributes
+    ----------
+    maker
+        What makes them.
+    classes
+        Those of all operators that it makes of such rows.
+    places
+        The number of each kernel among those asked for, and which of these operators it is.
+    """
+
+    maker: MadeOfRows
+    classes: list[type[Operator]]
+    places: list[tuple[int, int]]
+
+
 class WrittenStep:
     """A program that was written, and where in it operators of rows stand: (call, operator) numbers."""
 
@@ -64,7 +84,7 @@ class WrittenStep:
         """The program with operators of other rows."""
         calls = list(self.first.calls)
         for index, number in self.places:
-            calls[index] = StageCall(operators[number])
+            calls[index] = StageCall(operators[number], calls[index].stage)
         return LaidOut(calls, self.first.layout)
 
     def taken_s(self, calls: Sequence[StageCall], price: Callable[[Sequence[StageCall]], Times]) -> Times:
@@ -97,12 +117,18 @@ class RowVariants:
         #: The same of such steps with one layout.
         self._places: dict[Hashable, Places] = {}
         self._written = BoundedCache(MOST_WRITTEN)
+        #: Kinds of these, and the numbers that their programs depend on beside rows.
+        self._numbers: set[tuple[Hashable, Hashable]] = set()
 
     def alone(self, job: Job) -> bool:
         """Whether only attention reads the rows of passes of such jobs, in a program that all ranks have."""
+        return job.plan.pp == 1 and self._attends_alone(job)
+
+    def _attends_alone(self, job: Job) -> bool:
+        """The same, or in programs that all ranks of a pipeline's stage have."""
         plan = Itself(job.plan), job.step.name
         if plan not in self._alone:
-            self._alone[plan] = job.plan.pp == 1 and attends_alone(job)
+            self._alone[plan] = attends_alone(job)
         return self._alone[plan]
 
     def of_rows(self, job: Job, layout: InstructionLayout, positions: Sequence[int]) -> list[StageCall] | None:
@@ -131,6 +157,38 @@ class RowVariants:
         places = self._places.get((kind, Itself(layout)), NO_PLACES)[1]
         return {place: makers[number] for place, number in places.items()}
 
+    def makers_at(
+        self, job: Job, layout: InstructionLayout, positions: Mapping[Part, Sequence[int]]
+    ) -> dict[Part, list[KernelsOfRows]]:
+        """What makes calls at some positions of a step's program, which has this layout, of the rows of its own pass:
+        of all parts of it that are made so."""
+        passes = passes_of(job)
+        kind = self._kind(job, passes)
+        classes, places = self._places.get((kind, Itself(layout)), NO_PLACES)
+        every: list[type[Operator]] = []
+        made: list[tuple[MadeOfRows, list[type[Operator]]] | None] = []
+        #: Of each operator in order: the number of its maker, and which of its operators it is.
+        of_number: list[tuple[int, int]] = []
+        for number, maker in self._makers.get(kind, ()):
+            own = [type(operator) for operator in maker.make(maker.layer, passes[number].rows)]
+            of_number += [(len(made), place) for place in range(len(own))]
+            made.append(None if number else (maker, own))
+            every += own
+        if every != classes:
+            return {}
+        found: dict[Part, list[KernelsOfRows]] = {}
+        for part, some in positions.items():
+            if not some or not places.keys() >= set(some):
+                continue
+            of_maker: dict[int, list[tuple[int, int]]] = {}
+            for i, position in enumerate(some):
+                which, place = of_number[places[position]]
+                of_maker.setdefault(which, []).append((i, place))
+            makers = [(made[which], where) for which, where in of_maker.items()]
+            if all(maker is not None for maker, _ in makers):
+                found[part] = [KernelsOfRows(*maker, where) for maker, where in makers if maker is not None]
+        return found
+
     def _kind(self, job: Job, passes: Sequence[Job]) -> Hashable:
         """Equal for steps with the same passes."""
         return Itself(job.plan), job.step.name, *[part.tokens > 0 for part in passes]
@@ -141,55 +199,48 @@ class RowVariants:
 
     def laid_out(self, job: Job) -> tuple[LaidOut, WrittenStep | None]:
         """The different calls in a step's program, and the written one that they are of; None: of their own."""
-        if not self.alone(job) or job.micro_batches > 1:
-            first, passes = self._write(job)
-            if job.plan.pp > 1 and job.micro_batches == 1 and attends_alone(job):
-                self._of_stages(job, first, passes)
-            return first, None
+        if job.micro_batches > 1 or not self._attends_alone(job):
+            return self._write(job)[0], None
         passes = passes_of(job)
         kind = self._kind(job, passes)
-        numbers = [(part.tokens, part.head_tokens, mean_tokens(part), part.capture) for part in passes]
-        if kind in self._makers:
+        numbers = tuple([(part.tokens, part.head_tokens, mean_tokens(part), part.capture) for part in passes])
+        if (kind, numbers) in self._numbers:
             operators = self._operators(kind, passes)
             written: WrittenStep | None = self._written.get(key_of(kind, numbers, operators))
             if written is not None:
                 return written.of(operators), written
-        return self._first(job, kind, numbers)
+        return self._first(job, kind, numbers, passes)
 
-    def _of_stages(self, job: Job, first: LaidOut, passes: Sequence[Job]) -> None:
-        """Remembers where operators of rows stand in the programs of a pipeline's stages."""
-        own = passes_of(job)
-        kind = self._kind(job, own)
-        makers = [
-            (number % len(own), how) for number, part in enumerate(passes) for how in part.attention_operators.values()
-        ]
-        if not same_makers(self._makers.setdefault(kind, makers), makers):
-            return
-        operators = [operator for _, how in makers for operator in how.operators]
-        numbered = {id(operator): number for number, operator in enumerate(operators)}
-        places = {i: numbered[id(what)] for i, (what, _) in enumerate(first.calls) if id(what) in numbered}
-        self._places.setdefault((kind, Itself(first.layout)), ([type(operator) for operator in operators], places))
-
-    def _first(self, job: Job, kind: Hashable, numbers: Sequence[Hashable]) -> tuple[LaidOut, WrittenStep | None]:
+    def _first(
+        self, job: Job, kind: Hashable, numbers: Hashable, own: Sequence[Job]
+    ) -> tuple[LaidOut, WrittenStep | None]:
         """A program that is written, and kept where operators of rows stand in it as they were made: a stack may run
-        other kernels in their place."""
+        other kernels in their place. A pipeline's stages all have the job's own passes."""
         first, passes = self._write(job)
-        makers = [(number, how) for number, part in enumerate(passes) for how in part.attention_operators.values()]
+        stages = job.plan.pp > 1
+        makers = [
+            (number % len(own) if stages else number, how)
+            for number, part in enumerate(passes)
+            for how in part.attention_operators.values()
+        ]
         operators = [operator for _, how in makers for operator in how.operators]
         numbered = {id(operator): number for number, operator in enumerate(operators)}
         places = [(i, numbered[id(what)]) for i, (what, _) in enumerate(first.calls) if id(what) in numbered]
         alike = same_makers(self._makers.setdefault(kind, makers), makers)
-        if not alike or {number for _, number in places} != set(numbered.values()):
+        complete = alike and {number for _, number in places} == set(numbered.values())
+        if complete or (alike and stages):
+            classes = [type(operator) for operator in operators]
+            self._places.setdefault((kind, Itself(first.layout)), (classes, dict(places)))
+        if not complete:
             return first, None
-        places_of = dict(places)
-        self._places.setdefault((kind, Itself(first.layout)), ([type(operator) for operator in operators], places_of))
+        self._numbers.add((kind, numbers))
         written = self._written[key_of(kind, numbers, operators)] = WrittenStep(first, places)
         return first, written
 
 
-def key_of(kind: Hashable, numbers: Sequence[Hashable], operators: Sequence[Operator]) -> Hashable:
+def key_of(kind: Hashable, numbers: Hashable, operators: Sequence[Operator]) -> Hashable:
     """Equal for steps whose programs differ in rows alone."""
-    return kind, tuple(numbers), tuple([type(operator) for operator in operators])
+    return kind, numbers, tuple([type(operator) for operator in operators])
 
 
 def same_makers(ones: Sequence[tuple[int, MadeOfRows]], others: Sequence[tuple[int, MadeOfRows]]) -> bool:

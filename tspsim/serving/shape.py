@@ -17,7 +17,7 @@ from .compositions import StepComposition
 from .decoding_cells import DecodingCells
 from .grid import FEW, TILE, Cells, TokenVectors, around
 from .leads import Lead, Leads
-from .measured_steps import MeasuredSteps
+from .measured_steps import MeasuredSteps, reads_contexts
 from .programs import StepPrograms
 from .row_consumers import RowConsumer
 from .sized import SizedCells
@@ -52,7 +52,7 @@ class Shape:
         kind: StepComposition,
     ) -> None:
         self.programs, self.layout, self.kind, self._sizes = programs, layout, kind, sizes
-        self.measured = measured = MeasuredSteps(programs, kind, layout, parts, sizes)
+        self.measured = measured = MeasuredSteps(programs, kind, layout, parts, sizes, breakpoints)
         where = measured.where
         smallest = measured.written(measured.work(MOST_DECODED + 1 if not sizes else sizes[0] + MOST_DECODED))
         # Which of its products are priced many at once is found now.
@@ -90,7 +90,8 @@ class Shape:
         self._lengths = Cells(lambda n: measured.part(BatchQuantity.LENGTHS, measured.long(n)), least)
         self._prompts: dict[int, Cells] = {}
         wide = max(1, TILE // programs.query_len)
-        self._decode = DecodingCells(self._decoding_at, least, wide, breakpoints)
+        contexts = bool(breakpoints) or any(reads_contexts(smallest[i]) for i in where[BatchQuantity.DECODING])
+        self._decode = DecodingCells(self._decoding_at, least, wide, breakpoints, reads_contexts=contexts)
         # Several prompts in a window cost the same as one prompt of all their tokens, if this holds.
         half = measured.piece // 2 if sizes else TYPICAL // 2
         apart = measured.part(
@@ -135,9 +136,7 @@ class Shape:
         columns = [column for column, _ in (*self._by_prompts, *self._by_rows)]
         self._columns = np.column_stack(columns) if columns else layout.follows[:, :0]
         cells = self._outputs, self._decode, self._read_tokens, self._cached, self._lengths
-        depending = [
-            (over, measured.follows[part]) for over, part in zip(cells, BESIDE_TOKENS, strict=True)
-        ]
+        depending = [(over, measured.follows[part]) for over, part in zip(cells, BESIDE_TOKENS, strict=True)]
         self._leads = Leads(layout, depending, self._columns)
         #: Tile of tokens, or below zero tokens with a vector of their own → their lead; None where there is none.
         self._lead_of: dict[int, Lead | None] = {}
@@ -232,11 +231,16 @@ class Shape:
 
     def _found(self, tile: int, tokens: int) -> Lead | None:
         """The lead of a tile of tokens, or of tokens with a vector of their own."""
-        self._lead_of[tile] = None
-        if not self._prompted:
-            whole = self._tokens_and_experts(tokens)
-            cell = (tokens, 1, whole, 0.0 * whole) if tile < 0 else self._tokens_and_experts.tile(tokens)
-            self._lead_of[tile] = None if cell is None else self._leads.of(*cell)
+        cells = self._tokens_and_experts
+        if self._prompted:
+            self._lead_of[tile] = None
+        elif tile < 0:
+            whole = cells(tokens)
+            self._lead_of[tile] = self._leads.of(tokens, 1, whole, 0.0 * whole)
+        else:
+            for other in {tile, *cells.alike(tokens)}:
+                line = cells.tile(max(other * TILE + 1, self._few + 1))
+                self._lead_of[other] = None if line is None else self._leads.of(*line)
         return self._lead_of[tile]
 
     def _read(self, chunks: tuple[PromptChunk, ...]) -> Floats:

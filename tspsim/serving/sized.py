@@ -137,13 +137,26 @@ class Between:
 
 def values_of(thing: Any) -> list[Any]:
     """What makes an object, in order."""
-    if is_dataclass(thing):
-        every = fields(thing)
-        if all(own.init and not own.kw_only for own in every):
-            return [getattr(thing, own.name) for own in every]
-    elif isinstance(thing, tuple) and hasattr(thing, "_fields"):
+    cls = type(thing)
+    if cls not in _names:
+        _names[cls] = names_of(cls)
+    names = _names[cls]
+    if names is not None:
+        return [getattr(thing, name) for name in names]
+    if isinstance(thing, tuple) and hasattr(thing, "_fields"):
         return list(thing)
     raise UnlikeSizesError
+
+
+#: Of every class met so far.
+_names: dict[type, tuple[str, ...] | None] = {}
+
+
+def names_of(cls: type) -> tuple[str, ...] | None:
+    """The fields that make an object of a dataclass, in order; None for other classes."""
+    if not is_dataclass(cls) or any(own.kw_only or not own.init for own in fields(cls)):
+        return None
+    return tuple([own.name for own in fields(cls)])
 
 
 class SizedBlock(NamedTuple):
@@ -246,6 +259,13 @@ class SizedCells:
         if tile not in self._tiles:
             self._tiles[tile] = self._line_of(tile)
         return self._tiles[tile]
+
+    def alike(self, n: int) -> range:
+        """Tiles whose calls beside products lie on one line with those of a number's tile: they are as quickly made."""
+        tile = (n - 1) // TILE
+        self._others((tile + 1) * TILE)
+        cell = self._others.tile((tile + 1) * TILE)
+        return range(tile, tile + 1) if cell is None else range((cell[0] - 1) // TILE, (cell[0] + cell[1]) // TILE)
 
     def _own(self, n: int) -> Floats:
         """The vector of a number's own program."""
