@@ -103,6 +103,8 @@ class Standing(NamedTuple):
         Seconds from the first place on, and of the whole program.
     host_s, hidden_s
         Host seconds after the step, and those beside it.
+    reading
+        Positions of the kernels that read contexts.
     """
 
     most: int
@@ -110,6 +112,7 @@ class Standing(NamedTuple):
     least_s: float
     host_s: float
     hidden_s: float
+    reading: tuple[int, ...]
 
 
 class DecodeCell:
@@ -148,7 +151,7 @@ class DecodeCell:
         """Steps of a number of sequences, but for kernels that read contexts."""
         issued_s, host_s, hidden_s, _ = self._between(batch)
         places = [issued_s] if isinstance(issued_s, float) else issued_s.tolist()
-        return Standing(self._high, places[0], max(places), host_s, hidden_s)
+        return Standing(self._high, places[0], max(places), host_s, hidden_s, self._kernels.positions)
 
     def step_s(self, work: StepWork) -> float:
         """Seconds of a step."""

@@ -82,7 +82,8 @@ class Shape:
         self._tokens_and_experts = over(holding, own, experts, first=first, few=few, coarse=OTHERS)
         self._of_all = TokenVectors(measured.of_experts, least)
         widest = self._most_outputs()
-        self._outputs = over(measured.sampling, BatchQuantity.OUTPUTS, coarse=OUTPUTS, wide=widest)
+        few_prompts = measured.most_prompts
+        self._outputs = over(measured.sampling, BatchQuantity.OUTPUTS, few=few_prompts, coarse=OUTPUTS, wide=widest)
         self._read_tokens = Cells(
             lambda n: measured.part(BatchQuantity.READ, measured.work(n)), least, first=MOST_DECODED + 1
         )
@@ -146,7 +147,8 @@ class Shape:
         """Writes programs of all usual sizes."""
         if not self._sizes:
             self._tokens_and_experts.prepare()
-        self._outputs.prepare()
+        if not self.measured.most_prompts:
+            self._outputs.prepare()
 
     def _most_outputs(self) -> int:
         """Sampled tokens of the widest block of written programs, which a captured step still holds."""

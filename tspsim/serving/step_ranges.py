@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..base.memo import remembered
 from ..hardware import Costs
 from ..model.attention.base import MOST_DECODED
 from ..operators import BatchQuantity, Operator
@@ -34,6 +35,7 @@ from ..steps import PromptChunk
 from .grid import TILE
 from .measured_steps import STANDING
 from .shape import Shape
+from .sized import UnlikeError
 from .work import StepWork
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 Factors = tuple[float, float]
 #: Parts of steps with prompts whose sizes depend on tokens.
 OF_TOKENS = BatchQuantity.TOKENS, BatchQuantity.EXPERTS
+#: No kernels of a family.
+NOTHING = 0.0, 0.0, 0.0, 0.0
 
 
 class Part(NamedTuple):
@@ -54,11 +58,12 @@ class Part(NamedTuple):
     seconds
         Of all, on all stages one after the other.
     families
-        Of each family, and of transfers: by how many seconds it may be shorter, and longer; mean over stages.
+        Of each family, and of transfers: seconds, mean over stages; and the low end, the middle and the high end of the
+        estimates of its different kernels, whose ratios are its errors (:meth:`tspsim.hardware.Costs.errors`).
     """
 
     seconds: float
-    families: dict[str, tuple[float, float]]
+    families: dict[str, tuple[float, float, float, float]]
 
     @classmethod
     def of(
@@ -70,41 +75,46 @@ class Part(NamedTuple):
         captured: Captured,
     ) -> Part:
         """The part of these calls, which take so many seconds in all of their runs."""
-        device, stack = programs.question.device, programs.question.work.stack
+        device = programs.question.device
         costs = Costs(device)
-        price = stack.cost(costs, device, captured)
-        alone: dict[str, float] = {}
-        less_s = more_s = 0.0
-        priced = set[Operator]()
+        price = remembered(len(calls) + 1)(programs.question.work.stack.cost(costs, device, captured))
+        seconds = dict[str, float]()
+        moved_s = least_s = most_s = 0.0
         for (what, stage), own_s in zip(calls, taken_s, strict=True):
             if isinstance(what, Operator):
-                if what not in priced:
-                    priced.add(what)
-                    price(what)
-                alone[what.kind] = alone.get(what.kind, 0.0) + own_s / stages
+                price(what)
+                seconds[what.kind] = seconds.get(what.kind, 0.0) + own_s / stages
             elif own_s:
                 # A message takes as long on the receiving stage as on the sending one.
-                sides = 2 if isinstance(what, SendReceive) else 1
+                both_s = own_s / stages * (2 if isinstance(what, SendReceive) else 1)
                 low, high = programs.transfer_range(what, stage)
-                less_s += sides * own_s / stages * (1.0 - low)
-                more_s += sides * own_s / stages * (high - 1.0)
-        errors = costs.errors()
-        families = {kind: (own_s * (1.0 - errors[kind][0]), own_s * (errors[kind][1] - 1.0)) for kind, own_s in alone.items()}
-        if less_s or more_s:
-            families[TRANSFERS] = less_s, more_s
+                moved_s, least_s, most_s = moved_s + both_s, least_s + low * both_s, most_s + high * both_s
+        families = {kind: (seconds[kind], *ends) for kind, ends in costs.ends().items()}
+        if moved_s:
+            families[TRANSFERS] = moved_s, least_s, moved_s, most_s
         return cls(float(sum(taken_s)), families)
 
 
 def added(parts: Sequence[tuple[Part, float]]) -> tuple[float, float]:
-    """Squared seconds by which several parts, each times a factor, may be shorter and longer: families of all parts
-    have one error."""
-    less: dict[str, float] = {}
-    more: dict[str, float] = {}
-    for (_, families), times in parts:
-        for family, (less_s, more_s) in families.items():
-            less[family] = less.get(family, 0.0) + times * less_s
-            more[family] = more.get(family, 0.0) + times * more_s
-    return sum([own_s * own_s for own_s in less.values()]), sum([own_s * own_s for own_s in more.values()])
+    """Squared seconds by which several parts, each times a factor, may be shorter and longer."""
+    (first, share), *others = parts
+    families = {
+        family: (share * own_s, share * low, share * middle, share * high)
+        for family, (own_s, low, middle, high) in first.families.items()
+    }
+    for part, share in others:
+        for family, (own_s, low, middle, high) in part.families.items():
+            before = families.get(family, NOTHING)
+            families[family] = (
+                before[0] + share * own_s, before[1] + share * low, before[2] + share * middle, before[3] + share * high,
+            )  # fmt: skip
+    less = more = 0.0
+    for own_s, low, middle, high in families.values():
+        if middle > 0.0:
+            per_second = own_s / middle
+            less += (per_second * (middle - low)) ** 2
+            more += (per_second * (high - middle)) ** 2
+    return less, more
 
 
 class Standing(NamedTuple):
@@ -153,14 +163,18 @@ class ShapeRanges:
         where = shape.measured.where
         self._fixed = [i for part in OF_TOKENS for i in where[part]]
         self._outputs_at = where[BatchQuantity.OUTPUTS]
-        apart = {*self._fixed, *self._outputs_at}
-        self._read_at = [i for i in range(len(self.layout.where)) if i not in apart]
+        apart = *OF_TOKENS, BatchQuantity.OUTPUTS
+        #: Parts that read prompts and caches.
+        self._reading = [part for part, places in where.items() if places and part not in apart]
+        self._read_at = [i for part in self._reading for i in where[part]]
         self._starts = list(self.layout.starts)
         self._runs = self.layout.follows[self._starts].sum(axis=0)
         self._standing: dict[int, Standing] = {}
         self._outputs: dict[int, Part] = {}
-        self._prompts: dict[tuple[int, int], Part] = {}
+        self._prompts: dict[tuple[int, int, int], Part] = {}
         self._decoding: dict[tuple[int, int], Part] = {}
+        #: Octaves of both → seconds at their first, growth to the next contexts, to more sequences, and with both.
+        self._corners: dict[tuple[int, int], tuple[float, float, float, float]] = {}
         self._least: list[float] | None = None
 
     def parts(
@@ -171,31 +185,40 @@ class ShapeRanges:
         batch, read, count = work.sequences, sum(queries), len(queries)
         tokens, cached = read + work.query_len * batch, sum(before)
         standing = self._standing_at(tokens)
-        outputs = self._outputs_of(octave(work.ends + work.query_len * batch))
+        outputs = self._outputs_of(1 << ((work.ends + work.query_len * batch).bit_length() - 1))
         along_s = standing.start_s
         if standing.width:
             along_s += standing.grown_s * ((self._padded(tokens) - standing.low) / standing.width)
         # Tokens with fewer kernels than those of the middle have all of them in proportion.
         parts = [(standing.part, along_s / standing.part.seconds), (outputs, 1.0)]
         chunk, behind = read / count, cached / count
-        prompt = self._prompts_of(octave(chunk), octave(behind) if cached else 0)
-        prompts_s = prompt.seconds * count
-        decoding, times = None, 0.0
+        prompt = self._prompts_of(octave(count), octave(chunk), octave(behind) if cached else 0)
+        prompts_s = prompt.seconds
+        decoding, decoding_s = None, 0.0
         if batch:
             mean = work.context_tokens / batch
-            near = octave(batch), octave(mean)
-            decoding = self._decoding_of(*near)
-            times = (batch * mean) / (near[0] * near[1])
-        decoding_s = decoding.seconds * times if decoding else 0.0
+            decoding, decoding_s = self._decoding_of(octave(batch), octave(mean)), self._decoding_s(batch, mean)
         reads_s = prompts_s + decoding_s
         if makespan_s is not None:
             rest_s = makespan_s - along_s - outputs.seconds
             reads_s = max(0.0, min(rest_s, max(reads_s, rest_s - standing.idle_s)))
-        if decoding is not None and decoding_s > 0.0:
-            parts.append((decoding, times * min(1.0, reads_s / decoding_s)))
+        if decoding is not None and decoding.seconds > 0.0:
+            parts.append((decoding, min(decoding_s, reads_s) / decoding.seconds))
         if prompt.seconds > 0.0:
             parts.append((prompt, max(0.0, reads_s - decoding_s) / prompt.seconds))
         return parts
+
+    def _decoding_s(self, batch: int, mean: float) -> float:
+        """Seconds that sequences that decode add, between octaves of their number and of their mean context."""
+        fewer, shorter = 1 << (batch.bit_length() - 1), 1 << (max(1, int(mean)).bit_length() - 1)
+        key = fewer, shorter
+        corners = self._corners.get(key)
+        if corners is None:
+            each = [self._decoding_of(more, longer).seconds for more in (fewer, 2 * fewer) for longer in (shorter, 2 * shorter)]
+            corners = self._corners[key] = each[0], each[1] - each[0], each[2] - each[0], each[3] - each[2] - each[1] + each[0]
+        start_s, longer_s, more_s, both_s = corners
+        along, beside = max(0.0, mean / shorter - 1.0), batch / fewer - 1.0
+        return start_s + longer_s * along + (more_s + both_s * along) * beside
 
     def _padded(self, tokens: int) -> int:
         sizes = self.shape.sizes
@@ -229,13 +252,15 @@ class ShapeRanges:
             self._outputs[outputs] = self._part(calls, self._outputs_at, self._taken_s(calls))
         return self._outputs[outputs]
 
-    def _prompts_of(self, tokens: int, cached: int) -> Part:
-        key = tokens, cached
+    def _prompts_of(self, count: int, tokens: int, cached: int) -> Part:
+        """Some equal chunks of prompts."""
+        key = count, tokens, cached
         if key not in self._prompts:
-            tokens = max(MOST_DECODED + 1, tokens)
+            measured, least = self.shape.measured, MOST_DECODED + 1
             if self.shape.sizes:
-                tokens = min(tokens, self.shape.sizes[-1] - self.shape.measured.beside)
-            calls = self._read(self.shape.measured.work(tokens, cached))
+                most = self.shape.sizes[-1] - measured.beside
+                count, tokens = min(count, most // least), min(tokens, most // min(count, most // least))
+            calls = self._read(measured.step((PromptChunk(max(least, tokens), cached),) * count))
             self._prompts[key] = self._part(calls, self._read_at, self._taken_s(calls))
         return self._prompts[key]
 
@@ -256,7 +281,7 @@ class ShapeRanges:
 
     def _read(self, work: StepWork) -> list[StageCall]:
         """The calls of a step that read prompts and caches."""
-        return self.shape.measured.calls_at(self._read_at, work)
+        return [call for part in self._reading for call in self.shape.measured.calls_of(part, work)]
 
     def _taken_s(self, calls: Sequence[StageCall]) -> np.ndarray:
         return np.array(self.programs.taken_s(calls, self.shape.kind.captured))
@@ -301,7 +326,7 @@ class StepRanges:
         #: Sequences of a step → squared seconds by which its host may be faster and slower.
         self._hosts: dict[int, tuple[float, float]] = {}
         self._shapes: dict[Shape, ShapeRanges] = {}
-        self._decoded: dict[tuple[int, int], Decoded | None] = {}
+        self._decoded: dict[tuple[int, int], Decoded] = {}
         self._typical: dict[tuple[int, ...], Factors] = {}
 
     def of(self, work: StepWork, seconds: float) -> Factors:
@@ -319,7 +344,7 @@ class StepRanges:
             engine = self._stack.engine
             own_s, (least_s, most_s) = engine.host_s(sequences), engine.host_range_s(sequences)
             host = self._hosts[sequences] = (own_s - least_s) ** 2, (most_s - own_s) ** 2
-        less, more = added(parts)
+        less, more = added(parts) if parts else (0.0, 0.0)
         low = 1.0 - sqrt((less + host[0]) / seconds**2 + self._spread[0])
         return max(0.0, low), 1.0 + sqrt((more + host[1]) / seconds**2 + self._spread[1])
 
@@ -333,16 +358,20 @@ class StepRanges:
             ranges = self._shapes[shape] = ShapeRanges(shape)
         makespan_s = seconds - self.programs.host_s(sequences, inf)
         hidden = makespan_s <= self._stack.engine.hidden_s(sequences)
-        return ranges.parts(work, None if hidden else makespan_s)
+        try:
+            return ranges.parts(work, None if hidden else makespan_s)
+        except UnlikeError:
+            return None
 
     def _decoding(self, work: StepWork, seconds: float) -> list[tuple[Part, float]] | None:
         """Parts of a decode step; None where its program is no chain of one stage."""
         standing = self._costs.standing(work.sequences)
         if standing is None:
             return None
-        decoded = self._decoded_at(standing.most, octave(work.context_tokens / work.sequences))
+        key = standing.most, octave(work.context_tokens / work.sequences)
+        decoded = self._decoded.get(key)
         if decoded is None:
-            return None
+            decoded = self._decoded[key] = self._decoded_of(*key, standing.reading)
         reads_s = decoded.reads.seconds * (work.context_tokens / decoded.tokens)
         makespan_s = seconds - standing.host_s
         if makespan_s > standing.hidden_s:
@@ -353,28 +382,17 @@ class StepRanges:
             parts.append((decoded.reads, reads_s / decoded.reads.seconds))
         return parts
 
-    def _decoded_at(self, batch: int, context: int) -> Decoded | None:
-        key = batch, context
-        if key not in self._decoded:
-            self._decoded[key] = self._decoded_of(batch, context)
-        return self._decoded[key]
-
-    def _decoded_of(self, batch: int, context: int) -> Decoded | None:
+    def _decoded_of(self, batch: int, context: int, reading: Sequence[int]) -> Decoded:
         job = self.programs.decoding((context,) * batch)
-        variant = self.programs.variant(job)
-        if variant is None:
-            return None
-        (calls, layout), makers = variant
-        taken_s = self.programs.taken_s(calls, job.capture)
-        if taken_s is None:
-            return None
-        spans_s = [runs * own_s for runs, own_s in zip(layout.follows[0].tolist(), taken_s, strict=True)]
-
-        def part(positions: Iterable[int]) -> Part:
-            places = list(positions)
-            return Part.of(self.programs, [calls[i] for i in places], [spans_s[i] for i in places], 1, job.capture)
-
-        return Decoded(part(i for i in range(len(calls)) if i not in makers), part(sorted(makers)), context * batch)
+        chain = self.programs.chain(job)
+        assert chain is not None
+        runs = chain.layout.follows[0].tolist()
+        fixed = [i for i in range(len(runs)) if i not in reading]
+        parts = []
+        for places in (fixed, reading):
+            spans_s = [runs[i] * chain.taken_s[i] for i in places]
+            parts.append(Part.of(self.programs, [chain.calls[i] for i in places], spans_s, 1, job.capture))
+        return Decoded(*parts, context * batch)
 
     def _of_typical(self, work: StepWork) -> Factors:
         """The range of a step near this one, by its program."""
