@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 
-from .grid import KnotLine
+from .grid import AtPlace, KnotLine
 from .tables import EPSILON, Floats
 
 
@@ -61,6 +62,22 @@ class DecodingCells:
         along = (mean - first) / (last - first)
         inside: Floats = np.array((1.0, along, share, along * share)) @ corners
         return inside
+
+    def point(self, batch: int, mean: float) -> DecodingPoint:
+        """Where so many sequences are in their cell."""
+        low, high, line = self.cell(batch, mean)
+        if batch == low:
+            first, last, start, grown = line.around(mean)
+            return DecodingPoint((low, first, True), (mean - first) / (last - first), 0.0, (start, grown))
+        first, last, corners = self.corners(low, high, line, mean)
+        if corners is None:
+            return DecodingPoint(None, 0.0, 0.0, (self(batch, mean),))
+        along, share = (mean - first) / (last - first), (batch - low) / (high - low)
+        return DecodingPoint((low, first, False), along, share, corners)
+
+    def at_place(self, place: int) -> AtPlace:
+        """An element of the vector by a point."""
+        return DecodingAtPlace(place)
 
     def cell(self, batch: int, mean: float) -> tuple[int, int, KnotLine]:
         """The first and the last number of sequences of a cell, and the line of the first over contexts."""
@@ -118,38 +135,48 @@ class DecodingCells:
         return lambda _: value
 
 
+class DecodingPoint(NamedTuple):
+    """Sequences that decode, and their mean context, in a cell of the vector.
+
+    Attributes
+    ----------
+    key
+        The first number of sequences of the cell, the knot of the mean context, and whether they are that first number;
+        None where no cell has them.
+    along, share
+        How far they are between knots, and between numbers of sequences.
+    vectors
+        Those at the corners (:meth:`DecodingCells.corners`); without a cell the vector itself.
+    """
+
+    key: tuple[int, int, bool] | None
+    along: float
+    share: float
+    vectors: Iterable[Floats]
+
+
 class DecodingAtPlace:
-    """An element of the vector by sequences and their mean context, without an array.
+    """An element of the vector, without an array.
 
     Parameters
     ----------
-    cells
-        The vector.
     place
         Index of the element.
     """
 
-    def __init__(self, cells: DecodingCells, place: int) -> None:
-        self._cells, self._place = cells, place
-        #: (First number of sequences of a cell, knot of a mean context) → the element there, and its growth as in
-        #: corners of cells; of the first number alone only that to the next knot.
-        self._corners: dict[tuple[int, int], list[float]] = {}
-        self._ends: dict[tuple[int, int], tuple[float, float]] = {}
+    def __init__(self, place: int) -> None:
+        self._place = place
+        #: Key of a point → the element at its corners.
+        self._corners: dict[tuple[int, int, bool], list[float]] = {}
 
-    def __call__(self, decoding: tuple[int, float]) -> float:
-        batch, mean = decoding
-        low, high, line = self._cells.cell(batch, mean)
-        if batch == low:
-            first, last, start, grown = line.around(mean)
-            end = self._ends.get((low, first))
-            if end is None:
-                end = self._ends[low, first] = float(start[self._place]), float(grown[self._place])
-            return end[0] + end[1] * ((mean - first) / (last - first))
-        first, last, whole = self._cells.corners(low, high, line, mean)
-        if whole is None:
-            return float(self._cells(batch, mean)[self._place])
-        corners = self._corners.get((low, first))
+    def __call__(self, point: DecodingPoint) -> float:
+        key, along, share, vectors = point
+        if key is None:
+            (vector,) = vectors
+            return float(vector[self._place])
+        corners = self._corners.get(key)
         if corners is None:
-            corners = self._corners[low, first] = whole[:, self._place].tolist()
-        along, share = (mean - first) / (last - first), (batch - low) / (high - low)
+            corners = self._corners[key] = [float(vector[self._place]) for vector in vectors]
+        if len(corners) == 2:
+            return corners[0] + corners[1] * along
         return corners[0] + along * corners[1] + share * (corners[2] + along * corners[3])

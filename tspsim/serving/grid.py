@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any, Protocol
 
 from ..base.memo import remembered
 from .tables import EPSILON, Floats
@@ -21,6 +22,8 @@ MOST = 65_536
 JUMP = 1.25
 
 Vector = Callable[[int], Floats]
+#: An element of a vector by what this is over.
+AtPlace = Callable[[Any], float]
 
 
 class Cells:
@@ -71,6 +74,10 @@ class Cells:
         None where its tile has several cells."""
         return self._tiles.get((n - 1) // TILE)
 
+    def at_place(self, place: int) -> AtPlace:
+        """An element of the vector."""
+        return CellsAtPlace(self, place)
+
     def _between(self, n: int) -> Floats:
         low, high = self._cell(n)
         start, end = self._at(low), self._at(high)
@@ -119,6 +126,47 @@ class Cells:
             if abs(exact - line).max() > self._epsilon * max(float(exact[0]), self._least):
                 return False
         return True
+
+
+class Tiles(Protocol):
+    """A vector over numbers that is a line inside most tiles."""
+
+    def __call__(self, n: int) -> Floats:
+        """The vector."""
+
+    def tile(self, n: int) -> tuple[int, int, Floats, Floats] | None:
+        """Of a number that was asked for: the first of its line, the line's width, the vector there and its growth."""
+
+
+class CellsAtPlace:
+    """An element of a vector by its number, without an array.
+
+    Parameters
+    ----------
+    cells
+        The vector over numbers.
+    place
+        Index of the element.
+    """
+
+    def __init__(self, cells: Tiles, place: int) -> None:
+        self._cells, self._place = cells, place
+        #: Tile → its first number, its width, the element there, and its growth up to the last.
+        self._lines: dict[int, tuple[int, int, float, float]] = {}
+
+    def __call__(self, n: int) -> float:
+        tile = (n - 1) // TILE
+        line = self._lines.get(tile)
+        if line is None:
+            value = float(self._cells(n)[self._place])
+            vectors = self._cells.tile(n)
+            if vectors is not None:
+                low, width, start, grown = vectors
+                line = low, width, float(start[self._place]), float(grown[self._place])
+                self._lines |= dict.fromkeys(range((low - 1) // TILE, (low + width) // TILE), line)
+            return value
+        low, width, start_s, grown_s = line
+        return start_s + grown_s * ((n - low) / width)
 
 
 class TokenVectors:

@@ -14,24 +14,27 @@ where their seconds make up for it, none of these decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import mul
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ..program.layout import InstructionLayout
-from .decoding_cells import DecodingAtPlace, DecodingCells
-from .grid import TILE, Cells
-from .sized import SizedCells
+from .grid import AtPlace
 from .tables import Floats
 
 #: Relative rounding of sums that are compared.
 ROUNDING = 1e-9
 #: Groups of places of a stage that are added up, and places of one of them.
 FEW_GROUPS, FEW_PLACES = 8, 12
-#: What a part's seconds at a place are by what it depends on.
-AtPlace = Callable[[Any], float]
+
+
+class OverNumbers(Protocol):
+    """A vector over a number, or over several."""
+
+    def at_place(self, place: int) -> AtPlace:
+        """One of its elements by these."""
 
 
 class OthersFrom(NamedTuple):
@@ -40,7 +43,7 @@ class OthersFrom(NamedTuple):
     Attributes
     ----------
     parts
-        Seconds of those of a part by one of the numbers of a step, each with that number's index.
+        Seconds of those of a part by one of the numbers of a step, each behind that number's index.
     runs
         How often each of those runs that are priced for every step.
     """
@@ -49,21 +52,41 @@ class OthersFrom(NamedTuple):
     runs: list[float]
 
 
+class PlacesAlike(NamedTuple):
+    """Places of a stage from which the same kernels run whose time depends on more than tokens.
+
+    Attributes
+    ----------
+    parts
+        Indices of the seconds of their parts in those of the stage.
+    runs
+        As in :class:`OthersFrom`.
+    sums_s
+        Of each place the seconds of what depends on tokens alone at the first number, and their growth.
+    """
+
+    parts: list[int]
+    runs: list[float]
+    sums_s: list[tuple[float, float]]
+
+
 class StageLead(NamedTuple):
     """Places of a stage that may decide for some numbers of tokens.
 
     Attributes
     ----------
+    parts
+        Different parts behind these places.
     groups
-        Groups of them by what runs from them on. Of each place the seconds of what depends on tokens alone at the first
-        number, and their growth.
+        The places.
     later_s
-        By how much the host is later at others than such kernels are shorter from there on, at most.
+        By how much the host is later at others than kernels that depend on tokens alone are shorter, at most.
     fewer
         How much less often the kernels that are priced for every step run from these on, at least.
     """
 
-    groups: list[tuple[OthersFrom, list[tuple[float, float]]]]
+    parts: list[tuple[int, AtPlace]]
+    groups: list[PlacesAlike]
     later_s: float
     fewer: list[float]
 
@@ -86,17 +109,18 @@ class Lead(NamedTuple):
         every step; None where another place may decide."""
         along = (tokens - self.low) / self.width
         makespan_s = 0.0
-        for groups, later_s, fewer in self.stages:
+        for parts, groups, later_s, fewer in self.stages:
             if later_s > 0.0 and sum(map(mul, fewer, priced_s)) < later_s:
                 return None
+            parts_s = [part_s(numbers[index]) for index, part_s in parts]
             stage_s = 0.0
-            for (parts, runs), sums_s in groups:
+            for own, runs, sums_s in groups:
                 start_s, grown_s = sums_s[0]
                 total_s = start_s + grown_s * along
                 if len(sums_s) > 1:
                     total_s = max([start_s + grown_s * along for start_s, grown_s in sums_s])
-                for index, part_s in parts:
-                    total_s += part_s(numbers[index])
+                for part in own:
+                    total_s += parts_s[part]
                 total_s += sum(map(mul, runs, priced_s))
                 if total_s > stage_s:
                     stage_s = total_s
@@ -121,7 +145,7 @@ class Leads:
     def __init__(
         self,
         layout: InstructionLayout,
-        parts: Sequence[tuple[Cells | SizedCells | DecodingCells, Floats]],
+        parts: Sequence[tuple[OverNumbers, Floats]],
         priced: Floats,
     ) -> None:
         self._issued_s, self._starts, self._priced = layout.issued_s, layout.starts, priced
@@ -135,8 +159,7 @@ class Leads:
             if key not in followed:
                 for index, ((cells, _), row) in enumerate(zip(parts, rows, strict=True)):
                     if row.any() and (index, row.tobytes()) not in at_places:
-                        at = DecodingAtPlace if isinstance(cells, DecodingCells) else CellsAtPlace
-                        at_places[index, row.tobytes()] = at(cells, place)
+                        at_places[index, row.tobytes()] = cells.at_place(place)
                 own = [(index, at_places[index, row.tobytes()]) for index, row in enumerate(rows) if row.any()]
                 followed[key] = OthersFrom(own, priced[place].tolist())
             self._from.append(followed[key])
@@ -163,39 +186,14 @@ class Leads:
             if apart:
                 later_s = float(later[np.array(apart) - first].max()) * (1.0 + ROUNDING)
                 fewer = (self._priced[first] - self._priced[apart]).min(axis=0).tolist()
-            stages.append(StageLead([self._group(places, start, grown) for places in groups.values()], later_s, fewer))
+            parts = list(dict.fromkeys([part for places in groups.values() for part in self._from[places[0]].parts]))
+            alike = [
+                PlacesAlike(
+                    [parts.index(part) for part in self._from[places[0]].parts],
+                    self._from[places[0]].runs,
+                    [(float(self._issued_s[i] + start[i]), float(grown[i])) for i in places],
+                )
+                for places in groups.values()
+            ]
+            stages.append(StageLead(parts, alike, later_s, fewer))
         return Lead(low, width, stages)
-
-    def _group(self, places: list[int], start: Floats, grown: Floats) -> tuple[OthersFrom, list[tuple[float, float]]]:
-        return self._from[places[0]], [(float(self._issued_s[i] + start[i]), float(grown[i])) for i in places]
-
-
-class CellsAtPlace:
-    """An element of a vector by its number, without an array.
-
-    Parameters
-    ----------
-    cells
-        The vector over numbers.
-    place
-        Index of the element.
-    """
-
-    def __init__(self, cells: Cells | SizedCells, place: int) -> None:
-        self._cells, self._place = cells, place
-        #: Tile → its first number, its width, the element there, and its growth up to the last.
-        self._lines: dict[int, tuple[int, int, float, float]] = {}
-
-    def __call__(self, n: int) -> float:
-        tile = (n - 1) // TILE
-        line = self._lines.get(tile)
-        if line is None:
-            value = float(self._cells(n)[self._place])
-            vectors = self._cells.tile(n)
-            if vectors is not None:
-                low, width, start, grown = vectors
-                line = low, width, float(start[self._place]), float(grown[self._place])
-                self._lines |= dict.fromkeys(range((low - 1) // TILE, (low + width) // TILE), line)
-            return value
-        low, width, start_s, grown_s = line
-        return start_s + grown_s * ((n - low) / width)

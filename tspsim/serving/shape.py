@@ -16,7 +16,7 @@ from ..steps import PromptChunk
 from .compositions import StepComposition
 from .decoding_cells import DecodingCells
 from .grid import FEW, TILE, Cells, TokenVectors, around
-from .leads import Lead, Leads
+from .leads import Lead, Leads, OverNumbers
 from .measured_steps import MeasuredSteps, reads_contexts
 from .programs import StepPrograms
 from .row_consumers import RowConsumer
@@ -136,7 +136,9 @@ class Shape:
         self._sums_prompts = any(consumer.field is not None for consumer in alike)
         columns = [column for column, _ in (*self._by_prompts, *self._by_rows)]
         self._columns = np.column_stack(columns) if columns else layout.follows[:, :0]
-        cells = self._outputs, self._decode, self._read_tokens, self._cached, self._lengths
+        cells: tuple[OverNumbers, ...] = (
+            self._outputs, self._decode, self._read_tokens, self._cached, self._lengths,
+        )  # fmt: skip
         depending = [(over, measured.follows[part]) for over, part in zip(cells, BESIDE_TOKENS, strict=True)]
         self._leads = Leads(layout, depending, self._columns)
         #: Tile of tokens, or below zero tokens with a vector of their own → their lead; None where there is none.
@@ -205,7 +207,7 @@ class Shape:
             tile = -tokens if tokens <= self._few else (tokens - 1) // TILE
             lead = self._lead_of[tile] if tile in self._lead_of else self._found(tile, tokens)
             if lead is not None:
-                decoding = batch, work.context_tokens / batch if batch else 0.0
+                decoding = self._decode.point(batch, work.context_tokens / batch) if self._decodes else None
                 numbers = outputs, decoding, read, cached_tokens, read + cached_tokens
                 makespan_s = lead.makespan_s(tokens, numbers, taken)
                 if makespan_s is not None:

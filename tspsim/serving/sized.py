@@ -18,7 +18,7 @@ from ..hardware.over_tokens import OverTokens
 from ..operators import Gemm
 from ..parallel.serving_engine import Captured
 from ..program.layout import StageCall, Timed
-from .grid import COARSE, MOST, TILE, Cells
+from .grid import COARSE, MOST, TILE, AtPlace, Cells, CellsAtPlace
 from .programs import StepPrograms
 from .tables import EPSILON, Floats
 
@@ -259,6 +259,10 @@ class SizedCells:
         if tile not in self._tiles:
             self._tiles[tile] = self._line_of(tile)
         return self._tiles[tile]
+
+    def at_place(self, place: int) -> AtPlace:
+        """An element of the vector."""
+        return CellsAtPlace(self, place)
 
     def alike(self, n: int) -> range:
         """Tiles whose calls beside products lie on one line with those of a number's tile: they are as quickly made."""
