@@ -388,10 +388,6 @@ class Costs:
         spread[2] += high
         return float(seconds) * self.scales.get(kind, 1.0)
 
-    def ends(self) -> dict[str, tuple[float, float, float]]:
-        """Seconds of every family priced so far: the low end of all estimates, the middle, and the high end."""
-        return {family: (low, middle, high) for family, (low, middle, high) in self._spread.items()}
-
     def errors(self) -> dict[str, tuple[float, float]]:
         """Low and high factor of every family priced so far (90 % interval)."""
         return {family: (low / middle, high / middle) for family, (low, middle, high) in self._spread.items()}

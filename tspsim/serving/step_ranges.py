@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..base.memo import remembered
-from ..hardware import Costs
+from ..hardware import Estimate
 from ..model.attention.base import MOST_DECODED
 from ..operators import BatchQuantity, Operator
 from ..parallel import Job
@@ -36,6 +35,7 @@ from .grid import TILE
 from .measured_steps import STANDING
 from .shape import Shape
 from .sized import UnlikeError
+from .tables import Floats
 from .work import StepWork
 
 if TYPE_CHECKING:
@@ -48,6 +48,44 @@ Factors = tuple[float, float]
 OF_TOKENS = BatchQuantity.TOKENS, BatchQuantity.EXPERTS
 #: No kernels of a family.
 NOTHING = 0.0, 0.0, 0.0, 0.0
+NONE = Estimate(0.0, 0.0, 0.0)
+
+
+class Estimates:
+    """Seconds of calls under a capture with the estimates behind them.
+
+    Parameters
+    ----------
+    programs, captured
+        What prices the calls.
+    """
+
+    def __init__(self, programs: StepPrograms, captured: Captured) -> None:
+        self._programs = programs
+        device = programs.question.device
+        self._last = Estimate(0.0, 0.0, 0.0)
+
+        def best(operator: Operator) -> float:
+            self._last = device.time(operator)
+            return self._last.seconds
+
+        self._price = programs.question.work.stack.cost(best, device, captured)
+
+    def of(self, calls: Sequence[StageCall]) -> tuple[list[float], list[Estimate]]:
+        """Seconds of each call, and its estimate: of a kernel that of the best library."""
+        priced = [self._priced(call) for call in calls]
+        return [seconds for seconds, _ in priced], [estimate for _, estimate in priced]
+
+    def _priced(self, call: StageCall) -> tuple[float, Estimate]:
+        what, stage = call
+        if isinstance(what, Operator):
+            return self._price(what), self._last
+        programs = self._programs
+        seconds = programs.transfer_s(what, stage)
+        if not seconds:
+            return 0.0, NONE
+        low, high = programs.transfer_range(what, stage)
+        return seconds, Estimate(seconds, low * seconds, high * seconds)
 
 
 class Part(NamedTuple):
@@ -67,31 +105,27 @@ class Part(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        programs: StepPrograms,
-        calls: Sequence[StageCall],
-        taken_s: Sequence[float],
-        stages: int,
-        captured: Captured,
+        cls, calls: Sequence[StageCall], estimates: Sequence[Estimate], taken_s: Sequence[float], stages: int
     ) -> Part:
         """The part of these calls, which take so many seconds in all of their runs."""
-        device = programs.question.device
-        costs = Costs(device)
-        price = remembered(len(calls) + 1)(programs.question.work.stack.cost(costs, device, captured))
-        seconds = dict[str, float]()
-        moved_s = least_s = most_s = 0.0
-        for (what, stage), own_s in zip(calls, taken_s, strict=True):
+        families: dict[str, tuple[float, float, float, float]] = {}
+        known = set[Operator]()
+        for (what, _), estimate, own_s in zip(calls, estimates, taken_s, strict=True):
             if isinstance(what, Operator):
-                price(what)
-                seconds[what.kind] = seconds.get(what.kind, 0.0) + own_s / stages
-            elif own_s:
+                family, whole_s = what.kind, own_s / stages
+                times = float(what not in known)
+                known.add(what)
+            else:
                 # A message takes as long on the receiving stage as on the sending one.
-                both_s = own_s / stages * (2 if isinstance(what, SendReceive) else 1)
-                low, high = programs.transfer_range(what, stage)
-                moved_s, least_s, most_s = moved_s + both_s, least_s + low * both_s, most_s + high * both_s
-        families = {kind: (seconds[kind], *ends) for kind, ends in costs.ends().items()}
-        if moved_s:
-            families[TRANSFERS] = moved_s, least_s, moved_s, most_s
+                family, whole_s = TRANSFERS, own_s / stages * (2 if isinstance(what, SendReceive) else 1)
+                times = whole_s / estimate.seconds if whole_s else 0.0
+            before = families.get(family, NOTHING)
+            families[family] = (
+                before[0] + whole_s,
+                before[1] + times * estimate.low,
+                before[2] + times * estimate.seconds,
+                before[3] + times * estimate.high,
+            )
         return cls(float(sum(taken_s)), families)
 
 
@@ -123,7 +157,7 @@ class Standing(NamedTuple):
     Attributes
     ----------
     part
-        At a number of tokens of the middle.
+        At the last number of tokens.
     low, width, start_s, grown_s
         The first number, how many more there are, the seconds at the first and their growth to the last.
     idle_s
@@ -169,13 +203,14 @@ class ShapeRanges:
         self._read_at = [i for part in self._reading for i in where[part]]
         self._starts = list(self.layout.starts)
         self._runs = self.layout.follows[self._starts].sum(axis=0)
+        self._estimates = Estimates(self.programs, shape.kind.captured)
         self._standing: dict[int, Standing] = {}
         self._outputs: dict[int, Part] = {}
         self._prompts: dict[tuple[int, int, int], Part] = {}
         self._decoding: dict[tuple[int, int], Part] = {}
         #: Octaves of both → seconds at their first, growth to the next contexts, to more sequences, and with both.
         self._corners: dict[tuple[int, int], tuple[float, float, float, float]] = {}
-        self._least: list[float] | None = None
+        self._least: Floats | None = None
 
     def parts(
         self, work: StepWork, makespan_s: float | None
@@ -189,7 +224,7 @@ class ShapeRanges:
         along_s = standing.start_s
         if standing.width:
             along_s += standing.grown_s * ((self._padded(tokens) - standing.low) / standing.width)
-        # Tokens with fewer kernels than those of the middle have all of them in proportion.
+        # Of fewer tokens all of its kernels are in proportion.
         parts = [(standing.part, along_s / standing.part.seconds), (outputs, 1.0)]
         chunk, behind = read / count, cached / count
         prompt = self._prompts_of(octave(count), octave(chunk), octave(behind) if cached else 0)
@@ -234,22 +269,20 @@ class ShapeRanges:
         return standing
 
     def _standing_of(self, tokens: int, alone: bool) -> Standing:
-        low, width = (tokens, 0) if alone else ((tokens - 1) // TILE * TILE + 1, TILE - 1)
-        low = max(low, self.shape.measured.beside + MOST_DECODED + 1)
-        width = 0 if alone else (tokens - 1) // TILE * TILE + TILE - low
-        at = low + width // 2
-        calls = self.shape.calls_of_tokens(at)
-        taken_s = self._taken_s(calls)
-        part = self._part(calls, self._fixed, taken_s)
-        ends = [float(self.shape.of_tokens(n)[self._starts].sum()) for n in (low, low + width)]
+        first, last = (tokens, tokens) if alone else ((tokens - 1) // TILE * TILE + 1, (tokens - 1) // TILE * TILE + TILE)
+        first = max(first, self.shape.measured.beside + MOST_DECODED + 1)
+        # Most of what runs at the last number is known.
+        part, taken_s = self._part(self.shape.calls_of_tokens(last), self._fixed)
         from_places = self.layout.issued_s + self.layout.follows[:, self._fixed] @ taken_s
-        idle_s = self.layout.ends_s(from_places) - float(from_places[self._starts].sum())
-        return Standing(part, low, width, ends[0], ends[1] - ends[0], idle_s)
+        last_s = float(from_places[self._starts].sum())
+        grown_s = float((self.shape.of_tokens(last) - self.shape.of_tokens(first))[self._starts].sum()) if last > first else 0.0
+        idle_s = self.layout.ends_s(from_places) - last_s
+        return Standing(part, first, last - first, last_s - grown_s, grown_s, idle_s)
 
     def _outputs_of(self, outputs: int) -> Part:
         if outputs not in self._outputs:
             calls = self.shape.calls_of_outputs(outputs) if self._outputs_at else []
-            self._outputs[outputs] = self._part(calls, self._outputs_at, self._taken_s(calls))
+            self._outputs[outputs] = self._part(calls, self._outputs_at)[0]
         return self._outputs[outputs]
 
     def _prompts_of(self, count: int, tokens: int, cached: int) -> Part:
@@ -261,7 +294,7 @@ class ShapeRanges:
                 most = self.shape.sizes[-1] - measured.beside
                 count, tokens = min(count, most // least), min(tokens, most // min(count, most // least))
             calls = self._read(measured.step((PromptChunk(max(least, tokens), cached),) * count))
-            self._prompts[key] = self._part(calls, self._read_at, self._taken_s(calls))
+            self._prompts[key] = self._part(calls, self._read_at)[0]
         return self._prompts[key]
 
     def _decoding_of(self, batch: int, context: int) -> Part:
@@ -273,22 +306,26 @@ class ShapeRanges:
             chunk = PromptChunk(MOST_DECODED + 1, int(measured.kind.cached), False)
             most = (self.shape.sizes[-1] - chunk.query_tokens) // query_len if self.shape.sizes else batch
             if self._least is None:
-                self._least = self._taken_s(self._read(StepWork((chunk,), (STANDING,), query_len))).tolist()
+                calls = self._read(StepWork((chunk,), (STANDING,), query_len))
+                self._least = np.array(self._estimates.of(calls)[0])
             calls = self._read(StepWork((chunk,), (context,) * min(batch, most), query_len))
-            more_s = np.maximum(0.0, self._taken_s(calls) - np.array(self._least))
-            self._decoding[key] = self._part(calls, self._read_at, more_s)
+            self._decoding[key] = self._part(calls, self._read_at, self._least)[0]
         return self._decoding[key]
 
     def _read(self, work: StepWork) -> list[StageCall]:
         """The calls of a step that read prompts and caches."""
         return [call for part in self._reading for call in self.shape.measured.calls_of(part, work)]
 
-    def _taken_s(self, calls: Sequence[StageCall]) -> np.ndarray:
-        return np.array(self.programs.taken_s(calls, self.shape.kind.captured))
-
-    def _part(self, calls: Sequence[StageCall], positions: list[int], taken_s: np.ndarray) -> Part:
+    def _part(
+        self, calls: Sequence[StageCall], positions: list[int], beyond: Floats | None = None
+    ) -> tuple[Part, Floats]:
+        """The part of calls at some positions, and the seconds of each; ``beyond`` others."""
+        own_s, estimates = self._estimates.of(calls)
+        taken_s = np.array(own_s)
+        if beyond is not None:
+            taken_s = np.maximum(0.0, taken_s - beyond)
         whole_s = (self._runs[positions] * taken_s).tolist()
-        return Part.of(self.programs, calls, whole_s, len(self._starts), self.shape.kind.captured)
+        return Part.of(calls, estimates, whole_s, len(self._starts)), taken_s
 
 
 class Decoded(NamedTuple):
@@ -326,6 +363,7 @@ class StepRanges:
         #: Sequences of a step → squared seconds by which its host may be faster and slower.
         self._hosts: dict[int, tuple[float, float]] = {}
         self._shapes: dict[Shape, ShapeRanges] = {}
+        self._estimates: dict[Captured, Estimates] = {}
         self._decoded: dict[tuple[int, int], Decoded] = {}
         self._typical: dict[tuple[int, ...], Factors] = {}
 
@@ -386,13 +424,17 @@ class StepRanges:
         job = self.programs.decoding((context,) * batch)
         chain = self.programs.chain(job)
         assert chain is not None
-        runs = chain.layout.follows[0].tolist()
-        fixed = [i for i in range(len(runs)) if i not in reading]
+        runs, (_, estimates) = chain.layout.follows[0].tolist(), self._estimates_of(job.capture).of(chain.calls)
         parts = []
-        for places in (fixed, reading):
+        for places in ([i for i in range(len(runs)) if i not in reading], reading):
             spans_s = [runs[i] * chain.taken_s[i] for i in places]
-            parts.append(Part.of(self.programs, [chain.calls[i] for i in places], spans_s, 1, job.capture))
+            parts.append(Part.of([chain.calls[i] for i in places], [estimates[i] for i in places], spans_s, 1))
         return Decoded(*parts, context * batch)
+
+    def _estimates_of(self, captured: Captured) -> Estimates:
+        if captured not in self._estimates:
+            self._estimates[captured] = Estimates(self.programs, captured)
+        return self._estimates[captured]
 
     def _of_typical(self, work: StepWork) -> Factors:
         """The range of a step near this one, by its program."""
@@ -419,7 +461,8 @@ class StepRanges:
         starts = list(chain.layout.starts)
         runs = chain.layout.follows[starts].sum(axis=0).tolist()
         spans_s = [often * own_s for often, own_s in zip(runs, chain.taken_s, strict=True)]
-        part = Part.of(self.programs, chain.calls, spans_s, len(starts), job.capture)
+        estimates = self._estimates_of(job.capture).of(chain.calls)[1]
+        part = Part.of(chain.calls, estimates, spans_s, len(starts))
         sequences = sum([batch.sequences for batch in job.forwards])
         return self._range([] if self._whole else [(part, 1.0)], chain.seconds, sequences)
 
