@@ -238,6 +238,11 @@ class ProgramCosts:
             return None
         return self._mixed.shape_of(work)
 
+    @property
+    def captured_tokens(self) -> int:
+        """Tokens of the largest step with prompts that runs in captured pieces."""
+        return self._mixed.sizes[-1] if self._mixed.sizes else 0
+
     def standing(self, batch: int) -> Standing | None:
         """Decode steps of so many sequences, but for kernels that read contexts; None where curves give them."""
         return self._decodes.standing(batch)

@@ -16,171 +16,86 @@ Where the host is behind the device, such kernels hide beside it: they take what
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import ceil, inf, log2, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..hardware import Estimate
 from ..model.attention.base import MOST_DECODED
-from ..operators import BatchQuantity, Operator
+from ..operators import BatchQuantity
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
-from ..program import SendReceive
 from ..program.layout import StageCall
-from ..step.description import TRANSFERS
 from ..steps import PromptChunk
+from .decode_chains import Standing as DecodesStanding
 from .grid import TILE
 from .measured_steps import STANDING
 from .shape import Shape
 from .sized import UnlikeError
 from .tables import Floats
+from .uncertain import Beside, Ends, Estimates, Part, uncertain
 from .work import StepWork
 
 if TYPE_CHECKING:
     from .costs import ProgramCosts
-    from .programs import StepPrograms
 
 #: Low and high end of a range, as factors.
 Factors = tuple[float, float]
 #: Parts of steps with prompts whose sizes depend on tokens.
 OF_TOKENS = BatchQuantity.TOKENS, BatchQuantity.EXPERTS
-#: No kernels of a family.
-NOTHING = 0.0, 0.0, 0.0, 0.0
-NONE = Estimate(0.0, 0.0, 0.0)
-
-
-class Estimates:
-    """Seconds of calls under a capture with the estimates behind them.
-
-    Parameters
-    ----------
-    programs, captured
-        What prices the calls.
-    """
-
-    def __init__(self, programs: StepPrograms, captured: Captured) -> None:
-        self._programs = programs
-        device = programs.question.device
-        self._last = Estimate(0.0, 0.0, 0.0)
-
-        def best(operator: Operator) -> float:
-            self._last = device.time(operator)
-            return self._last.seconds
-
-        self._price = programs.question.work.stack.cost(best, device, captured)
-
-    def of(self, calls: Sequence[StageCall]) -> tuple[list[float], list[Estimate]]:
-        """Seconds of each call, and its estimate: of a kernel that of the best library."""
-        priced = [self._priced(call) for call in calls]
-        return [seconds for seconds, _ in priced], [estimate for _, estimate in priced]
-
-    def _priced(self, call: StageCall) -> tuple[float, Estimate]:
-        what, stage = call
-        if isinstance(what, Operator):
-            return self._price(what), self._last
-        programs = self._programs
-        seconds = programs.transfer_s(what, stage)
-        if not seconds:
-            return 0.0, NONE
-        low, high = programs.transfer_range(what, stage)
-        return seconds, Estimate(seconds, low * seconds, high * seconds)
-
-
-class Part(NamedTuple):
-    """Kernels and transfers of a step.
-
-    Attributes
-    ----------
-    seconds
-        Of all, on all stages one after the other.
-    families
-        Of each family, and of transfers: seconds, mean over stages; and the low end, the middle and the high end of the
-        estimates of its different kernels, whose ratios are its errors (:meth:`tspsim.hardware.Costs.errors`).
-    """
-
-    seconds: float
-    families: dict[str, tuple[float, float, float, float]]
-
-    @classmethod
-    def of(
-        cls, calls: Sequence[StageCall], estimates: Sequence[Estimate], taken_s: Sequence[float], stages: int
-    ) -> Part:
-        """The part of these calls, which take so many seconds in all of their runs."""
-        families: dict[str, tuple[float, float, float, float]] = {}
-        known = set[Operator]()
-        for (what, _), estimate, own_s in zip(calls, estimates, taken_s, strict=True):
-            if isinstance(what, Operator):
-                family, whole_s = what.kind, own_s / stages
-                times = float(what not in known)
-                known.add(what)
-            else:
-                # A message takes as long on the receiving stage as on the sending one.
-                family, whole_s = TRANSFERS, own_s / stages * (2 if isinstance(what, SendReceive) else 1)
-                times = whole_s / estimate.seconds if whole_s else 0.0
-            before = families.get(family, NOTHING)
-            families[family] = (
-                before[0] + whole_s,
-                before[1] + times * estimate.low,
-                before[2] + times * estimate.seconds,
-                before[3] + times * estimate.high,
-            )
-        return cls(float(sum(taken_s)), families)
-
-
-def added(parts: Sequence[tuple[Part, float]]) -> tuple[float, float]:
-    """Squared seconds by which several parts, each times a factor, may be shorter and longer."""
-    (first, share), *others = parts
-    families = {
-        family: (share * own_s, share * low, share * middle, share * high)
-        for family, (own_s, low, middle, high) in first.families.items()
-    }
-    for part, share in others:
-        for family, (own_s, low, middle, high) in part.families.items():
-            before = families.get(family, NOTHING)
-            families[family] = (
-                before[0] + share * own_s, before[1] + share * low, before[2] + share * middle, before[3] + share * high,
-            )  # fmt: skip
-    less = more = 0.0
-    for own_s, low, middle, high in families.values():
-        if middle > 0.0:
-            per_second = own_s / middle
-            less += (per_second * (middle - low)) ** 2
-            more += (per_second * (high - middle)) ** 2
-    return less, more
 
 
 class Standing(NamedTuple):
-    """What a step has beside kernels that read prompts and caches.
+    """What steps have beside kernels that read prompts and caches.
 
     Attributes
     ----------
     part
-        At the last number of tokens.
-    low, width, start_s, grown_s
-        The first number, how many more there are, the seconds at the first and their growth to the last.
+        Its kernels and transfers.
     idle_s
         Seconds in which the device waits for the host where nothing is read.
     """
 
     part: Part
+    idle_s: float
+
+
+class Line(NamedTuple):
+    """Its seconds at numbers of tokens.
+
+    Attributes
+    ----------
+    low, width, start_s, grown_s
+        The first number, how many more there are, the seconds at the first and their growth to the last.
+    last
+        The number of tokens whose kernels stand for these.
+    """
+
     low: int
     width: int
     start_s: float
     grown_s: float
-    idle_s: float
+    last: int
 
 
-def octave(n: float) -> int:
-    """The power of two that is nearest by its logarithm.
+class Decoding(NamedTuple):
+    """Kernels that read caches, of an octave of sequences and one of their mean context.
 
-    >>> octave(1), octave(90), octave(91), octave(0.2)
-    (1, 64, 128, 1)
+    Attributes
+    ----------
+    start_s, longer_s, more_s, both_s
+        Seconds at the first of both; their growth up to the last context, up to the last number of sequences, and what
+        both add.
+    ends
+        Of each family, seconds by which they may be shorter and longer, per second of all.
     """
-    whole = max(1, int(n))
-    power = 1 << (whole.bit_length() - 1)
-    return 2 * power if n * n > 2 * power * power else power
+
+    start_s: float
+    longer_s: float
+    more_s: float
+    both_s: float
+    ends: tuple[Ends, ...]
 
 
 class ShapeRanges:
@@ -204,113 +119,131 @@ class ShapeRanges:
         self._starts = list(self.layout.starts)
         self._runs = self.layout.follows[self._starts].sum(axis=0)
         self._estimates = Estimates(self.programs, shape.kind.captured)
+        self._sizes, self._few = shape.sizes, shape.few
+        #: Families of kernels that read prompts and caches.
+        self._families: list[str] = []
+        #: Tile of tokens, or below zero tokens with a program of their own → seconds of what stands.
+        self._lines: dict[int, Line] = {}
+        #: Tokens → what stands.
         self._standing: dict[int, Standing] = {}
+        #: Octave of sampled tokens → their kernels.
         self._outputs: dict[int, Part] = {}
-        self._prompts: dict[tuple[int, int, int], Part] = {}
-        self._decoding: dict[tuple[int, int], Part] = {}
-        #: Octaves of both → seconds at their first, growth to the next contexts, to more sequences, and with both.
-        self._corners: dict[tuple[int, int], tuple[float, float, float, float]] = {}
+        #: The same of both → their families.
+        self._beside: dict[tuple[int, int], Beside] = {}
+        #: Octaves of chunks, of a mean chunk and of mean tokens before it → seconds of kernels that read them, and of
+        #: each family those by which they may be shorter and longer, per second.
+        self._prompts: dict[tuple[int, int, int], tuple[float, tuple[Ends, ...]]] = {}
+        #: Octaves of sequences and of their mean context.
+        self._decoding: dict[tuple[int, int], Decoding] = {}
+        self._corners: dict[tuple[int, int], Part] = {}
         self._least: Floats | None = None
 
-    def parts(
-        self, work: StepWork, makespan_s: float | None
-    ) -> list[tuple[Part, float]]:
-        """Parts of a step whose programs take so many seconds, each with a factor; None: fewer than the host."""
-        queries, before = work.columns
-        batch, read, count = work.sequences, sum(queries), len(queries)
-        tokens, cached = read + work.query_len * batch, sum(before)
-        standing = self._standing_at(tokens)
-        outputs = self._outputs_of(1 << ((work.ends + work.query_len * batch).bit_length() - 1))
-        along_s = standing.start_s
-        if standing.width:
-            along_s += standing.grown_s * ((self._padded(tokens) - standing.low) / standing.width)
-        # Of fewer tokens all of its kernels are in proportion.
-        parts = [(standing.part, along_s / standing.part.seconds), (outputs, 1.0)]
-        chunk, behind = read / count, cached / count
-        prompt = self._prompts_of(octave(count), octave(chunk), octave(behind) if cached else 0)
-        prompts_s = prompt.seconds
-        decoding, decoding_s = None, 0.0
+    def squares(self, work: StepWork, read: int, cached: int, makespan_s: float) -> Ends:
+        """Squared seconds by which kernels and transfers of a step may be shorter, and longer, added up over families.
+
+        Parameters
+        ----------
+        work, read, cached
+            The step, the tokens of its prompts, and those before them.
+        makespan_s
+            Seconds of all; 0.0: unknown.
+        """
+        batch, count = work.sequences, len(work.columns[0])
+        own = work.query_len * batch
+        tokens = read + own
+        if self._sizes:
+            tokens = self._sizes[bisect_left(self._sizes, tokens)]
+        tile, sampled = -tokens if tokens <= self._few else (tokens - 1) // TILE, (work.ends + own).bit_length()
+        lengths = count.bit_length(), (read // count).bit_length(), (cached // count).bit_length()
+        if lengths not in self._prompts:
+            self._prompts[lengths] = self._prompts_of(*lengths)
+        if tile not in self._lines:
+            self._lines[tile] = self._line_of(tile, tokens)
+        low, width, start_s, grown_s, last = self._lines[tile]
+        if (last, sampled) not in self._beside:
+            self._beside[last, sampled] = self._beside_of(last, sampled)
+        prompts_s, of_prompts = self._prompts[lengths]
+        standing, idle_s = self._standing[last]
+        squares, shared = self._beside[last, sampled]
+        own_s = start_s + grown_s * ((tokens - low) / width) if width else start_s
+        # All kernels of fewer tokens are in proportion.
+        share = own_s / standing.seconds
+        decoding_s, of_decoding = 0.0, of_prompts
         if batch:
             mean = work.context_tokens / batch
-            decoding, decoding_s = self._decoding_of(octave(batch), octave(mean)), self._decoding_s(batch, mean)
-        reads_s = prompts_s + decoding_s
-        if makespan_s is not None:
-            rest_s = makespan_s - along_s - outputs.seconds
-            reads_s = max(0.0, min(rest_s, max(reads_s, rest_s - standing.idle_s)))
-        if decoding is not None and decoding.seconds > 0.0:
-            parts.append((decoding, min(decoding_s, reads_s) / decoding.seconds))
-        if prompt.seconds > 0.0:
-            parts.append((prompt, max(0.0, reads_s - decoding_s) / prompt.seconds))
-        return parts
+            octaves = batch.bit_length(), int(mean).bit_length()
+            if octaves not in self._decoding:
+                self._decoding[octaves] = self._decoding_of(*octaves)
+            first_s, longer_s, more_s, both_s, of_decoding = self._decoding[octaves]
+            along, beside = mean * 2.0 / (1 << octaves[1]) - 1.0, batch * 2.0 / (1 << octaves[0]) - 1.0
+            decoding_s = first_s + longer_s * along + (more_s + both_s * along) * beside
+        if makespan_s:
+            rest_s = makespan_s - own_s - self._outputs[sampled].seconds
+            reads_s = min(rest_s, max(prompts_s + decoding_s, rest_s - idle_s))
+            if reads_s < decoding_s:
+                decoding_s = reads_s if reads_s > 0.0 else 0.0
+            prompts_s = reads_s - decoding_s if reads_s > decoding_s else 0.0
+        less, more = squares[0] * share * share, squares[1] * share * share
+        for (stands, stood), (reads, readed), (decodes, decoded) in zip(shared, of_prompts, of_decoding, strict=True):
+            shorter_s = share * stands + prompts_s * reads + decoding_s * decodes
+            longer_s = share * stood + prompts_s * readed + decoding_s * decoded
+            less, more = less + shorter_s * shorter_s, more + longer_s * longer_s
+        return less, more
 
-    def _decoding_s(self, batch: int, mean: float) -> float:
-        """Seconds that sequences that decode add, between octaves of their number and of their mean context."""
-        fewer, shorter = 1 << (batch.bit_length() - 1), 1 << (max(1, int(mean)).bit_length() - 1)
-        key = fewer, shorter
-        corners = self._corners.get(key)
-        if corners is None:
-            each = [self._decoding_of(more, longer).seconds for more in (fewer, 2 * fewer) for longer in (shorter, 2 * shorter)]
-            corners = self._corners[key] = each[0], each[1] - each[0], each[2] - each[0], each[3] - each[2] - each[1] + each[0]
-        start_s, longer_s, more_s, both_s = corners
-        along, beside = max(0.0, mean / shorter - 1.0), batch / fewer - 1.0
-        return start_s + longer_s * along + (more_s + both_s * along) * beside
+    def _line_of(self, tile: int, tokens: int) -> Line:
+        first = last = tokens
+        if tile >= 0:
+            first = max(tile * TILE, self.shape.measured.beside + MOST_DECODED) + 1
+            last = (tile + 1) * TILE
+        start_s, last_s = (float(self.shape.of_tokens(n)[self._starts].sum()) for n in (first, last))
+        return Line(first, last - first, start_s, last_s - start_s, last if tile < 0 else last_alike(last))
 
-    def _padded(self, tokens: int) -> int:
-        sizes = self.shape.sizes
-        return sizes[bisect_left(sizes, tokens)] if sizes else tokens
+    def _beside_of(self, tokens: int, sampled: int) -> Beside:
+        if tokens not in self._standing:
+            self._standing[tokens] = self._standing_of(tokens)
+        if sampled not in self._outputs:
+            calls = self.shape.calls_of_outputs(1 << (sampled - 1)) if self._outputs_at else []
+            self._outputs[sampled] = self._part(calls, self._outputs_at)[0]
+        return Beside.of((self._standing[tokens].part, self._outputs[sampled]), self._families)
 
-    def _standing_at(self, tokens: int) -> Standing:
-        tokens = self._padded(tokens)
-        alone = tokens <= self.shape.few
-        key = -tokens if alone else (tokens - 1) // TILE
-        standing = self._standing.get(key)
-        if standing is None:
-            standing = self._standing[key] = self._standing_of(tokens, alone)
-        return standing
-
-    def _standing_of(self, tokens: int, alone: bool) -> Standing:
-        first, last = (tokens, tokens) if alone else ((tokens - 1) // TILE * TILE + 1, (tokens - 1) // TILE * TILE + TILE)
-        first = max(first, self.shape.measured.beside + MOST_DECODED + 1)
-        # Most of what runs at the last number is known.
-        part, taken_s = self._part(self.shape.calls_of_tokens(last), self._fixed)
+    def _standing_of(self, tokens: int) -> Standing:
+        part, taken_s = self._part(self.shape.calls_of_tokens(tokens), self._fixed)
         from_places = self.layout.issued_s + self.layout.follows[:, self._fixed] @ taken_s
-        last_s = float(from_places[self._starts].sum())
-        grown_s = float((self.shape.of_tokens(last) - self.shape.of_tokens(first))[self._starts].sum()) if last > first else 0.0
-        idle_s = self.layout.ends_s(from_places) - last_s
-        return Standing(part, first, last - first, last_s - grown_s, grown_s, idle_s)
+        return Standing(part, self.layout.ends_s(from_places) - float(from_places[self._starts].sum()))
 
-    def _outputs_of(self, outputs: int) -> Part:
-        if outputs not in self._outputs:
-            calls = self.shape.calls_of_outputs(outputs) if self._outputs_at else []
-            self._outputs[outputs] = self._part(calls, self._outputs_at)[0]
-        return self._outputs[outputs]
+    def _prompts_of(self, count: int, tokens: int, cached: int) -> tuple[float, tuple[Ends, ...]]:
+        """Equal chunks of prompts in the middle of octaves."""
+        measured, least = self.shape.measured, MOST_DECODED + 1
+        chunks, each = middle(count), max(least, middle(tokens))
+        if self._sizes:
+            most = self._sizes[-1] - measured.beside
+            chunks = min(chunks, most // least)
+            each = min(each, most // chunks)
+        calls = self._read(measured.step((PromptChunk(each, middle(cached)),) * chunks))
+        part, _ = self._part(calls, self._read_at)
+        families = uncertain((part,))
+        self._families = self._families or list(families)
+        return part.seconds, per_second(families, self._families, part.seconds)
 
-    def _prompts_of(self, count: int, tokens: int, cached: int) -> Part:
-        """Some equal chunks of prompts."""
-        key = count, tokens, cached
-        if key not in self._prompts:
-            measured, least = self.shape.measured, MOST_DECODED + 1
-            if self.shape.sizes:
-                most = self.shape.sizes[-1] - measured.beside
-                count, tokens = min(count, most // least), min(tokens, most // min(count, most // least))
-            calls = self._read(measured.step((PromptChunk(max(least, tokens), cached),) * count))
-            self._prompts[key] = self._part(calls, self._read_at)[0]
-        return self._prompts[key]
+    def _decoding_of(self, batch: int, context: int) -> Decoding:
+        """What sequences that decode add, between the corners of two octaves."""
+        numbers, contexts = (1 << (batch - 1), 1 << batch), (1 << max(0, context - 1), 1 << context)
+        parts = [self._corner(number, length) for number in numbers for length in contexts]
+        start_s, long_s, more_s, most_s = (part.seconds for part in parts)
+        ends = per_second(uncertain(parts), self._families, sum([part.seconds for part in parts]))
+        return Decoding(start_s, long_s - start_s, more_s - start_s, most_s - more_s - long_s + start_s, ends)
 
-    def _decoding_of(self, batch: int, context: int) -> Part:
-        """What sequences that decode add."""
-        key = batch, context
-        if key not in self._decoding:
-            measured = self.shape.measured
-            query_len = self.programs.query_len
+    def _corner(self, batch: int, context: int) -> Part:
+        if (batch, context) not in self._corners:
+            measured, query_len = self.shape.measured, self.programs.query_len
             chunk = PromptChunk(MOST_DECODED + 1, int(measured.kind.cached), False)
-            most = (self.shape.sizes[-1] - chunk.query_tokens) // query_len if self.shape.sizes else batch
+            most = (self._sizes[-1] - chunk.query_tokens) // query_len if self._sizes else batch
             if self._least is None:
                 calls = self._read(StepWork((chunk,), (STANDING,), query_len))
                 self._least = np.array(self._estimates.of(calls)[0])
             calls = self._read(StepWork((chunk,), (context,) * min(batch, most), query_len))
-            self._decoding[key] = self._part(calls, self._read_at, self._least)[0]
-        return self._decoding[key]
+            self._corners[batch, context] = self._part(calls, self._read_at, self._least)[0]
+        return self._corners[batch, context]
 
     def _read(self, work: StepWork) -> list[StageCall]:
         """The calls of a step that read prompts and caches."""
@@ -319,13 +252,45 @@ class ShapeRanges:
     def _part(
         self, calls: Sequence[StageCall], positions: list[int], beyond: Floats | None = None
     ) -> tuple[Part, Floats]:
-        """The part of calls at some positions, and the seconds of each; ``beyond`` others."""
+        """The part of calls at some positions, and the seconds of each: all of them, or those ``beyond`` others."""
         own_s, estimates = self._estimates.of(calls)
         taken_s = np.array(own_s)
         if beyond is not None:
-            taken_s = np.maximum(0.0, taken_s - beyond)
+            # Kernels that take no longer are others'.
+            more_s = taken_s - beyond
+            some = np.flatnonzero(more_s > 0.0).tolist()
+            taken_s, calls, estimates = more_s[some], [calls[i] for i in some], [estimates[i] for i in some]
+            positions = [positions[i] for i in some]
         whole_s = (self._runs[positions] * taken_s).tolist()
         return Part.of(calls, estimates, whole_s, len(self._starts)), taken_s
+
+
+def last_alike(tokens: int) -> int:
+    """The largest number of tokens whose kernels stand for a tile that ends at ``tokens``: its own, or the last of a
+    sixteenth of the octave.
+
+    >>> last_alike(64), last_alike(1024), last_alike(1088), last_alike(9024)
+    (64, 1024, 1152, 9216)
+    """
+    width = max(TILE, 1 << max(0, (tokens - 1).bit_length() - 4))
+    return -(-tokens // width) * width
+
+
+def middle(bits: int) -> int:
+    """The middle of the octave of numbers with so many bits, by their logarithm.
+
+    >>> middle(0), middle(1), middle(7)
+    (0, 1, 91)
+    """
+    return round(2.0 ** (bits - 0.5)) if bits > 1 else bits
+
+
+def per_second(families: dict[str, Ends], order: Sequence[str], seconds: float) -> tuple[Ends, ...]:
+    """Seconds by which each family may be shorter and longer, per second of all."""
+    if not seconds > 0.0:
+        return ((0.0, 0.0),) * len(order)
+    every = [families.get(family, (0.0, 0.0)) for family in order]
+    return tuple([(less / seconds, more / seconds) for less, more in every])
 
 
 class Decoded(NamedTuple):
@@ -333,15 +298,36 @@ class Decoded(NamedTuple):
 
     Attributes
     ----------
-    standing, reads
-        Kernels that do not read contexts, and those that do.
+    beside, stands_s
+        Kernels that do not read contexts, and their seconds.
+    reads_s, ends
+        Seconds of those that do; by how much each of their families may be shorter and longer, per second of all.
     tokens
         Tokens in all caches.
     """
 
-    standing: Part
-    reads: Part
+    beside: Beside
+    stands_s: float
+    reads_s: float
+    ends: tuple[Ends, ...]
     tokens: int
+
+
+class Host(NamedTuple):
+    """The host of a step.
+
+    Attributes
+    ----------
+    less, more
+        Squared seconds by which it may be faster, and slower.
+    after_s, beside_s
+        Its seconds after the programs, and beside them.
+    """
+
+    less: float
+    more: float
+    after_s: float
+    beside_s: float
 
 
 class StepRanges:
@@ -356,80 +342,109 @@ class StepRanges:
     def __init__(self, costs: ProgramCosts) -> None:
         self._costs, self.programs = costs, costs.programs
         self._stack, device = costs.question.work.stack, costs.question.device
+        low, high = self._stack.spread
         #: Squared shares of a step by which the stack's spread makes it shorter and longer.
-        self._spread = (1.0 - self._stack.spread[0]) ** 2, (self._stack.spread[1] - 1.0) ** 2
+        self._spread = (1.0 - low) ** 2, (high - 1.0) ** 2
         #: Whether the spread includes everything but the host.
         self._whole = device.name in self._stack.spread_on
-        #: Sequences of a step → squared seconds by which its host may be faster and slower.
-        self._hosts: dict[int, tuple[float, float]] = {}
-        self._shapes: dict[Shape, ShapeRanges] = {}
+        self._hosts: dict[int, Host] = {}
+        #: Whether steps decode, sample, have cached tokens and fit in a captured one → their tables.
+        self._shapes: dict[tuple[bool, bool, bool, bool], ShapeRanges | None] = {}
+        self._most = costs.captured_tokens
         self._estimates: dict[Captured, Estimates] = {}
+        self._standing: dict[int, DecodesStanding | None] = {}
         self._decoded: dict[tuple[int, int], Decoded] = {}
         self._typical: dict[tuple[int, ...], Factors] = {}
 
     def of(self, work: StepWork, seconds: float) -> Factors:
         """The range of a step that takes ``seconds``."""
-        sequences = work.sequences + len(work.columns[0])
-        parts: list[tuple[Part, float]] | None = []
-        if not self._whole:
-            parts = self._with_prompts(work, seconds, sequences) if work.columns[0] else self._decoding(work, seconds)
-        return self._of_typical(work) if parts is None else self._range(parts, seconds, sequences)
+        queries = work.columns[0]
+        sequences = work.sequences + len(queries)
+        host = self._hosts.get(sequences) or self._host(sequences)
+        if self._whole:
+            squares: Ends | None = (0.0, 0.0)
+        elif queries:
+            squares = self._with_prompts(work, seconds - host.after_s, host)
+        else:
+            squares = self._decoding(work, seconds)
+        return self._of_typical(work) if squares is None else self._range(squares, seconds, host)
 
-    def _range(self, parts: Sequence[tuple[Part, float]], seconds: float, sequences: int) -> Factors:
-        """The range of a step of these parts, each times a factor."""
-        host = self._hosts.get(sequences)
-        if host is None:
-            engine = self._stack.engine
-            own_s, (least_s, most_s) = engine.host_s(sequences), engine.host_range_s(sequences)
-            host = self._hosts[sequences] = (own_s - least_s) ** 2, (most_s - own_s) ** 2
-        less, more = added(parts) if parts else (0.0, 0.0)
-        low = 1.0 - sqrt((less + host[0]) / seconds**2 + self._spread[0])
-        return max(0.0, low), 1.0 + sqrt((more + host[1]) / seconds**2 + self._spread[1])
+    def _range(self, squares: Ends, seconds: float, host: Host) -> Factors:
+        """The range from squared seconds by which kernels and transfers may be shorter, and longer."""
+        share = 1.0 / (seconds * seconds)
+        low = 1.0 - sqrt((squares[0] + host.less) * share + self._spread[0])
+        return low if low > 0.0 else 0.0, 1.0 + sqrt((squares[1] + host.more) * share + self._spread[1])
 
-    def _with_prompts(self, work: StepWork, seconds: float, sequences: int) -> list[tuple[Part, float]] | None:
-        """Parts of a step with prompts; None where it is not assembled from parts."""
-        shape = self._costs.shape_of(work)
-        if shape is None:
+    def _host(self, sequences: int) -> Host:
+        engine = self._stack.engine
+        own_s, (least_s, most_s) = engine.host_s(sequences), engine.host_range_s(sequences)
+        after_s = self.programs.host_s(sequences, inf)
+        host = Host((own_s - least_s) ** 2, (most_s - own_s) ** 2, after_s, engine.hidden_s(sequences))
+        self._hosts[sequences] = host
+        return host
+
+    def _with_prompts(self, work: StepWork, makespan_s: float, host: Host) -> Ends | None:
+        """Of a step with prompts; None where it is not assembled from parts."""
+        queries, before = work.columns
+        if min(queries) <= MOST_DECODED:
             return None
-        ranges = self._shapes.get(shape)
+        own = work.query_len * work.sequences
+        read, cached = sum(queries), sum(before)
+        facts = own > 0, own + work.ends > 0, cached > 0, read + own <= self._most
+        if facts not in self._shapes:
+            shape = self._costs.shape_of(work)
+            self._shapes[facts] = None if shape is None else ShapeRanges(shape)
+        ranges = self._shapes[facts]
         if ranges is None:
-            ranges = self._shapes[shape] = ShapeRanges(shape)
-        makespan_s = seconds - self.programs.host_s(sequences, inf)
-        hidden = makespan_s <= self._stack.engine.hidden_s(sequences)
+            return None
         try:
-            return ranges.parts(work, None if hidden else makespan_s)
+            return ranges.squares(work, read, cached, makespan_s if makespan_s > host.beside_s else 0.0)
         except UnlikeError:
             return None
 
-    def _decoding(self, work: StepWork, seconds: float) -> list[tuple[Part, float]] | None:
-        """Parts of a decode step; None where its program is no chain of one stage."""
-        standing = self._costs.standing(work.sequences)
+    def _decoding(self, work: StepWork, seconds: float) -> Ends | None:
+        """Of a decode step; None where its program is no chain of one stage."""
+        batch = work.sequences
+        if batch not in self._standing:
+            self._standing[batch] = self._costs.standing(batch)
+        standing = self._standing[batch]
         if standing is None:
             return None
-        key = standing.most, octave(work.context_tokens / work.sequences)
-        decoded = self._decoded.get(key)
-        if decoded is None:
-            decoded = self._decoded[key] = self._decoded_of(*key, standing.reading)
-        reads_s = decoded.reads.seconds * (work.context_tokens / decoded.tokens)
+        key = standing.most, (work.context_tokens // batch).bit_length()
+        decoded = self._decoded.get(key) or self._decoded_of(*key, standing.reading)
+        reads_s = decoded.reads_s * (work.context_tokens / decoded.tokens)
         makespan_s = seconds - standing.host_s
         if makespan_s > standing.hidden_s:
-            rest_s = makespan_s - standing.first_s
-            reads_s = max(0.0, min(rest_s, max(reads_s, makespan_s - standing.least_s)))
-        parts = [(decoded.standing, standing.first_s / decoded.standing.seconds)]
-        if decoded.reads.seconds > 0.0:
-            parts.append((decoded.reads, reads_s / decoded.reads.seconds))
-        return parts
+            reads_s = max(0.0, min(makespan_s - standing.first_s, max(reads_s, makespan_s - standing.least_s)))
+        share = standing.first_s / decoded.stands_s
+        (less, more), shared = decoded.beside
+        less, more = less * share * share, more * share * share
+        for (stands, stood), (reads, readed) in zip(shared, decoded.ends, strict=True):
+            less += (share * stands + reads_s * reads) ** 2
+            more += (share * stood + reads_s * readed) ** 2
+        return less, more
 
     def _decoded_of(self, batch: int, context: int, reading: Sequence[int]) -> Decoded:
-        job = self.programs.decoding((context,) * batch)
+        length = middle(context)
+        job = self.programs.decoding((length,) * batch)
         chain = self.programs.chain(job)
         assert chain is not None
         runs, (_, estimates) = chain.layout.follows[0].tolist(), self._estimates_of(job.capture).of(chain.calls)
-        parts = []
-        for places in ([i for i in range(len(runs)) if i not in reading], reading):
-            spans_s = [runs[i] * chain.taken_s[i] for i in places]
-            parts.append(Part.of([chain.calls[i] for i in places], [estimates[i] for i in places], spans_s, 1))
-        return Decoded(*parts, context * batch)
+        stands, reads = (
+            Part.of(
+                [chain.calls[i] for i in places],
+                [estimates[i] for i in places],
+                [runs[i] * chain.taken_s[i] for i in places],
+                1,
+            )
+            for places in ([i for i in range(len(runs)) if i not in reading], reading)
+        )
+        families = uncertain((reads,))
+        order = list(families)
+        ends = per_second(families, order, reads.seconds)
+        decoded = Decoded(Beside.of((stands,), order), stands.seconds, reads.seconds, ends, length * batch)
+        self._decoded[batch, context] = decoded
+        return decoded
 
     def _estimates_of(self, captured: Captured) -> Estimates:
         if captured not in self._estimates:
@@ -440,15 +455,10 @@ class StepRanges:
         """The range of a step near this one, by its program."""
         queries, before = work.columns
         count, batch = len(queries), work.sequences
-        key = (
-            near(count),
-            near(sum(queries) / max(1, count)),
-            near(sum(before) / max(1, count)),
-            near(batch),
-            near(work.context_tokens / max(1, batch)),
-        )
+        each = sum(queries) / max(1, count), sum(before) / max(1, count), work.context_tokens / max(1, batch)
+        key = near(count), near(batch), *map(near, each)
         if key not in self._typical:
-            count, tokens, cached, batch, context = key
+            count, batch, tokens, cached, context = key
             typical = StepWork((PromptChunk(tokens, cached),) * count, (context,) * batch, work.query_len)
             self._typical[key] = self.of_job(self.programs.of(typical)[-1])
         return self._typical[key]
@@ -463,8 +473,8 @@ class StepRanges:
         spans_s = [often * own_s for often, own_s in zip(runs, chain.taken_s, strict=True)]
         estimates = self._estimates_of(job.capture).of(chain.calls)[1]
         part = Part.of(chain.calls, estimates, spans_s, len(starts))
-        sequences = sum([batch.sequences for batch in job.forwards])
-        return self._range([] if self._whole else [(part, 1.0)], chain.seconds, sequences)
+        squares = (0.0, 0.0) if self._whole else Beside.of((part,), ()).squares
+        return self._range(squares, chain.seconds, self._host(sum([batch.sequences for batch in job.forwards])))
 
 
 def near(n: float) -> int:
