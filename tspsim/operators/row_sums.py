@@ -22,6 +22,9 @@ from numpy.typing import NDArray
 from ..base.memo import once
 from .batch import Rows
 
+#: Sums over the longest contexts that are found one by one.
+FEW = 8
+
 
 class Attended(NamedTuple):
     """Tokens that queries attend under a bound: of prompts, and of decoding sequences; and tokens that queries see
@@ -73,6 +76,15 @@ class RowSums:
             decoded += sum(padding)
             sums.shortest = min(padding[0], shortest)
         sums.batch, sums.decoded = batch, decoded
+        return sums
+
+    @classmethod
+    def by_length(cls, own: int, contexts: tuple[int, ...], ordered: list[int], decoded: int) -> RowSums:
+        """The same of decoding sequences alone, listed: also the shortest first, and with the sum of their contexts."""
+        sums = cls.__new__(cls)
+        sums.queries, sums.before, sums.own, sums._padding = (), (), own, ()
+        sums.contexts, sums.ordered, sums.batch, sums.decoded = contexts, ordered, len(ordered), decoded
+        sums.shortest, sums.tallest = ordered[0], ordered[-1]
         return sums
 
     @once
@@ -181,6 +193,21 @@ class RowSums:
                 ordered = ordered[:below] + [most - self.own] * (self.batch - below)
             cached = self._of_longest[most] = list(accumulate(reversed(ordered)))
         return cached
+
+    def of_the_longest(self, numbers: list[int], most: int = 0) -> list[int]:
+        """:meth:`of_longest` of some numbers.
+
+        >>> RowSums((), (), 1, (9, 1, 5)).of_the_longest([1, 3])
+        [9, 15]
+        """
+        if most or len(numbers) > FEW:
+            every = self.of_longest(most)
+            return [every[number - 1] for number in numbers]
+        ordered, batch, whole = self.ordered, self.batch, self.decoded
+        return [
+            sum(ordered[batch - number :]) if 2 * number < batch else whole - sum(ordered[: batch - number])
+            for number in numbers
+        ]
 
     def attended(self, most: int) -> Attended:
         """Tokens that queries attend, each at most ``most``."""

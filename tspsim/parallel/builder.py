@@ -68,6 +68,9 @@ def lowering_of(job: Job) -> Lowering:
         )
         steps.append(lambda operators: tuple(run(operators)))
 
+    if not steps:
+        return tuple
+
     def lower(operators: Sequence[Operator]) -> tuple[Operator, ...]:
         lowered = tuple(operators)
         for step in steps:
@@ -151,6 +154,8 @@ class ProgramBuilder:
         self, operators: Sequence[Operator], reads: Callable[[Operator], BatchQuantity]
     ) -> tuple[tuple[Operator, ...], tuple[BatchQuantity, ...]]:
         """Kernels, and what their sizes depend on: what that of the operator does which they are of."""
+        if self._lower is tuple:  # each is its own kernel
+            return tuple(operators), tuple([reads(operator) for operator in operators])
         kernels, sized_by = list[Operator](), list[BatchQuantity]()
         for operator in operators:
             lowered = self._lower((operator,))

@@ -24,13 +24,16 @@ from ..operators.base import Computes, Role
 
 def attach(model: Architecture, element: float, operators: Sequence[Operator]) -> tuple[Operator, ...]:
     """The operators, with the kernels of lanes in place of every norm of the residual stream; ``element``: bytes."""
-    return tuple(kernel for operator in operators for kernel in _of_lanes(model, element, operator))
+    kernels = list[Operator]()
+    for operator in operators:
+        if isinstance(operator, MemoryBound) and operator.op == "add_rmsnorm" and operator.role is Role.NORM:
+            kernels += _of_lanes(model, element, operator)
+        else:
+            kernels.append(operator)
+    return tuple(kernels)
 
 
-def _of_lanes(model: Architecture, element: float, operator: Operator) -> Iterator[Operator]:
-    if not isinstance(operator, MemoryBound) or operator.op != "add_rmsnorm" or operator.role is not Role.NORM:
-        yield operator
-        return
+def _of_lanes(model: Architecture, element: float, operator: MemoryBound) -> Iterator[Operator]:
     lanes, tokens, hidden = model.residual_lanes, operator.rows, model.hidden
     forward = operator.computes is Computes.OUTPUT
     passes = 1.0 if forward else 2.0

@@ -296,10 +296,10 @@ class Job:
         if not self.step.serves:
             return self
         # All of them share the passes, which are many if chunks are; a single one is what the whole job has.
-        known = {name: value for name, value in vars(self).items() if name in OF_ALL_PASSES}
+        facts = {name: value for name, value in vars(self).items() if name in OF_ALL_PASSES}
         if len(self.passes) == 1 and self.pass_index is None:
-            known |= {name: value for name, value in vars(self).items() if name in OF_ONE_PASS}
-        return knowing(replace(self, pass_index=index), passes=self.passes, **known)
+            facts |= {name: value for name, value in vars(self).items() if name in OF_ONE_PASS}
+        return knowing(replace(self, pass_index=index), passes=self.passes, **facts)
 
     @once
     def group_tokens(self) -> int:

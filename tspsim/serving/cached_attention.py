@@ -68,16 +68,16 @@ class ContextTable(NamedTuple):
     ----------
     line, scale
         Over equal contexts, at the ends of lines, and how many of these lines a token has.
-    longest
-        Numbers of the longest contexts that are looked at, each behind its place in a list of all numbers, with the
-        share of all tokens from which and its line.
+    numbers, longest
+        Numbers of the longest contexts that are looked at; each with the share of all tokens from which, and its line.
     evenest
         As in :class:`LongestContexts`.
     """
 
     line: list[float]
     scale: float
-    longest: list[tuple[int, int, float, list[float]]]
+    numbers: list[int]
+    longest: list[tuple[int, float, list[float]]]
     evenest: float
 
 
@@ -143,21 +143,20 @@ class CachedAttention:
         tokens = decoded + own * batch
         mean = tokens / batch / shards
         octave = frexp(mean)[1]
-        line, scale, longest, evenest = self._tables.get((batch, octave)) or self._table(batch, octave)
+        line, scale, numbers, longest, evenest = self._tables.get((batch, octave)) or self._table(batch, octave)
         place = mean * scale - PARTS
         index = int(place)
         start = line[index]
         seconds = start + (line[index + 1] - start) * (place - index)
         if not longest or (sums.shortest + own) * batch >= evenest * tokens:
             return seconds
-        cached: Sequence[int] | dict[int, int]
         if not most and sums.real < batch and sums.unpadded + own >= self._evenest_of(sums, octave) * tokens:
-            longest = [one for one in longest if one[1] >= sums.real]
-            cached = {one[0]: sums.of_real(one[1]) for one in longest}
+            longest = [one for one in longest if one[0] >= sums.real]
+            cached = [sums.of_real(number) for number, _, _ in longest]
         else:
-            cached = sums.of_longest(most)
-        for at, number, share, line in longest:
-            of_longest = cached[at] + own * number
+            cached = sums.of_the_longest(numbers, most)
+        for (number, share, line), of_longest in zip(longest, cached, strict=True):
+            of_longest += own * number
             if of_longest > share * tokens:
                 place = of_longest / number / shards * scale - PARTS
                 index = int(place)
@@ -165,18 +164,22 @@ class CachedAttention:
                     start = line[index]
                     longest_s = start + (line[index + 1] - start) * (place - index)
                 else:
-                    longest_s = self.equal(number, of_longest / number / shards)
+                    context = of_longest / number / shards
+                    if frexp(context)[1] not in self._lines[number]:
+                        means = [(of_n / n + own) / shards for (n, _, _), of_n in zip(longest, cached, strict=True)]
+                        self._lines_of([(one[0], frexp(mean)[1]) for one, mean in zip(longest, means, strict=True)])
+                    longest_s = self.equal(number, context)
                 if longest_s > seconds:
                     seconds = longest_s
         return seconds
 
     def _evenest_of(self, sums: RowSums, octave: int) -> float:
         """The share of all tokens that each sequence but padding has at least where no part of these matters."""
-        key = _, _, real = sums.batch, octave, sums.real
+        key = sums.batch, octave, sums.real
         evenest = self._evenest.get(key)
         if evenest is None:
-            listed = self._numbers_of(sums.batch, octave).listed
-            parts = [(1.0 - share) / (real - number) for number, share in listed if number < real]
+            listed = [one for one in self._numbers_of(sums.batch, octave).listed if one[0] < sums.real]
+            parts = [(1.0 - share) / (sums.real - number) for number, share in listed]
             evenest = self._evenest[key] = max(parts, default=0.0) * (1.0 + ROUNDING)
         return evenest
 
@@ -195,12 +198,12 @@ class CachedAttention:
         last = batch + -batch % ALIKE
         alike = range(last - ALIKE + 1, last + 1)
         numbers = {*alike, *[number for number, _ in self._numbers_of(last, octave).listed]}
-        lines = self._lines_of(sorted(numbers), octave)
+        lines = self._lines_of([(number, octave) for number in sorted(numbers)])
         for batch_alike in alike:
             listed, evenest = self._numbers_of(batch_alike, octave)
-            longest = [(number - 1, number, share, lines[number][octave]) for number, share in listed]
-            own = lines[batch_alike][octave]
-            self._tables[batch_alike, octave] = ContextTable(own, scale_of(octave), longest, evenest)
+            longest = [(number, share, lines[number][octave]) for number, share in listed]
+            own, looked_at = lines[batch_alike][octave], [number for number, _ in listed]
+            self._tables[batch_alike, octave] = ContextTable(own, scale_of(octave), looked_at, longest, evenest)
         return self._tables[batch, octave]
 
     def each(self, sums: GrowingSums) -> Floats:
@@ -211,7 +214,7 @@ class CachedAttention:
         to = tokens + growing * last
         mean = tokens / batch / shards
         octave = frexp(mean)[1]
-        line, scale, longest, evenest = self._tables.get((batch, octave)) or self._table(batch, octave)
+        line, scale, _, longest, evenest = self._tables.get((batch, octave)) or self._table(batch, octave)
         end = to / batch / shards * scale - PARTS
         # Contexts that grow alike become more even.
         even = not longest or (growing == batch and (first.shortest + own) * batch >= evenest * tokens)
@@ -341,16 +344,17 @@ class CachedAttention:
         return start + (end - start) * (places - index), octaves
 
     def _line(self, number: int, octave: int) -> list[float]:
-        return self._lines_of([number], octave)[number][octave]
+        return self._lines_of([(number, octave)])[number][octave]
 
-    def _lines_of(self, numbers: Sequence[int], octave: int) -> dict[int, dict[int, list[float]]]:
-        """All lines, those of these numbers in an octave among them."""
-        new = [number for number in numbers if octave not in self._lines[number]]
+    def _lines_of(self, pairs: Sequence[tuple[int, int]]) -> dict[int, dict[int, list[float]]]:
+        """All lines, those of these numbers of sequences and octaves among them."""
+        new = [(number, octave) for number, octave in pairs if octave not in self._lines[number]]
         if new:
-            contexts = 2.0 ** (octave - 1) * _GRID
-            counts = np.repeat(np.array(new, dtype=float), len(contexts))
-            taken_s = self._over(counts, np.tile(contexts, len(new))).reshape(len(new), -1)
-            for number, line in zip(new, taken_s.tolist(), strict=True):
+            numbers, octaves = np.array(new).T[:, :, None]
+            contexts = 2.0 ** (octaves - 1) * _GRID
+            counts = np.broadcast_to(numbers.astype(float), contexts.shape)
+            taken_s = self._over(counts.ravel(), contexts.ravel()).reshape(contexts.shape)
+            for (number, octave), line in zip(new, taken_s.tolist(), strict=True):
                 self._lines[number][octave] = line
         return self._lines
 

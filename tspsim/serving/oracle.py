@@ -99,17 +99,15 @@ class Oracle:
         # Whole columns: nothing in Python runs once a row.
         try:
             queries, contexts, counts = zip(*rows, strict=True)
-            alone = counts.count(1) == len(counts)
-            prompts = len(queries) - queries.count(own)
             # A sum is a whole number where all of its terms are.
-            cached, read = sum(contexts), sum(queries[:prompts])
-            whole = type(cached) is type(read) is int and (alone or type(sum(counts)) is int)
+            cached, tokens = sum(contexts), sum(queries)
+            whole = type(cached) is type(tokens) is type(sum(counts)) is int
         except (TypeError, ValueError):
             whole = False
-        if not whole or not alone:
+        if not whole or counts.count(1) != len(counts):
             queries, contexts = self._each(*((queries, contexts, counts) if whole else _checked(rows)))
-            prompts = len(queries) - queries.count(own)
-            cached, read = sum(contexts), sum(queries[:prompts])
+            cached, tokens = sum(contexts), sum(queries)
+        prompts = len(queries) - queries.count(own)
         first, before, decoding = queries[:prompts], contexts[:prompts], contexts[prompts:]
         ordered = sorted(decoding)
         if (
@@ -121,10 +119,9 @@ class Oracle:
             reads = [query != own or not context for query, context in zip(queries, contexts, strict=True)]
             first, before = tuple(compress(queries, reads)), tuple(compress(contexts, reads))
             decoding = tuple(compress(contexts, map(not_, reads)))
-            read, ordered = sum(first), sorted(decoding)
-        tokens = cached + read + own * len(decoding)
-        if tokens > self._most_tokens:
-            raise self._too_long(tokens)
+            ordered = sorted(decoding)
+        if cached + tokens > self._most_tokens:
+            raise self._too_long(cached + tokens)
         return StepWork.listed((first, before), decoding, own, cached - sum(before), ordered)
 
     def _each(

@@ -166,17 +166,17 @@ class RowVariants:
         kind = self._kind(job, passes)
         classes, places = self._places.get((kind, Itself(layout)), NO_PLACES)
         every: list[type[Operator]] = []
-        made: list[tuple[MadeOfRows, list[type[Operator]]] | None] = []
+        sources: list[tuple[MadeOfRows, list[type[Operator]]] | None] = []
         #: Of each operator in order: the number of its maker, and which of its operators it is.
         of_number: list[tuple[int, int]] = []
         for number, maker in self._makers.get(kind, ()):
             own = [type(operator) for operator in maker.make(maker.layer, passes[number].rows)]
-            of_number += [(len(made), place) for place in range(len(own))]
-            made.append(None if number else (maker, own))
+            of_number += [(len(sources), place) for place in range(len(own))]
+            sources.append(None if number else (maker, own))
             every += own
         if every != classes:
             return {}
-        found: dict[Part, list[KernelsOfRows]] = {}
+        kernels: dict[Part, list[KernelsOfRows]] = {}
         for part, some in positions.items():
             if not some or not places.keys() >= set(some):
                 continue
@@ -184,10 +184,10 @@ class RowVariants:
             for i, position in enumerate(some):
                 which, place = of_number[places[position]]
                 of_maker.setdefault(which, []).append((i, place))
-            makers = [(made[which], where) for which, where in of_maker.items()]
+            makers = [(sources[which], where) for which, where in of_maker.items()]
             if all(maker is not None for maker, _ in makers):
-                found[part] = [KernelsOfRows(*maker, where) for maker, where in makers if maker is not None]
-        return found
+                kernels[part] = [KernelsOfRows(*maker, where) for maker, where in makers if maker is not None]
+        return kernels
 
     def _kind(self, job: Job, passes: Sequence[Job]) -> Hashable:
         """Equal for steps with the same passes."""

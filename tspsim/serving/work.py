@@ -127,6 +127,8 @@ class StepWork:
     def sums(self, own: int, later: int = 0, padding: tuple[int, ...] = ()) -> RowSums:
         """Sums of the decoding sequences with ``own`` query tokens each after ``later`` tokens more, and those that pad
         them. Contexts are listed for who asks."""
+        if self._ordered and not (later or padding):
+            return RowSums.by_length(own, self.contexts, self._ordered, self.context_tokens)
 
         def contexts() -> tuple[int, ...]:
             return tuple([context + later for context in self.contexts]) if later else self.contexts
@@ -135,8 +137,6 @@ class StepWork:
         sums = RowSums.counted(own, self.sequences, decoded, shortest, contexts, padding)
         if self._longest is not None:
             sums.tallest = self._longest + later
-        if self._ordered is not None and not (later or padding):
-            sums.ordered = self._ordered
         return sums
 
     @property
