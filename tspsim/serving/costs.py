@@ -27,7 +27,6 @@ from ..program import Launch
 from ..step.question import Question
 from ..steps import PromptChunk, Speculation
 from .compositions import StepComposition
-from .decode_chains import Standing
 from .decodes import Decodes, evened
 from .grid import Cells, around
 from .mixed import Mixed
@@ -230,22 +229,14 @@ class ProgramCosts:
     @once
     def ranges(self) -> StepRanges:
         """Ranges of steps from tables."""
-        return StepRanges(self)
+        sizes = self._mixed.sizes
+        return StepRanges(self.programs, self._decodes.standing, self._shape_of, sizes[-1] if sizes else 0)
 
-    def shape_of(self, work: StepWork) -> Shape | None:
+    def _shape_of(self, work: StepWork) -> Shape | None:
         """The parts that a step with prompts is assembled from; None where other tables, or programs, give it."""
         if self._drafter is not None or (self.programs.divides_prompts and not work.sequences):
             return None
         return self._mixed.shape_of(work)
-
-    @property
-    def captured_tokens(self) -> int:
-        """Tokens of the largest step with prompts that runs in captured pieces."""
-        return self._mixed.sizes[-1] if self._mixed.sizes else 0
-
-    def standing(self, batch: int) -> Standing | None:
-        """Decode steps of so many sequences, but for kernels that read contexts; None where curves give them."""
-        return self._decodes.standing(batch)
 
     def check(self, samples: int = 50, seed: int = 0) -> Deviation:
         """Deviation of sampled steps (``seed``) from every kernel of their programs on the cluster."""

@@ -39,7 +39,7 @@ class Estimates:
 
         def best(operator: Operator) -> float:
             self._last = device.time(operator)
-            return self._last.seconds
+            return float(self._last.seconds)
 
         self._price = programs.question.work.stack.cost(best, device, captured)
 
@@ -60,7 +60,7 @@ class Estimates:
         return seconds, Estimate(seconds, low * seconds, high * seconds)
 
 
-class Part(NamedTuple):
+class PricedPart(NamedTuple):
     """Kernels and transfers of a step.
 
     Attributes
@@ -78,15 +78,15 @@ class Part(NamedTuple):
     @classmethod
     def of(
         cls, calls: Sequence[StageCall], estimates: Sequence[Estimate], taken_s: Sequence[float], stages: int
-    ) -> Part:
+    ) -> PricedPart:
         """The part of these calls, which take so many seconds in all of their runs."""
         families: dict[str, tuple[float, float, float, float]] = {}
-        known = set[Operator]()
+        seen = set[Operator]()
         for (what, _), estimate, own_s in zip(calls, estimates, taken_s, strict=True):
             if isinstance(what, Operator):
                 family, whole_s = what.kind, own_s / stages
-                times = float(what not in known)
-                known.add(what)
+                times = float(what not in seen)
+                seen.add(what)
             else:
                 # A message takes as long on the receiving stage as on the sending one.
                 family, whole_s = TRANSFERS, own_s / stages * (2 if isinstance(what, SendReceive) else 1)
@@ -101,7 +101,7 @@ class Part(NamedTuple):
         return cls(float(sum(taken_s)), families)
 
 
-def uncertain(parts: Iterable[Part]) -> dict[str, Ends]:
+def uncertain(parts: Iterable[PricedPart]) -> dict[str, Ends]:
     """By how many seconds each family may be shorter and longer: its seconds times its errors."""
     families: dict[str, tuple[float, float, float, float]] = {}
     for part in parts:
@@ -128,7 +128,7 @@ class Beside(NamedTuple):
     shared: tuple[Ends, ...]
 
     @classmethod
-    def of(cls, parts: Iterable[Part], others: Sequence[str]) -> Beside:
+    def of(cls, parts: Iterable[PricedPart], others: Sequence[str]) -> Beside:
         """Of several parts, beside other families."""
         families = uncertain(parts)
         less, more = ([ends[i] ** 2 for family, ends in families.items() if family not in others] for i in (0, 1))
