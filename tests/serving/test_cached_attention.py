@@ -57,6 +57,17 @@ def test_unequal_contexts_take_what_their_program_says(kind: str) -> None:
     assert max(off) < 0.005 and sum(off) / len(off) < 0.001
 
 
+@pytest.mark.parametrize("kind", ["latents", "indexer", "compressed"])
+def test_short_pieces_stand_beside_unequal_contexts(kind: str) -> None:
+    """Decode kernels read pieces of at most 16 tokens. Such steps were priced with contexts of one length: 4.8 % more
+    under an indexer, 3 % less over compressed entries and latents."""
+    oracle, draw = oracle_of(kind), random.Random(4)
+    for tokens in (2, 16):
+        batch = [(tokens, 46, 1), (565, 0, 1), *[(1, draw.randint(100, 4000), 1) for _ in range(130)]]
+        exact = oracle._costs.exact(oracle.work(batch)).seconds
+        assert float(oracle(batch)) == pytest.approx(exact, rel=1e-9)
+
+
 @pytest.mark.parametrize("kind", KINDS | PIPELINE)
 def test_every_step_of_a_run_is_a_step_alone_bit_for_bit(kind: str) -> None:
     decodes, draw = oracle_of(kind)._costs._decodes, random.Random(5)

@@ -27,7 +27,7 @@ from ..program import Launch
 from ..step.question import Question
 from ..steps import PromptChunk, Speculation
 from .compositions import StepComposition
-from .decodes import Decodes, evened
+from .decodes import Decodes
 from .grid import Cells, around
 from .mixed import Mixed
 from .model_drafts import ModelDrafts, hiding_nothing
@@ -179,11 +179,11 @@ class ProgramCosts:
             seconds = table.seconds(work, expert_tokens)
             if seconds is not None:
                 return seconds
-        key = work.chunks, work.sequences, work.context_tokens, expert_tokens
+        # Pieces that decode kernels read may have no tables: programs of such steps are written.
+        key = work, expert_tokens
         if key not in self._kept:
             share = 1.0 if expert_tokens is None else expert_tokens / self._padded(work)
-            contexts = evened(work.context_tokens, work.sequences)
-            self._kept[key] = self.programs.together_s(StepWork(work.chunks, contexts, work.query_len), share)
+            self._kept[key] = self.programs.together_s(work, share)
         found_s: float = self._kept[key]
         return found_s
 

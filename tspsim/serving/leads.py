@@ -91,7 +91,7 @@ class StageLead(NamedTuple):
     fewer: list[float]
 
 
-class Lead(NamedTuple):
+class LeadingPlaces(NamedTuple):
     """Places of all stages that may decide.
 
     Attributes
@@ -164,7 +164,7 @@ class Leads:
                 followed[key] = OthersFrom(own, priced[place].tolist())
             self._from.append(followed[key])
 
-    def of(self, low: int, width: int, start: Floats, grown: Floats) -> Lead | None:
+    def of(self, low: int, width: int, start: Floats, grown: Floats) -> LeadingPlaces | None:
         """The lead of numbers of tokens, with the vector at the first and its growth; None where too many places may
         decide."""
         stages = []
@@ -196,4 +196,4 @@ class Leads:
                 for places in groups.values()
             ]
             stages.append(StageLead(parts, alike, later_s, fewer))
-        return Lead(low, width, stages)
+        return LeadingPlaces(low, width, stages)

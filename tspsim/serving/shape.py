@@ -16,7 +16,7 @@ from ..steps import PromptChunk
 from .compositions import StepComposition
 from .decoding_cells import DecodingCells
 from .grid import FEW, TILE, Cells, TokenVectors, around
-from .leads import Lead, Leads, OverNumbers
+from .leads import LeadingPlaces, Leads, OverNumbers
 from .measured_steps import MeasuredSteps, reads_contexts
 from .programs import StepPrograms
 from .row_consumers import RowConsumer
@@ -142,7 +142,7 @@ class Shape:
         depending = [(over, measured.follows[part]) for over, part in zip(cells, BESIDE_TOKENS, strict=True)]
         self._leads = Leads(layout, depending, self._columns)
         #: Tile of tokens, or below zero tokens with a vector of their own → their lead; None where there is none.
-        self._lead_of: dict[int, Lead | None] = {}
+        self._lead_of: dict[int, LeadingPlaces | None] = {}
         self._few = few
 
     def prepare(self) -> None:
@@ -233,7 +233,7 @@ class Shape:
         makespan_s = self.layout.ends_s(total)
         return makespan_s + self.programs.host_s(len(queries) + batch, makespan_s)
 
-    def _found(self, tile: int, tokens: int) -> Lead | None:
+    def _found(self, tile: int, tokens: int) -> LeadingPlaces | None:
         """The lead of a tile of tokens, or of tokens with a vector of their own."""
         cells = self._tokens_and_experts
         if self._prompted:
