@@ -21,6 +21,8 @@ from .work import StepWork
 
 #: Parts of steps with prompts whose sizes depend on tokens.
 OF_TOKENS = BatchQuantity.TOKENS, BatchQuantity.EXPERTS
+#: Pieces of an octave in which errors of kernels change, and by how much they do.
+FINER, UNLIKE = 8, 0.1
 
 
 class TokenKernels(NamedTuple):
@@ -65,14 +67,15 @@ class CacheKernels(NamedTuple):
         Seconds at the first of both; their growth up to the last context, up to the last number of sequences, and what
         both add.
     ends
-        Of each family, seconds by which they may be shorter and longer, per second of all.
+        Of each family, seconds by which they may be shorter and longer, per second of all; None where errors of kernels
+        change inside.
     """
 
     start_s: float
     longer_s: float
     more_s: float
     both_s: float
-    ends: tuple[Ends, ...]
+    ends: tuple[Ends, ...] | None
 
 
 class ShapeRanges:
@@ -113,6 +116,8 @@ class ShapeRanges:
         #: Octaves of sequences and of their mean context.
         self._decoding: dict[tuple[int, int], CacheKernels] = {}
         self._corners: dict[tuple[int, int], PricedPart] = {}
+        #: The same octaves, and a piece of each → seconds by which families may be shorter and longer, per second.
+        self._pieces: dict[tuple[tuple[int, int], tuple[int, ...]], tuple[Ends, ...]] = {}
         self._least: Floats | None = None
 
     def squares(self, work: StepWork, read: int, cached: int, makespan_s: float) -> Ends:
@@ -151,9 +156,10 @@ class ShapeRanges:
             octaves = batch.bit_length(), int(mean).bit_length()
             if octaves not in self._decoding:
                 self._decoding[octaves] = self._decoding_of(*octaves)
-            first_s, longer_s, more_s, both_s, of_decoding = self._decoding[octaves]
+            first_s, longer_s, more_s, both_s, inside = self._decoding[octaves]
             along, beside = mean * 2.0 / (1 << octaves[1]) - 1.0, batch * 2.0 / (1 << octaves[0]) - 1.0
             decoding_s = first_s + longer_s * along + (more_s + both_s * along) * beside
+            of_decoding = inside or self._finer(octaves, int(beside * FINER), int(along * FINER))
         if makespan_s:
             rest_s = makespan_s - own_s - self._outputs[sampled].seconds
             reads_s = min(rest_s, max(prompts_s + decoding_s, rest_s - idle_s))
@@ -207,8 +213,18 @@ class ShapeRanges:
         numbers, contexts = (1 << (batch - 1), 1 << batch), (1 << max(0, context - 1), 1 << context)
         parts = [self._corner(number, length) for number in numbers for length in contexts]
         start_s, long_s, more_s, most_s = (part.seconds for part in parts)
-        ends = per_second(uncertain(parts), self._families, sum([part.seconds for part in parts]))
+        corners = [per_second(uncertain((part,)), self._families, part.seconds) for part in parts]
+        ends = corners[-1] if alike(corners) else None
         return CacheKernels(start_s, long_s - start_s, more_s - start_s, most_s - more_s - long_s + start_s, ends)
+
+    def _finer(self, octaves: tuple[int, int], *pieces: int) -> tuple[Ends, ...]:
+        """Seconds by which families that read caches may be shorter and longer, per second of all, in the middle of
+        pieces of two octaves."""
+        key = octaves, pieces
+        if key not in self._pieces:
+            part = self._corner(*map(piece_of, octaves, pieces))
+            self._pieces[key] = per_second(uncertain((part,)), self._families, part.seconds)
+        return self._pieces[key]
 
     def _corner(self, batch: int, context: int) -> PricedPart:
         if (batch, context) not in self._corners:
@@ -251,6 +267,24 @@ def last_alike(tokens: int) -> int:
     """
     width = max(TILE, 1 << max(0, (tokens - 1).bit_length() - 4))
     return -(-tokens // width) * width
+
+
+def alike(corners: Sequence[tuple[Ends, ...]]) -> bool:
+    """Whether families may be as much shorter and longer everywhere."""
+    for families in zip(*corners, strict=True):
+        for ends in zip(*families, strict=True):
+            if max(ends) - min(ends) > UNLIKE:
+                return False
+    return True
+
+
+def piece_of(bits: int, piece: int) -> int:
+    """The middle of a piece of the octave of numbers with so many bits.
+
+    >>> piece_of(7, 0), piece_of(7, 7), piece_of(1, 0)
+    (68, 124, 1)
+    """
+    return round((1 << bits >> 1) * (1.0 + (piece + 0.5) / FINER))
 
 
 def middle(bits: int) -> int:

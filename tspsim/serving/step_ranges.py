@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..model.attention.base import MOST_DECODED
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
+from ..program.layout import InstructionLayout
 from ..steps import PromptChunk
 from .decode_chains import Standing
 from .shape import Shape
-from .shape_ranges import ShapeRanges, middle, per_second
+from .shape_ranges import FINER, ShapeRanges, alike, middle, per_second, piece_of
 from .sized import UnlikeError
 from .uncertain import Beside, Ends, Estimates, PricedPart, uncertain
 from .work import StepWork
@@ -45,16 +46,20 @@ class Decoded(NamedTuple):
     beside, stands_s
         Kernels that do not read contexts, and their seconds.
     reads_s, ends
-        Seconds of those that do; by how much each of their families may be shorter and longer, per second of all.
+        Seconds of those that do; by how much each of their families may be shorter and longer, per second of all, or
+        None where errors of kernels change inside the octave.
     tokens
         Tokens in all caches.
+    layout
+        Of the program.
     """
 
     beside: Beside
     stands_s: float
     reads_s: float
-    ends: tuple[Ends, ...]
+    ends: tuple[Ends, ...] | None
     tokens: int
+    layout: InstructionLayout
 
 
 class StepHost(NamedTuple):
@@ -109,6 +114,8 @@ class StepRanges:
         self._estimates: dict[Captured, Estimates] = {}
         self._standing: dict[int, Standing | None] = {}
         self._decoded: dict[tuple[int, int], Decoded] = {}
+        #: The same, and a piece of the octave → the ends there.
+        self._pieces: dict[tuple[int, int, int], tuple[Ends, ...]] = {}
         self._typical: dict[tuple[int, ...], Factors] = {}
 
     def of(self, work: StepWork, seconds: float) -> Factors:
@@ -165,8 +172,13 @@ class StepRanges:
         standing = self._standing[batch]
         if standing is None:
             return None
-        key = standing.most, (work.context_tokens // batch).bit_length()
+        octave = (work.context_tokens // batch).bit_length()
+        key = standing.most, octave
         decoded = self._decoded.get(key) or self._decoded_of(*key, standing.reading)
+        ends = decoded.ends
+        if ends is None:
+            piece = work.context_tokens * FINER // (batch << octave >> 1) - FINER
+            ends = self._finer(*key, piece, standing.reading)
         reads_s = decoded.reads_s * (work.context_tokens / decoded.tokens)
         makespan_s = seconds - standing.host_s
         if makespan_s > standing.hidden_s:
@@ -174,32 +186,54 @@ class StepRanges:
         share = standing.first_s / decoded.stands_s
         (less, more), shared = decoded.beside
         less, more = less * share * share, more * share * share
-        for (stands, stood), (reads, readed) in zip(shared, decoded.ends, strict=True):
+        for (stands, stood), (reads, readed) in zip(shared, ends, strict=True):
             less += (share * stands + reads_s * reads) ** 2
             more += (share * stood + reads_s * readed) ** 2
         return less, more
 
-    def _decoded_of(self, batch: int, context: int, reading: Sequence[int]) -> Decoded:
-        length = middle(context)
+    def _decoded_of(self, batch: int, octave: int, reading: Sequence[int]) -> Decoded:
+        length = middle(octave)
         job = self.programs.decoding((length,) * batch)
         chain = self.programs.chain(job)
         assert chain is not None
         runs, (_, estimates) = chain.layout.follows[0].tolist(), self._estimates_of(job.capture).of(chain.calls)
-        stands, reads = (
-            PricedPart.of(
-                [chain.calls[i] for i in places],
-                [estimates[i] for i in places],
-                [runs[i] * chain.taken_s[i] for i in places],
-                1,
-            )
-            for places in ([i for i in range(len(runs)) if i not in reading], reading)
-        )
+
+        def part(places: Sequence[int]) -> PricedPart:
+            spans_s = [runs[i] * chain.taken_s[i] for i in places]
+            return PricedPart.of([chain.calls[i] for i in places], [estimates[i] for i in places], spans_s, 1)
+
+        stands, reads = part([i for i in range(len(runs)) if i not in reading]), part(reading)
         families = uncertain((reads,))
         order = list(families)
         ends = per_second(families, order, reads.seconds)
-        decoded = Decoded(Beside.of((stands,), order), stands.seconds, reads.seconds, ends, length * batch)
-        self._decoded[batch, context] = decoded
+        beside, tokens = Beside.of((stands,), order), length * batch
+        decoded = Decoded(beside, stands.seconds, reads.seconds, ends, tokens, chain.layout)
+        around = [self._reading(batch, context, reading, chain.layout) for context in (1 << octave >> 1, 1 << octave)]
+        if not alike((ends, *around)):
+            decoded = decoded._replace(ends=None)
+        self._decoded[batch, octave] = decoded
         return decoded
+
+    def _finer(self, batch: int, octave: int, piece: int, reading: Sequence[int]) -> tuple[Ends, ...]:
+        """The ends of a piece of an octave."""
+        key = batch, octave, piece
+        if key not in self._pieces:
+            layout = self._decoded[batch, octave].layout
+            self._pieces[key] = self._reading(batch, piece_of(octave, piece), reading, layout)
+        return self._pieces[key]
+
+    def _reading(self, batch: int, context: int, reading: Sequence[int], layout: InstructionLayout) -> tuple[Ends, ...]:
+        """Seconds by which kernels that read contexts may be shorter and longer, per second of all."""
+        job = self.programs.decoding((context,) * batch)
+        calls = self.programs.calls_of_rows(job, layout, reading)
+        if calls is None:
+            written = self.programs.laid_out(job).calls
+            calls = [written[i] for i in reading]
+        own_s, estimates = self._estimates_of(job.capture).of(calls)
+        spans_s = [float(layout.follows[0, i]) * call_s for i, call_s in zip(reading, own_s, strict=True)]
+        reads = PricedPart.of(calls, estimates, spans_s, 1)
+        families = uncertain((reads,))
+        return per_second(families, list(families), reads.seconds)
 
     def _estimates_of(self, captured: Captured) -> Estimates:
         if captured not in self._estimates:
