@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..base.memo import once
 from ..model.attention.base import MOST_DECODED
 from ..operators import BatchQuantity
 from ..program.layout import StageCall
+from ..step.description import TRANSFERS
 from ..steps import PromptChunk
 from .grid import TILE
 from .measured_steps import STANDING
@@ -21,6 +23,10 @@ from .work import StepWork
 
 #: Parts of steps with prompts whose sizes depend on tokens.
 OF_TOKENS = BatchQuantity.TOKENS, BatchQuantity.EXPERTS
+#: Tokens of a prompt whose kernels take longer than those of few.
+LONGER = 2048
+#: Up to the first, tiles of the second have kernels of their own.
+FINE, NARROW = 256, 16
 #: Pieces of an octave in which errors of kernels change, and by how much they do.
 FINER, UNLIKE = 8, 0.1
 
@@ -100,13 +106,11 @@ class ShapeRanges:
         self._runs = self.layout.follows[self._starts].sum(axis=0)
         self._estimates = Estimates(self.programs, shape.kind.captured)
         self._sizes, self._few = shape.sizes, shape.few
-        #: Families of kernels that read prompts and caches.
-        self._families: list[str] = []
         #: Tile of tokens, or below zero tokens with a program of their own → seconds of what stands.
         self._lines: dict[int, TokenLine] = {}
         #: Tokens → what stands.
         self._standing: dict[int, TokenKernels] = {}
-        #: Octave of sampled tokens → their kernels.
+        #: Sampled tokens → their kernels.
         self._outputs: dict[int, PricedPart] = {}
         #: The same of both → their families.
         self._beside: dict[tuple[int, int], Beside] = {}
@@ -118,7 +122,6 @@ class ShapeRanges:
         self._corners: dict[tuple[int, int], PricedPart] = {}
         #: The same octaves, and a piece of each → seconds by which families may be shorter and longer, per second.
         self._pieces: dict[tuple[tuple[int, int], tuple[int, ...]], tuple[Ends, ...]] = {}
-        self._least: Floats | None = None
 
     def squares(self, work: StepWork, read: int, cached: int, makespan_s: float) -> Ends:
         """Squared seconds by which kernels and transfers of a step may be shorter, and longer, added up over families.
@@ -135,13 +138,17 @@ class ShapeRanges:
         tokens = read + own
         if self._sizes:
             tokens = self._sizes[bisect_left(self._sizes, tokens)]
-        tile, sampled = -tokens if tokens <= self._few else (tokens - 1) // TILE, (work.ends + own).bit_length()
+        tile, sampled = -tokens if tokens <= self._few else (tokens - 1) // TILE, work.ends + own
+        if sampled > NARROW:
+            sampled -= sampled % NARROW
         lengths = count.bit_length(), (read // count).bit_length(), (cached // count).bit_length()
         if lengths not in self._prompts:
             self._prompts[lengths] = self._prompts_of(*lengths)
         if tile not in self._lines:
             self._lines[tile] = self._line_of(tile, tokens)
         low, width, start_s, grown_s, last = self._lines[tile]
+        if 0 <= tile < FINE // TILE:
+            last = -(-tokens // NARROW) * NARROW
         if (last, sampled) not in self._beside:
             self._beside[last, sampled] = self._beside_of(last, sampled)
         prompts_s, of_prompts = self._prompts[lengths]
@@ -185,7 +192,7 @@ class ShapeRanges:
         if tokens not in self._standing:
             self._standing[tokens] = self._standing_of(tokens)
         if sampled not in self._outputs:
-            calls = self.shape.calls_of_outputs(1 << (sampled - 1)) if self._outputs_at else []
+            calls = self.shape.calls_of_outputs(sampled) if self._outputs_at else []
             self._outputs[sampled] = self._part(calls, self._outputs_at)[0]
         return Beside.of((self._standing[tokens].part, self._outputs[sampled]), self._families)
 
@@ -203,10 +210,36 @@ class ShapeRanges:
             chunks = min(chunks, most // least)
             length = min(length, most // chunks)
         calls = self._read(measured.step((PromptChunk(length, middle(cached)),) * chunks))
-        part, _ = self._part(calls, self._read_at)
-        families = uncertain((part,))
-        self._families = self._families or list(families)
-        return part.seconds, per_second(families, self._families, part.seconds)
+        caches = self._caches[0]
+        some = [i for i in range(len(calls)) if i not in caches]
+        part, _ = self._part([calls[i] for i in some], [self._read_at[i] for i in some])
+        return part.seconds, per_second(uncertain((part,)), self._families, part.seconds)
+
+    @once
+    def _families(self) -> list[str]:
+        """Families of what reads prompts and caches."""
+        calls = self._read(self._few_tokens(MOST_DECODED + 1))
+        return list(dict.fromkeys([getattr(call.what, "kind", TRANSFERS) for call in calls]))
+
+    @once
+    def _caches(self) -> tuple[set[int], Floats]:
+        """Which of these calls read caches alone; and of others the seconds beside one sequence that decodes."""
+        least = self._read_s(MOST_DECODED + 1)
+        caches = set[int]()
+        if self.shape.kind.decodes:
+            longer = self._read_s(self._sizes[-1] - self.shape.measured.beside if self._sizes else LONGER)
+            caches = set(np.flatnonzero(longer == least).tolist())
+        least[list(caches)] = 0.0
+        return caches, least
+
+    def _read_s(self, tokens: int) -> Floats:
+        return np.array(self._estimates.of(self._read(self._few_tokens(tokens)))[0])
+
+    def _few_tokens(self, tokens: int, contexts: tuple[int, ...] = (STANDING,)) -> StepWork:
+        """A chunk of a prompt and, where any decodes, sequences that do."""
+        kind = self.shape.kind
+        chunk = PromptChunk(tokens, int(kind.cached), kind.outputs and not kind.decodes)
+        return StepWork((chunk,), contexts if kind.decodes else (), self.programs.query_len)
 
     def _decoding_of(self, batch: int, context: int) -> CacheKernels:
         """What sequences that decode add, between the corners of two octaves."""
@@ -228,14 +261,10 @@ class ShapeRanges:
 
     def _corner(self, batch: int, context: int) -> PricedPart:
         if (batch, context) not in self._corners:
-            measured, query_len = self.shape.measured, self.programs.query_len
-            chunk = PromptChunk(MOST_DECODED + 1, int(measured.kind.cached), False)
-            most = (self._sizes[-1] - chunk.query_tokens) // query_len if self._sizes else batch
-            if self._least is None:
-                calls = self._read(StepWork((chunk,), (STANDING,), query_len))
-                self._least = np.array(self._estimates.of(calls)[0])
-            calls = self._read(StepWork((chunk,), (context,) * min(batch, most), query_len))
-            self._corners[batch, context] = self._part(calls, self._read_at, self._least)[0]
+            tokens, query_len = MOST_DECODED + 1, self.programs.query_len
+            most = (self._sizes[-1] - tokens) // query_len if self._sizes else batch
+            calls = self._read(self._few_tokens(tokens, (context,) * min(batch, most)))
+            self._corners[batch, context] = self._part(calls, self._read_at, self._caches[1])[0]
         return self._corners[batch, context]
 
     def _read(self, work: StepWork) -> list[StageCall]:
