@@ -139,8 +139,7 @@ class ShapeRanges:
         if self._sizes:
             tokens = self._sizes[bisect_left(self._sizes, tokens)]
         tile, sampled = -tokens if tokens <= self._few else (tokens - 1) // TILE, work.ends + own
-        if sampled > NARROW:
-            sampled -= sampled % NARROW
+        sampled -= sampled % (1 << sampled.bit_length() >> 3 or 1)
         lengths = count.bit_length(), (read // count).bit_length(), (cached // count).bit_length()
         if lengths not in self._prompts:
             self._prompts[lengths] = self._prompts_of(*lengths)
@@ -186,7 +185,12 @@ class ShapeRanges:
             first = max(tile * TILE, self.shape.measured.beside + MOST_DECODED) + 1
             last = (tile + 1) * TILE
         start_s, last_s = (float(self.shape.of_tokens(n)[self._starts].sum()) for n in (first, last))
-        return TokenLine(first, last - first, start_s, last_s - start_s, last if tile < 0 else last_alike(last))
+        alike_to = last_alike(last)
+        if tile < 0:
+            wide = NARROW if tokens <= FINE else 2 * NARROW
+            near = bisect_left(self._sizes, -(-tokens // wide) * wide)
+            alike_to = self._sizes[near] if near < len(self._sizes) else tokens
+        return TokenLine(first, last - first, start_s, last_s - start_s, alike_to)
 
     def _beside_of(self, tokens: int, sampled: int) -> Beside:
         if tokens not in self._standing:
