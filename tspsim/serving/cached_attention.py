@@ -36,7 +36,7 @@ ALL, FEW = 32, 8
 EVERY = 64
 #: Numbers of sequences with one list of k, and shares by which a k takes longer than the next larger ones in it, and
 #: than its neighbours.
-ALIKE, STEP, TOP = 16, 0.008, 0.002
+ALIKE, STEP, TOP = 16, 0.02, 0.004
 #: By what share of the time of all sequences those of a list take longer at least.
 LEAST = 0.004
 #: Relative rounding of sums that are compared.
