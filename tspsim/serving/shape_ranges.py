@@ -123,22 +123,24 @@ class ShapeRanges:
         #: The same octaves, and a piece of each → seconds by which families may be shorter and longer, per second.
         self._pieces: dict[tuple[tuple[int, int], tuple[int, ...]], tuple[Ends, ...]] = {}
 
-    def squares(self, work: StepWork, read: int, cached: int, makespan_s: float) -> Ends:
+    def squares(self, work: StepWork, tokens_of: tuple[int, int, int], makespan_s: float) -> Ends:
         """Squared seconds by which kernels and transfers of a step may be shorter, and longer, added up over families.
 
         Parameters
         ----------
-        work, read, cached
-            The step, the tokens of its prompts, and those before them.
+        work
+            The step.
+        tokens_of
+            Tokens of its prompts, those before them, and sampled ones.
         makespan_s
             Seconds of all; 0.0: unknown.
         """
         batch, count = work.sequences, len(work.columns[0])
-        own = work.query_len * batch
-        tokens = read + own
+        read, cached, sampled = tokens_of
+        tokens = read + work.query_len * batch
         if self._sizes:
             tokens = self._sizes[bisect_left(self._sizes, tokens)]
-        tile, sampled = -tokens if tokens <= self._few else (tokens - 1) // TILE, work.ends + own
+        tile = -tokens if tokens <= self._few else (tokens - 1) // TILE
         sampled -= sampled % (1 << sampled.bit_length() >> 3 or 1)
         lengths = count.bit_length(), (read // count).bit_length(), (cached // count).bit_length()
         if lengths not in self._prompts:

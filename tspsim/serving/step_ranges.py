@@ -151,8 +151,8 @@ class StepRanges:
         if min(queries) <= MOST_DECODED:
             return None
         own = work.query_len * work.sequences
-        read, cached = sum(queries), sum(before)
-        facts = own > 0, own + work.ends > 0, cached > 0, read + own <= self._most
+        read, cached, sampled = sum(queries), sum(before), own + work.ends
+        facts = own > 0, sampled > 0, cached > 0, read + own <= self._most
         if facts not in self._shapes:
             shape = self._shape_of(work)
             self._shapes[facts] = None if shape is None else ShapeRanges(shape)
@@ -160,7 +160,7 @@ class StepRanges:
         if ranges is None:
             return None
         try:
-            return ranges.squares(work, read, cached, makespan_s if makespan_s > host.beside_s else 0.0)
+            return ranges.squares(work, (read, cached, sampled), makespan_s if makespan_s > host.beside_s else 0.0)
         except UnlikeError:
             return None
 
