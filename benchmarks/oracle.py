@@ -3,8 +3,9 @@
 Batches never come again: lengths, contexts and numbers of sequences are drawn, chunks of prompts beside 1 to 200
 sequences that decode. A thousand of them warm the tables; a thousand further ones are timed one by one, with the
 quickest, the median and the mean (which holds what tables still fill) in processor time; the JSON has the median of a
-plain loop of Python over the same rows beside them. Cold ones are the first answers of oracles in a warm interpreter,
-each of an oracle of its own, beside what ``predict`` takes.
+plain loop of Python over the same rows beside them. Then the same with both ends of the range, of as many batches more.
+Cold ones are the first answers of oracles in a warm interpreter, each of an oracle of its own, beside what ``predict``
+takes, and the same with their ranges.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ def plain(batch: Batch) -> int:
     return total
 
 
-def warm(kind: str, pieces: list[int], count: int) -> dict[str, list[float]]:
-    """By number of chunks: µs of the quickest, the median and the mean call, and of the median plain loop."""
+def warm(kind: str, pieces: list[int], count: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """By number of chunks: µs of the quickest, the median and the mean call, and of the median plain loop; the first
+    three of calls with their ranges, too."""
     import tspsim
 
     oracle = tspsim.predict(scenario(kind))
@@ -91,7 +93,18 @@ def warm(kind: str, pieces: list[int], count: int) -> dict[str, list[float]]:
             oracle(batch)
         batches = stream(number, count, number + 1000)
         answers[str(number)] = [*calls_us(oracle, batches), calls_us(plain, batches)[1]]
-    return answers
+    ranged = {}
+    for number in pieces:
+        for batch in stream(number, count, number):
+            ends(oracle(batch))
+        batches = stream(number, count, number + 2000)
+        ranged[str(number)] = list(calls_us(lambda batch: ends(oracle(batch)), batches))
+    return answers, ranged
+
+
+def ends(step: Any) -> tuple[float, float]:
+    """Both ends of a step's range."""
+    return step.low, step.high
 
 
 def first_batches() -> dict[str, Batch]:
@@ -108,21 +121,24 @@ def first_batches() -> dict[str, Batch]:
     }
 
 
-def cold(kind: str) -> dict[str, float]:
+def cold(kind: str) -> tuple[dict[str, float], dict[str, float]]:
     """Processor milliseconds of a new plan's oracle, and of its first answer, each of an oracle of its own; Python's
-    collector looks for cycles in between."""
+    collector looks for cycles in between. And those of the answers with their ranges."""
     import tspsim
 
-    spans, made = {}, []
+    spans, ranged, made = {}, {}, []
     for name, batch in first_batches().items():
         start = time.process_time()
         oracle = tspsim.predict(scenario(kind))
         made.append((time.process_time() - start) * 1e3)
         gc.collect()
         start = time.process_time()
-        oracle(batch)
+        step = oracle(batch)
         spans[name] = (time.process_time() - start) * 1e3
-    return {"predict": statistics.median(made), **spans}
+        start = time.process_time()
+        ends(step)
+        ranged[name] = spans[name] + (time.process_time() - start) * 1e3
+    return {"predict": statistics.median(made), **spans}, ranged
 
 
 def main() -> None:
@@ -140,12 +156,18 @@ def main() -> None:
     answer: dict[str, Any] = {"fresh_ms": (time.process_time() - start) * 1e3}
     print(f"first oracle of a process, with one answer: {answer['fresh_ms']:.0f} ms")
     for kind in asked.kinds:
-        answer[kind] = {"cold_ms": cold(kind), "warm_us": warm(kind, pieces, asked.batches)}
+        answer[kind] = dict(zip(("cold_ms", "ranged_cold_ms"), cold(kind), strict=True))
+        answer[kind] |= zip(("warm_us", "ranged_us"), warm(kind, pieces, asked.batches), strict=True)
         figures = "  ".join(
             f"{n}: {low:.0f}/{mid:.0f}/{mean:.0f}" for n, (low, mid, mean, _) in answer[kind]["warm_us"].items()
         )
         firsts = ", ".join(f"{name} {span:.1f}" for name, span in answer[kind]["cold_ms"].items())
         print(f"{kind:<14} µs by pieces, quickest/median/mean: {figures}   cold ms: {firsts}", flush=True)
+        figures = "  ".join(
+            f"{n}: {low:.0f}/{mid:.0f}/{mean:.0f}" for n, (low, mid, mean) in answer[kind]["ranged_us"].items()
+        )
+        firsts = ", ".join(f"{name} {span:.1f}" for name, span in answer[kind]["ranged_cold_ms"].items())
+        print(f"{'  with its range':<14} µs: {figures}   cold ms: {firsts}", flush=True)
     if asked.json is not None:
         asked.json.write_text(json.dumps(answer, indent=1) + "\n")
 

@@ -36,7 +36,7 @@ ALL, FEW = 32, 8
 EVERY = 64
 #: Numbers of sequences with one list of k, and shares by which a k takes longer than the next larger ones in it, and
 #: than its neighbours.
-ALIKE, STEP, TOP = 16, 0.008, 0.002
+ALIKE, STEP, TOP = 16, 0.02, 0.004
 #: By what share of the time of all sequences those of a list take longer at least.
 LEAST = 0.004
 #: Relative rounding of sums that are compared.
@@ -195,11 +195,10 @@ class CachedAttention:
 
     def _table(self, batch: int, octave: int) -> ContextTable:
         """Makes those of all numbers of sequences that have one list: steps of such numbers come next."""
-        last = batch + -batch % ALIKE
-        alike = range(last - ALIKE + 1, last + 1)
-        numbers = {*alike, *[number for number, _ in self._numbers_of(last, octave).listed]}
+        together = alike(batch)
+        numbers = {*together, *[number for number, _ in self._numbers_of(together[-1], octave).listed]}
         lines = self._lines_of([(number, octave) for number in sorted(numbers)])
-        for batch_alike in alike:
+        for batch_alike in together:
             listed, evenest = self._numbers_of(batch_alike, octave)
             longest = [(number, share, lines[number][octave]) for number, share in listed]
             own, looked_at = lines[batch_alike][octave], [number for number, _ in listed]
@@ -344,7 +343,7 @@ class CachedAttention:
         return start + (end - start) * (places - index), octaves
 
     def _line(self, number: int, octave: int) -> list[float]:
-        return self._lines_of([(number, octave)])[number][octave]
+        return self._lines_of([(one, octave) for one in alike(number)])[number][octave]
 
     def _lines_of(self, pairs: Sequence[tuple[int, int]]) -> dict[int, dict[int, list[float]]]:
         """All lines, those of these numbers of sequences and octaves among them."""
@@ -429,6 +428,16 @@ class WindowedAttention(CachedAttention):
             return np.full(sums.steps, self(first))
         capped = np.minimum(sums.contexts[::-1] + own, most).cumsum(axis=0)
         return self._whole.along_longest(sums.batch, capped)
+
+
+def alike(number: int) -> range:
+    """Numbers of sequences that have one list of longest contexts.
+
+    >>> alike(16), alike(17)
+    (range(1, 17), range(17, 33))
+    """
+    last = number + -number % ALIKE
+    return range(last - ALIKE + 1, last + 1)
 
 
 def scale_of(octave: int) -> float:

@@ -35,6 +35,7 @@ from .overlapped import Overlapped
 from .programs import ALONE, Priced, StepPrograms
 from .sampled import Deviation, Seen
 from .shape import Shape
+from .step_ranges import StepRanges
 from .tables import Floats, KnotCurve
 from .traffic import ProcessTimes
 from .work import StepWork
@@ -224,6 +225,18 @@ class ProgramCosts:
         """
         key = work.chunks, work.sequences, work.context_tokens
         return self._ranges.once(key, lambda: self.programs.range_of(self.programs.of(work)[-1]))
+
+    @once
+    def ranges(self) -> StepRanges:
+        """Ranges of steps from tables."""
+        sizes = self._mixed.sizes
+        return StepRanges(self.programs, self._decodes.standing, self._shape_of, sizes[-1] if sizes else 0)
+
+    def _shape_of(self, work: StepWork) -> Shape | None:
+        """The parts that a step with prompts is assembled from; None where other tables, or programs, give it."""
+        if self._drafter is not None or (self.programs.divides_prompts and not work.sequences):
+            return None
+        return self._mixed.shape_of(work)
 
     def check(self, samples: int = 50, seed: int = 0) -> Deviation:
         """Deviation of sampled steps (``seed``) from every kernel of their programs on the cluster."""

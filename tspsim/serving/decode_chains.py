@@ -92,6 +92,29 @@ class DecodeChain(NamedTuple):
     hidden_s: float
 
 
+class Standing(NamedTuple):
+    """Steps of a number of sequences, but for kernels that read contexts.
+
+    Attributes
+    ----------
+    most
+        Sequences of the cell's last program.
+    first_s, least_s
+        Seconds from the first place on, and of the whole program.
+    host_s, hidden_s
+        Host seconds after the step, and those beside it.
+    reading
+        Positions of the kernels that read contexts.
+    """
+
+    most: int
+    first_s: float
+    least_s: float
+    host_s: float
+    hidden_s: float
+    reading: tuple[int, ...]
+
+
 class DecodeCell:
     """Steps of the numbers of sequences between two that are written.
 
@@ -123,6 +146,12 @@ class DecodeCell:
         fewer = self._high - batch if self._padded else 0
         rows = [(of.own, of.later, (of.padding,) * fewer if of.padding >= 0 else ()) for of in self._kernels.rows]
         return issued_s, host_s, hidden_s, rows
+
+    def standing(self, batch: int) -> Standing:
+        """Steps of a number of sequences, but for kernels that read contexts."""
+        issued_s, host_s, hidden_s, _ = self._between(batch)
+        places = [issued_s] if isinstance(issued_s, float) else issued_s.tolist()
+        return Standing(self._high, places[0], max(places), host_s, hidden_s, self._kernels.positions)
 
     def step_s(self, work: StepWork) -> float:
         """Seconds of a step."""

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from ..base.memo import once
 from ..parallel.serving_engine import Captured
-from .decode_chains import DecodeCell, DecodeChains
+from .decode_chains import DecodeCell, DecodeChains, Standing
 from .grid import TILE, Quarters, TokenVectors
 from .programs import TYPICAL_BATCH, TYPICAL_CONTEXT, StepPrograms
 from .tables import Floats, KnotCurve
@@ -106,6 +106,11 @@ class Decodes:
             divided = self._stages > 1 or self._halves
             self._chained[batch] = None if divided else self._chains.cell(*self.cell(batch))
         return self._chained[batch]
+
+    def standing(self, batch: int) -> Standing | None:
+        """Steps of a number of sequences, but for kernels that read contexts; None where steps come from curves."""
+        chained = self._chain_of(batch)
+        return None if chained is None else chained.standing(batch)
 
     def padded(self, batch: int) -> int:
         """The padded size of a batch."""

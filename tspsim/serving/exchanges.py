@@ -39,22 +39,29 @@ class Exchanges:
         how = transfer.root, transfer.algorithm, transfer.tokens
         key = transfer.kind, transfer.axis, transfer.size_bytes, *how, stage
         if key not in self._known:
-            exchange = transfer.tokens
-            self._known[key] = self._together(
-                [
-                    collective(
-                        self.cluster,
-                        ranks,
-                        transfer.kind,
-                        transfer.size_bytes,
-                        root=transfer.root,
-                        algorithm=transfer.algorithm,
-                        exchange=exchange,
-                    )
-                    for ranks in self.groups(transfer.axis, stage)
-                ]
-            )
+            groups = self.groups(transfer.axis, stage)
+            self._known[key] = self._together([self._traffic(transfer, ranks) for ranks in groups])
         return self._known[key]
+
+    def range_of(self, transfer: Collective | SendReceive, stage: int) -> tuple[float, float]:
+        """Low and high factor of its seconds (90 % interval)."""
+        if isinstance(transfer, SendReceive):
+            group = self.mesh.groups(transfer.axis)[0]
+            traffic = point_to_point(self.cluster, int(group[stage]), int(group[stage + 1]), transfer.size_bytes)
+        else:
+            traffic = self._traffic(transfer, self.groups(transfer.axis, stage)[0])
+        return traffic.low, traffic.high
+
+    def _traffic(self, transfer: Collective, ranks: tuple[int, ...]) -> Traffic:
+        return collective(
+            self.cluster,
+            ranks,
+            transfer.kind,
+            transfer.size_bytes,
+            root=transfer.root,
+            algorithm=transfer.algorithm,
+            exchange=transfer.tokens,
+        )
 
     def message_s(self, axis: str, size_bytes: int, stage: int) -> float | None:
         """Seconds of every rank's message to the next stage."""

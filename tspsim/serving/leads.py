@@ -27,7 +27,7 @@ from .tables import Floats
 #: Relative rounding of sums that are compared.
 ROUNDING = 1e-9
 #: Groups of places of a stage that are added up, and places of one of them.
-FEW_GROUPS, FEW_PLACES = 8, 12
+FEW_GROUPS, FEW_PLACES = 4, 12
 
 
 class OverNumbers(Protocol):

@@ -59,6 +59,8 @@ class MeasuredSteps:
         self.beside, self._before = programs.query_len if kind.decodes else 0, int(kind.cached)
         #: Tokens of the prompt chunk that accompanies the measured part.
         self.piece = (sizes[-1] - self.beside) if sizes else MOST_DECODED + 1
+        #: Prompts that a captured step without decodes holds; 0: of other steps.
+        self.most_prompts = self.piece // (MOST_DECODED + 1) if sizes and not kind.decodes else 0
         self._last: dict[StepWork, list[StageCall]] = {}
         #: Whether such steps of all rows have the same kernels, and no padding.
         self._alike = not (sizes or breakpoints or programs.plan.hiding.halves)
@@ -88,7 +90,9 @@ class MeasuredSteps:
         """A step with ``outputs`` sampled tokens, or as near as whole sequences come."""
         query_len = self.programs.query_len
         if not self.kind.decodes:
-            return StepWork(tuple(PromptChunk(self.piece, self._before) for _ in range(outputs)), (), query_len)
+            # A captured step holds all of them.
+            piece = PromptChunk(self.piece // outputs if self.most_prompts else self.piece, self._before)
+            return StepWork((piece,) * outputs, (), query_len)
         batch = max(1, outputs // query_len)
         tokens = max(MOST_DECODED + 1, self.piece - (batch - 1) * query_len)
         return StepWork(
@@ -125,6 +129,10 @@ class MeasuredSteps:
 
     def part(self, part: BatchQuantity, work: StepWork) -> Floats:
         """For every position, the seconds of a part's instructions from there on."""
+        return self._summed(self.calls_of(part, work), part)
+
+    def calls_of(self, part: BatchQuantity, work: StepWork) -> list[StageCall]:
+        """A part's calls in a step."""
         positions = self.where[part]
         if work not in self._last:
             # Rows alone make most of these: no program is written for them.
@@ -133,8 +141,9 @@ class MeasuredSteps:
                 (job,) = self.programs.together(work)
                 calls = self.programs.calls_of_rows(job, self.layout, positions)
             if calls is not None:
-                return self._summed(calls, part)
-        return self.sums(self.written(work), part)
+                return calls
+        written = self.written(work)
+        return [written[i] for i in positions]
 
     def _makers_of(self, part: BatchQuantity, work: StepWork) -> Sequence[KernelsOfRows]:
         """What makes a part's kernels of rows; nothing where not all are made so."""

@@ -85,6 +85,16 @@ class Mixed:
         except UnlikeError:
             return None
 
+    def shape_of(self, work: StepWork) -> Shape | None:
+        """The shape of a step; None where it cannot be assembled from parts."""
+        queries, before = work.columns
+        if min(queries) <= MOST_DECODED:
+            return None
+        own = work.query_len * work.sequences
+        tokens, outputs = sum(queries) + own, work.ends + own
+        facts = own > 0, outputs > 0, sum(before) > 0, tokens <= self._most
+        return self._shape_of[facts] if facts in self._shape_of else self._found(*facts)
+
     def prepare(self) -> None:
         """Finds the shapes of all kinds of steps whose prompts end, before the first is asked for."""
         for decodes, cached, pieces in product((False, True), (False, True), {False, self._most > 0}):

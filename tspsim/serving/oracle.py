@@ -29,19 +29,24 @@ Row = tuple[int, int, int]
 class Seconds(float):
     """Seconds of a step; ``low`` and ``high`` are its 90 % range."""
 
-    __slots__ = ("_costs", "_work")
+    __slots__ = ("_costs", "_factors", "_work")
     _costs: ProgramCosts
     _work: StepWork
+    _factors: tuple[float, float] | None
 
     @property
     def low(self) -> float:
         """Lower end of the 90 % range."""
-        return float(self) * self._costs.range_of(self._work)[0]
+        return float(self) * (self._factors or self._found())[0]
 
     @property
     def high(self) -> float:
         """Upper end of the 90 % range."""
-        return float(self) * self._costs.range_of(self._work)[1]
+        return float(self) * (self._factors or self._found())[1]
+
+    def _found(self) -> tuple[float, float]:
+        factors = self._factors = self._costs.ranges.of(self._work, float(self))
+        return factors
 
 
 class Oracle:
@@ -88,7 +93,7 @@ class Oracle:
         """
         work = self.work(batch.rows if isinstance(batch, Batch) else batch)
         answer = Seconds(self._costs.seconds_of(work))
-        answer._costs, answer._work = self._costs, work
+        answer._costs, answer._work, answer._factors = self._costs, work, None
         return answer
 
     def work(self, rows: Iterable[Sequence[int]]) -> StepWork:

@@ -448,6 +448,14 @@ class StepPrograms:
         parts["idle"] += max(0.0, chain.seconds - sum(parts.values()))
         return Priced(chain.seconds, chain.makespan_s, dict(compute), dict(parts), chained=True)
 
+    def transfer_s(self, transfer: Collective | SendReceive, stage: int) -> float | None:
+        """Seconds of a transfer; None where groups share links unevenly."""
+        return self._exchanges.seconds(transfer, stage)
+
+    def transfer_range(self, transfer: Collective | SendReceive, stage: int) -> tuple[float, float]:
+        """Low and high factor of a transfer's seconds (90 % interval)."""
+        return self._exchanges.range_of(transfer, stage)
+
     def range_of(self, job: Job) -> tuple[float, float]:
         """The 90 % range of a step's seconds, as factors: that of the step alone, and of the engine's host."""
         costs, stack = Costs(self.question.device), job.work.stack

@@ -82,7 +82,8 @@ class Shape:
         self._tokens_and_experts = over(holding, own, experts, first=first, few=few, coarse=OTHERS)
         self._of_all = TokenVectors(measured.of_experts, least)
         widest = self._most_outputs()
-        self._outputs = over(measured.sampling, BatchQuantity.OUTPUTS, coarse=OUTPUTS, wide=widest)
+        few_prompts = measured.most_prompts
+        self._outputs = over(measured.sampling, BatchQuantity.OUTPUTS, few=few_prompts, coarse=OUTPUTS, wide=widest)
         self._read_tokens = Cells(
             lambda n: measured.part(BatchQuantity.READ, measured.work(n)), least, first=MOST_DECODED + 1
         )
@@ -148,7 +149,8 @@ class Shape:
         """Writes programs of all usual sizes."""
         if not self._sizes:
             self._tokens_and_experts.prepare()
-        self._outputs.prepare()
+        if not self.measured.most_prompts:
+            self._outputs.prepare()
 
     def _most_outputs(self) -> int:
         """Sampled tokens of the widest block of written programs, which a captured step still holds."""
@@ -159,6 +161,30 @@ class Shape:
 
     def _decoding_at(self, batch: int, context: int) -> Floats:
         return self.measured.part(BatchQuantity.DECODING, self.measured.decoding(batch, context))
+
+    # --- its tables -------------------------------------------------------------------------------------------
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of tokens of captured steps."""
+        return self._sizes
+
+    @property
+    def few(self) -> int:
+        """Up to this number of tokens each has a vector of its own."""
+        return self._few
+
+    def of_tokens(self, tokens: int) -> Floats:
+        """From every place on, the seconds of what depends on tokens alone."""
+        return self._tokens_and_experts(tokens)
+
+    def calls_of_tokens(self, tokens: int) -> list[StageCall]:
+        """Its kernels and transfers."""
+        return self._tokens_and_experts.calls(tokens)
+
+    def calls_of_outputs(self, outputs: int) -> list[StageCall]:
+        """Those that depend on sampled tokens."""
+        return self._outputs.calls(outputs)
 
     # --- a step -----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ block of numbers, sizes are interpolated between them, and seconds are priced at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -307,9 +307,22 @@ class SizedCells:
     def _others_at(self, n: int) -> Floats:
         """Seconds of all others at a number."""
         _, _, block = self._block(n)
+        taken_s = self._programs.taken_s(self._calls_in(block, n, block.others), self._captured)
+        assert taken_s is not None
+        sums: Floats = self._follows[:, block.others] @ np.array(taken_s)
+        return sums
+
+    def calls(self, n: int) -> list[StageCall]:
+        """All calls at a number."""
+        if n <= self._few:
+            return self._calls_of(n)
+        _, _, block = self._block(n)
+        return self._calls_in(block, n, range(len(block.calls)))
+
+    def _calls_in(self, block: SizedBlock, n: int, places: Iterable[int]) -> list[StageCall]:
         written = None if block.first < n < block.last else self._calls_of(n)
         calls: list[StageCall] = []
-        for place in block.others:
+        for place in places:
             call = block.calls[place]
             if written is None and call is None:
                 written = self._calls_of(n)
@@ -317,10 +330,7 @@ class SizedCells:
                 calls.append(written[place])
             elif call is not None:
                 calls.append(StageCall(call.at(n), block.stages[place]))
-        taken_s = self._programs.taken_s(calls, self._captured)
-        assert taken_s is not None
-        sums: Floats = self._follows[:, block.others] @ np.array(taken_s)
-        return sums
+        return calls
 
     def prepare(self) -> None:
         """Writes the programs of the first numbers."""
