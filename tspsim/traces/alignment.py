@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..base.memo import remembered
 from ..base.units import several
+from .groups import apart
 from .halves import receives
 from .kinds import ATTENTION, COLLECTIVES, HEAVY, MOVES
 from .match import align
@@ -235,6 +236,7 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
     """The operation of every kernel. Transfers and kernels are matched apart, and so are phases where the trace states
     them."""
     kinds, phases, shapes, names = (measured.word(column) for column in ("kind", "phase", "shapes", "name"))
+    groups = measured.word("group")
     transfer = np.isin(kinds, COLLECTIVES)
     waiting = np.array([waits(name) for name in names.tolist()], bool)
     eight = np.array([narrow(name) for name in names.tolist()], bool) & tells_narrow(operations)
@@ -255,7 +257,12 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
                 mine = _apart(mine, measured, kinds)
             theirs = [index for index in pool if not own or operations[index].phase in own]
             theirs.sort(key=lambda index: (operations[index].start_s, index))
-            if len(mine) and theirs:
+            lane = [(mine, theirs)]
+            if of_transfers:
+                lane = list(apart(mine, kinds, groups, theirs, operations))
+            for mine, theirs in lane:
+                if not len(mine) or not theirs:
+                    continue
                 if "grouped_gemm" not in kinds[mine]:  # one kernel per expert
                     theirs = [index for index in theirs for _ in range(operations[index].calls)]
                 if splits:
