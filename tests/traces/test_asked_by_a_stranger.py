@@ -17,7 +17,8 @@ from tspsim.traces.lay import lay
 from tspsim.traces.machines import device_of
 from tspsim.traces.named_facts import precision, product_widths
 from tspsim.traces.names import kind_of, narrow, waits
-from tspsim.traces.scenario import guess, lines
+from tspsim.traces.scenario import guess
+from tspsim.traces.scenario_text import lines
 from tspsim.traces.table import TracedDevice
 
 LAYERS = 8

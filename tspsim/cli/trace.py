@@ -117,7 +117,8 @@ def scenario(file: str, out_file: str | None) -> None:
     from ..base.errors import InputError
     from ..base.files import atomic_write
     from ..traces import read as read_files
-    from ..traces.scenario import guess, lines, model_lines
+    from ..traces.scenario import guess
+    from ..traces.scenario_text import lines, model_lines
 
     target = writable(out_file, inputs=files_of(file)) if out_file is not None else None
     if target is not None and target.exists():
