@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..operators import Computes
+from .experts import orders_of_experts
 from .halves import orders_in_turn
 from .kinds import COLLECTIVES, HEAVY, KINDS, MOVES
 from .product_sizes import fits, gradient_of, stated_sizes
@@ -94,20 +95,9 @@ def _orders(operations: Sequence[Operation], kinds: Sequence[str]) -> list[list[
     """Orders in which frameworks run the operators. The first is the simulated one. In layers with routed and shared
     experts, the shared ones may also run after the routed ones, or the first of them before and the second after. Two
     halves of a batch may take turns elsewhere."""
-    visits: dict[tuple[int, str, Computes], tuple[list[int], list[int]]] = {}
-    for index, operation in enumerate(operations):
-        if operation.layer >= 0 and (operation.kind == "grouped_gemm" or operation.of_dense_mlp):
-            key = (operation.layer, operation.phase, operation.computes)
-            visits.setdefault(key, ([], []))[operation.kind == "grouped_gemm"].append(index)
-    mixed = [(shared, routed) for shared, routed in visits.values() if shared and routed]
     whole = list(range(len(operations)))
     orders = [whole]
-    for before in (0, 1) if mixed else ():
-        order = list(whole)
-        for shared, routed in mixed:
-            moved = [*shared[:before], *routed, *shared[before:]]
-            for place, index in zip(sorted(moved), moved, strict=True):
-                order[place] = index
+    for order in orders_of_experts(operations):
         if order not in orders:
             orders.append(order)
     # vLLM drafts behind the pass that verifies, SGLang before it.
