@@ -240,6 +240,7 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
     transfer = np.isin(kinds, COLLECTIVES)
     waiting = np.array([waits(name) for name in names.tolist()], bool)
     eight = np.array([narrow(name) for name in names.tolist()], bool) & tells_narrow(operations)
+    back = np.array([_BACKWARD_KERNEL.search(name) is not None for name in names.tolist()], bool)
     takers = np.full(len(measured), -1, np.int64)
     sender = receives(kinds, names, exchanges_of(operations))
     if not any(operation.kind == "loss" and operation.phase == "forward" for operation in operations):
@@ -269,7 +270,7 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
                     theirs = [i for i in theirs for _ in range(splits.get(operations[i].joins, 1))]
                 given = align(
                     kinds[mine].tolist(), shapes[mine].tolist(), [operations[index] for index in theirs],
-                    waiting[mine].tolist(), eight[mine].tolist(), may_split=splits is None,
+                    waiting[mine].tolist(), eight[mine].tolist(), back[mine].tolist(), may_split=splits is None,
                 )  # fmt: skip
                 takers[mine] = np.where(given >= 0, np.array([*theirs, -1])[given], -1)
                 if splits is None and not any(shapes[mine].tolist()):

@@ -40,6 +40,7 @@ def align(
     operations: Sequence[Operation],
     helpers: Sequence[bool] | None = None,
     narrow: Sequence[bool] | None = None,
+    back: Sequence[bool] | None = None,
     *,
     may_split: bool = True,
 ) -> NDArray[np.int64]:
@@ -58,6 +59,8 @@ def align(
         Whether a kernel never stands for an operator alone, such as one that only waits.
     narrow
         Whether a kernel's name states operands of eight bits or fewer; an operator in 16 bits takes none of those.
+    back
+        Whether a kernel's name states a backward pass; an operator of a forward pass takes none of those.
     may_split
         Whether a product of several weights may still be several kernels.
     """
@@ -67,7 +70,7 @@ def align(
 
     def given_by(order: list[int], outputs_first: bool, near: bool) -> tuple[NDArray[np.int64], float]:
         own = [operations[place] for place in order]
-        given, value = _aligned(kinds, shapes, own, helpers, narrow, outputs_first, may_split, near)
+        given, value = _aligned(kinds, shapes, own, helpers, narrow, back, outputs_first, may_split, near)
         return np.where(given >= 0, np.array([*order, -1])[given], -1), value
 
     for outputs_first in (True, False):
@@ -113,6 +116,7 @@ def _aligned(
     operations: Sequence[Operation],
     helpers: Sequence[bool] | None,
     narrow: Sequence[bool] | None,
+    back: Sequence[bool] | None,
     outputs_first: bool,
     may_split: bool,
     near: bool,
@@ -125,6 +129,7 @@ def _aligned(
     codes = np.array([KINDS.index(kind) for kind in kinds])
     waiting = np.array(helpers, bool) if helpers is not None else np.zeros(size, bool)
     eight = np.array(narrow, bool) if narrow is not None else np.zeros(size, bool)
+    gradients = np.array(back, bool) if back is not None else np.zeros(size, bool)
     left = np.where(np.isin(codes, [KINDS.index(word) for word in HEAVY]) & ~waiting, HEAVIER * OWN, LEFT)
     skipped = np.concatenate([[0.0], np.cumsum(left)])
     widths = [stated_sizes(text) for text in shapes]
@@ -138,7 +143,8 @@ def _aligned(
         several = operation.kind in SEVERAL and (operation.kind != "grouped_gemm" or grouped)
         splits = may_split and bool(operation.joins)
         chain = operation.kernels > 1
-        key = (operation.kind, several, splits, chain, operation.is_wide, operation.computes, shape)
+        forward = operation.gives_output
+        key = (operation.kind, several, splits, chain, operation.is_wide, operation.computes, forward, shape)
         own_worth = worths.get(key)
         if own_worth is None:
             first, further, helper = (column[codes] for column in table(operation.kind, several, splits, chain))
@@ -149,6 +155,8 @@ def _aligned(
                 # A framework with a grouped kernel runs no plain products beside it, except one dW per expert.
                 plain = codes == KINDS.index("gemm")
                 first, further = np.where(plain, NEVER, first), np.where(plain, NEVER, further)
+            if forward:
+                first, further = np.where(gradients, NEVER, first), np.where(gradients, NEVER, further)
             if operation.is_wide:
                 first, further = np.where(eight, NEVER, first), np.where(eight, NEVER, further)
             if operation.sizes is not None and stated:
