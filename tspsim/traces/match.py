@@ -22,10 +22,11 @@ from .halves import orders_in_turn
 from .kinds import COLLECTIVES, HEAVY, KINDS, MOVES
 from .product_sizes import fits, gradient_of, stated_sizes
 from .simulated import Operation
-from .worth import EMPTY, HEAVIER, HELPS, LEFT, NEVER, OWN, SEVERAL, TAKES, Floats, Worth, table
+from .worth import EMPTY, HEAVIER, HELPS, LEFT, NEVER, OWN, SEVERAL, STANDS_FOR, TAKES, Floats, Worth, table
 
 #: Kinds of small operators that frameworks run in pieces, each beside the product that it belongs to.
 _IN_PIECES = frozenset({"rope"})
+_MOVES = [KINDS.index(kind) for kind in MOVES]
 #: Largest difference in worth between assignments that count as equal.
 _SAME = 0.5
 #: Parts of a program that draft tokens.
@@ -144,7 +145,8 @@ def _aligned(
         splits = may_split and bool(operation.joins)
         chain = operation.kernels > 1
         forward = operation.gives_output
-        key = (operation.kind, several, splits, chain, operation.is_wide, operation.computes, forward, shape)
+        adds = operation.adds
+        key = (operation.kind, several, splits, chain, operation.is_wide, operation.computes, forward, adds, shape)
         own_worth = worths.get(key)
         if own_worth is None:
             first, further, helper = (column[codes] for column in table(operation.kind, several, splits, chain))
@@ -155,6 +157,10 @@ def _aligned(
                 # A framework with a grouped kernel runs no plain products beside it, except one dW per expert.
                 plain = codes == KINDS.index("gemm")
                 first, further = np.where(plain, NEVER, first), np.where(plain, NEVER, further)
+            if adds:
+                norms = codes == KINDS.index("norm")
+                first = np.where(norms, NEVER, np.where(np.isin(codes, _MOVES), STANDS_FOR, first))
+                further = np.where(norms, NEVER, further)
             if forward:
                 first, further = np.where(gradients, NEVER, first), np.where(gradients, NEVER, further)
             if operation.is_wide:

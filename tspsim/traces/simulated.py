@@ -125,6 +125,11 @@ class Operation:
         return self.operator.computes if self.operator is not None else Computes.OUTPUT
 
     @property
+    def adds(self) -> bool:
+        """Whether it adds around a norm, and is no norm itself."""
+        return self.kind == "norm" and getattr(self.operator, "op", "") == "copy"
+
+    @property
     def gives_output(self) -> bool:
         """Whether it is a small operator of a forward pass, in this or computed again, whose gradient is another one."""
         return self.kind in _HAVE_GRADIENTS and self.operator is not None and self.computes is Computes.OUTPUT
