@@ -194,8 +194,8 @@ def _described(profile: Trace) -> Iterator[str]:
         steps = steps[steps >= 0]
         how = f", by {profile.facts['steps_by']}" if profile.facts.get("steps_by") else ""
         own = profile.of(profile.columns["rank"] == profile.ranks[0])
-        each = " each" if len(steps) > 1 else ""
-        lasting = f", {duration(length)}{each}" if (length := step_length_s(own)) else ""
+        several = " each" if len(steps) > 1 else ""
+        lasting = f", {duration(length)}{several}" if (length := step_length_s(own)) else ""
         yield f"steps: {len(steps)}{how}{lasting}"
         layers = int(profile.columns["layer"].max()) + 1
         yield f"layers: {layers or 'no repetition'}"

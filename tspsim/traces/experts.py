@@ -22,6 +22,10 @@ class _Blocks(NamedTuple):
     second: list[int]
 
 
+#: Shared experts before the routed ones, behind them, and around them.
+_ARRANGEMENTS = (("first", "second", "routed"), ("routed", "first", "second"), ("first", "routed", "second"))
+
+
 def orders_of_experts(operations: Sequence[Operation]) -> Iterator[list[int]]:
     """Further orders: shared experts before the routed ones, behind them, and around them."""
     layers = [list(own) for _, own in groupby(range(len(operations)), lambda index: _visit(operations[index]))]
@@ -29,14 +33,10 @@ def orders_of_experts(operations: Sequence[Operation]) -> Iterator[list[int]]:
     if not blocks:
         yield from _by_products(operations)
         return
-    for arrange in (
-        lambda own: [*own.first, *own.second, *own.routed],
-        lambda own: [*own.routed, *own.first, *own.second],
-        lambda own: [*own.first, *own.routed, *own.second],
-    ):
+    for arrange in _ARRANGEMENTS:
         order = list(range(len(operations)))
         for own in blocks:
-            moved = arrange(own)
+            moved = [index for name in arrange for index in getattr(own, name)]
             for place, index in zip(sorted(moved), moved, strict=True):
                 order[place] = index
         yield order
@@ -54,7 +54,11 @@ def _blocks(operations: Sequence[Operation], layer: Sequence[int]) -> _Blocks | 
         return None
     if shared[0] < routed[0]:
         # Shared experts stand first here; what prepares rows for the others begins behind them.
-        begin, border, end = _from(operations, shared[0], layer[0]), shared[-1] + 1, _up_to(operations, routed[-1], layer)
+        begin, border, end = (
+            _from(operations, shared[0], layer[0]),
+            shared[-1] + 1,
+            _up_to(operations, routed[-1], layer),
+        )
         one, other = range(begin, border), range(border, end)
     else:
         begin, border = _from(operations, routed[0], layer[0]), _up_to(operations, routed[-1], layer)

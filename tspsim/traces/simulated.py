@@ -131,7 +131,7 @@ class Operation:
 
     @property
     def gives_output(self) -> bool:
-        """Whether it is a small operator of a forward pass, in this or computed again, whose gradient is another one."""
+        """Whether it is a small operator of a forward pass, computed again or not, whose gradient is another one."""
         return self.kind in _HAVE_GRADIENTS and self.operator is not None and self.computes is Computes.OUTPUT
 
     @property

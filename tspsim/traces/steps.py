@@ -240,11 +240,11 @@ def layers_of(codes: NDArray[Any], attends: NDArray[np.bool_] | None = None) -> 
     runs = repetitions(codes)
     if attends is not None and attends.any():
         seen = np.concatenate([[0], np.cumsum(attends)])
-        each = {run: int(seen[run.start + run.period] - seen[run.start]) for run in runs}
+        once = {run: int(seen[run.start + run.period] - seen[run.start]) for run in runs}
         runs = [
             run
             for run in runs
-            if each[run] and seen[run.start + run.length] - seen[run.start] >= _ALIKE * run.count * each[run]
+            if once[run] and seen[run.start + run.length] - seen[run.start] >= _ALIKE * run.count * once[run]
         ]
     if not runs:
         return None
