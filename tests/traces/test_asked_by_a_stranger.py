@@ -17,7 +17,8 @@ from tspsim.traces.lay import lay
 from tspsim.traces.machines import device_of
 from tspsim.traces.named_facts import precision, product_widths
 from tspsim.traces.names import kind_of, narrow, waits
-from tspsim.traces.scenario import guess, lines
+from tspsim.traces.scenario import guess
+from tspsim.traces.scenario_text import lines
 from tspsim.traces.table import TracedDevice
 
 LAYERS = 8
@@ -220,3 +221,26 @@ def test_steps_that_verify_drafts_give_several_tokens(tmp_path: Path) -> None:
         trace = traces.read([tmp_path / "a.log"])
         assert trace.columns["duration_s"].tolist() == pytest.approx([0.025] * 3)
         assert trace.columns["start_s"].tolist() == pytest.approx([0.0, 0.025, 0.05])
+
+
+def test_the_step_of_the_scenario_s_batch_is_taken(tmp_path: Path) -> None:
+    """A server's profile has steps of several batches; without a step's number one of the scenario's batch is laid."""
+    layer = [Kernel("rms_norm_kernel", 2.0), Kernel("nvjet_qkv", 9.0), Kernel("rotary_embedding_kernel", 2.0),
+             Kernel("reshape_and_cache_flash_kernel", 2.0), Kernel("flash_fwd_splitkv_kernel", 9.0), Kernel("nvjet_o", 9.0),
+             Kernel("rms_norm_kernel", 2.0), Kernel("nvjet_up", 9.0), Kernel("act_and_mul_kernel", 3.0),
+             Kernel("nvjet_down", 9.0)]  # fmt: skip
+    step = [
+        Kernel("vectorized_gather_kernel", 2.0),
+        *layer * 32,
+        Kernel("rms_norm_kernel", 2.0),
+        Kernel("nvjet_head", 9.0),
+    ]
+    names = [f"execute_context_0(0)_generation_{rows}({rows})" for rows in (16, 16, 32, 16, 16)]
+    path = written(tmp_path / "a.json", kineto([(name, step) for name in names], device="h100"))
+    work = {"model": "llama-3.1-8b", "pass": "decode", "batch": 32, "context": 512}
+    plan = {"name": "P", "tp": 1}
+    scenario = {"name": "t", "cluster": {"device": "h100", "gpus_per_node": 1}, "workload": work, "plans": [plan]}
+    laid = lay(traces.read([path]), look_up(tspsim.load(scenario)))
+    assert laid.step == 2
+    with pytest.raises(tspsim.errors.InputError, match="16 sequences decode"):
+        lay(traces.read([path]), look_up(tspsim.load(scenario)), step=1)

@@ -9,7 +9,7 @@ import pytest
 from helpers.profiles import decode_step, kineto, written
 
 from tspsim import traces
-from tspsim.traces.scenario import lines
+from tspsim.traces.scenario_text import lines
 
 ODD = (None, True, -1, 2**70, 1e308, "3", [], {})
 

@@ -14,7 +14,7 @@ from tspsim.base.errors import InputError
 from tspsim.scenario import load
 from tspsim.step.question import look_up
 from tspsim.traces.lay import lay
-from tspsim.traces.scenario import lines
+from tspsim.traces.scenario_text import lines
 
 #: Llama 3.2 1B: 16 layers, 2,048 wide, 32 heads of 64, 8 of keys, MLP 8,192.
 LAYERS, WIDTH, HEADS, MLP, VOCABULARY = 16, 2048, 32, 8192, 128256

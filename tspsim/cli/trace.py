@@ -117,7 +117,8 @@ def scenario(file: str, out_file: str | None) -> None:
     from ..base.errors import InputError
     from ..base.files import atomic_write
     from ..traces import read as read_files
-    from ..traces.scenario import guess, lines, model_lines
+    from ..traces.scenario import guess
+    from ..traces.scenario_text import lines, model_lines
 
     target = writable(out_file, inputs=files_of(file)) if out_file is not None else None
     if target is not None and target.exists():
@@ -193,8 +194,8 @@ def _described(profile: Trace) -> Iterator[str]:
         steps = steps[steps >= 0]
         how = f", by {profile.facts['steps_by']}" if profile.facts.get("steps_by") else ""
         own = profile.of(profile.columns["rank"] == profile.ranks[0])
-        each = " each" if len(steps) > 1 else ""
-        lasting = f", {duration(length)}{each}" if (length := step_length_s(own)) else ""
+        several = " each" if len(steps) > 1 else ""
+        lasting = f", {duration(length)}{several}" if (length := step_length_s(own)) else ""
         yield f"steps: {len(steps)}{how}{lasting}"
         layers = int(profile.columns["layer"].max()) + 1
         yield f"layers: {layers or 'no repetition'}"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..base.memo import remembered
 from ..base.units import several
+from .groups import apart
 from .halves import receives
 from .kinds import ATTENTION, COLLECTIVES, HEAVY, MOVES
 from .match import align
@@ -235,9 +236,11 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
     """The operation of every kernel. Transfers and kernels are matched apart, and so are phases where the trace states
     them."""
     kinds, phases, shapes, names = (measured.word(column) for column in ("kind", "phase", "shapes", "name"))
+    groups = measured.word("group")
     transfer = np.isin(kinds, COLLECTIVES)
     waiting = np.array([waits(name) for name in names.tolist()], bool)
     eight = np.array([narrow(name) for name in names.tolist()], bool) & tells_narrow(operations)
+    back = np.array([_BACKWARD_KERNEL.search(name) is not None for name in names.tolist()], bool)
     takers = np.full(len(measured), -1, np.int64)
     sender = receives(kinds, names, exchanges_of(operations))
     if not any(operation.kind == "loss" and operation.phase == "forward" for operation in operations):
@@ -255,14 +258,19 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
                 mine = _apart(mine, measured, kinds)
             theirs = [index for index in pool if not own or operations[index].phase in own]
             theirs.sort(key=lambda index: (operations[index].start_s, index))
-            if len(mine) and theirs:
+            lane = [(mine, theirs)]
+            if of_transfers:
+                lane = list(apart(mine, kinds, groups, theirs, operations))
+            for mine, theirs in lane:
+                if not len(mine) or not theirs:
+                    continue
                 if "grouped_gemm" not in kinds[mine]:  # one kernel per expert
                     theirs = [index for index in theirs for _ in range(operations[index].calls)]
                 if splits:
                     theirs = [i for i in theirs for _ in range(splits.get(operations[i].joins, 1))]
                 given = align(
                     kinds[mine].tolist(), shapes[mine].tolist(), [operations[index] for index in theirs],
-                    waiting[mine].tolist(), eight[mine].tolist(), may_split=splits is None,
+                    waiting[mine].tolist(), eight[mine].tolist(), back[mine].tolist(), may_split=splits is None,
                 )  # fmt: skip
                 takers[mine] = np.where(given >= 0, np.array([*theirs, -1])[given], -1)
                 if splits is None and not any(shapes[mine].tolist()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,13 +33,15 @@ from .names import narrow, waits
 from .product_sizes import stated_sizes, within_padding
 from .simulated import RankTimeline, Simulated, plan_named
 from .steps import TracedBatch, batch_of, step_marks
-from .table import Trace, at_work_from, busy_s
+from .table import Mark, Trace, at_work_from, busy_s
 
 #: Least share of kernel time with an operator: below it the trace belongs to another scenario.
 LEAST_MATCHED = 0.5
 #: Share by which the measured count of attention may differ from the plan's: of a stretch of a step, and of a rank that
 #: has every layer.
 _ALIKE, _ALL_LAYERS = 0.2, 0.05
+#: Share by which the tokens of a step may differ from the scenario's.
+_SAME_TOKENS = 0.05
 
 
 def lay(
@@ -59,10 +62,11 @@ def lay(
         The trace has no kernels, no such rank or step, or is of another plan, batch or model than stated.
     """
     trace = _of_rank(trace, rank)
-    number, rows, marks = _chosen(trace, step)
-    batch = batch_of(marks[number].name) if 0 <= number < len(marks) else None
     chosen_plan = plan_named(question, plan)
     simulated = Simulated(question, chosen_plan)
+    marks = step_marks(trace.marks, trace.ranks[0])
+    number, rows = _chosen(trace, step, _of_batch(simulated, marks))
+    batch = batch_of(marks[number].name) if 0 <= number < len(marks) else None
     if step is None and _is_one_step(simulated, trace, rows):
         number, rows = -1, np.arange(len(trace))
     measured, before = _at_work(trace.of(rows))
@@ -129,9 +133,9 @@ def _told_apart(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64
     for index, item in enumerate(lane.operations):
         if index not in taken and item.kind in HEAVY:
             lacking[item.name] = lacking.get(item.name, 0.0) + item.seconds
-    told = [f"{name} ({duration(seconds)})" for name, seconds in lacking.items() if seconds > _WORTH_A_NOTE * total]
-    if told:
-        notes.append(f"no kernel computes {', '.join(told[:4])}; the simulated step has that time")
+    largest = [f"{name} ({duration(seconds)})" for name, seconds in lacking.items() if seconds > _WORTH_A_NOTE * total]
+    if largest:
+        notes.append(f"no kernel computes {', '.join(largest[:4])}; the simulated step has that time")
     kinds, names = measured.word("kind"), measured.word("name")
     there, here = products_back(measured), _products_back(lane)
     if there and here and there > here + _RUNS_AGAIN:
@@ -169,27 +173,48 @@ def _of_rank(trace: Trace, rank: int | None) -> Trace:
     return trace.of(trace.columns["rank"] == rank)
 
 
-def _chosen(trace: Trace, step: int | None) -> tuple[int, NDArray[Any], list[Any]]:
-    """Number and rows of the stated step, or of the whole step with the median length; and the marks of all steps."""
+def _of_batch(simulated: Simulated, marks: Sequence[Mark]) -> set[int]:
+    """Numbers of the steps whose annotations state the scenario's pass and batch."""
+    step = simulated.job.step
+    if not step.serves:
+        return set()
+    tokens = simulated.job.work.batch.tokens
+    batches = [batch_of(mark.name) for mark in marks]
+    return {
+        number
+        for number, batch in enumerate(batches)
+        if batch is not None and batch.kind == step.name and _as_many(batch.tokens, tokens)
+    }
+
+
+def _as_many(there: float, here: float) -> bool:
+    return abs(here - there) <= _SAME_TOKENS * max(here, there)
+
+
+def _chosen(trace: Trace, step: int | None, of_batch: set[int]) -> tuple[int, NDArray[Any]]:
+    """Number and rows of the stated step, or of the whole step with the median length, of those that have the
+    scenario's batch where some do."""
     numbers = trace.columns["step"]
     counted = Counter(numbers[numbers >= 0].tolist())
-    marks = step_marks(trace.marks, trace.ranks[0])
     if not counted:
-        return -1, np.arange(len(trace)), marks
+        return -1, np.arange(len(trace))
+    if step is None and of_batch & set(counted):
+        counted = Counter({number: count for number, count in counted.items() if number in of_batch})
     if step is not None:
         if step not in counted:
             raise InputError(f"has steps {min(counted)} to {max(counted)}", file=str(trace.files[0]), key="--step")
-        return step, np.flatnonzero(numbers == step), marks
+        return step, np.flatnonzero(numbers == step)
     usual = float(np.median(list(counted.values())))
     whole = [number for number, count in counted.items() if count >= 0.8 * usual] or list(counted)
     # The next step's begin shows the end of a step, with the host's time; steps with a next one come first.
-    whole = [number for number in whole if number + 1 in counted] or whole
+    every = set(numbers.tolist())
+    whole = [number for number in whole if number + 1 in every] or whole
     spans = {}
     for number in whole:
         rows = numbers == number
         spans[number] = float(trace.end_s[rows].max() - trace.columns["start_s"][rows].min())
     chosen = sorted(spans, key=lambda number: (spans[number], number))[(len(spans) - 1) // 2]
-    return chosen, np.flatnonzero(numbers == chosen), marks
+    return chosen, np.flatnonzero(numbers == chosen)
 
 
 def _is_one_step(simulated: Simulated, trace: Trace, rows: NDArray[Any]) -> bool:
@@ -239,7 +264,7 @@ def _same_batch(simulated: Simulated, batch: TracedBatch | None, trace: Trace) -
             file=str(trace.files[0]),
         )
     stated = simulated.job.work.batch.tokens
-    if abs(stated - batch.tokens) > 0.05 * max(stated, batch.tokens):
+    if not _as_many(batch.tokens, stated):
         raise InputError(
             f"its step has {batch.tokens:,} tokens ({batch.in_words}), the scenario's {stated:,.0f}; "
             "set workload.batch, context or chunk",

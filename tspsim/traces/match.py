@@ -17,14 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..operators import Computes
+from .experts import orders_of_experts
 from .halves import orders_in_turn
 from .kinds import COLLECTIVES, HEAVY, KINDS, MOVES
 from .product_sizes import fits, gradient_of, stated_sizes
 from .simulated import Operation
-from .worth import EMPTY, HEAVIER, HELPS, LEFT, NEVER, OWN, SEVERAL, TAKES, Floats, Worth, table
+from .worth import EMPTY, HEAVIER, HELPS, LEFT, NEVER, OWN, SEVERAL, STANDS_FOR, TAKES, Floats, Worth, table
 
 #: Kinds of small operators that frameworks run in pieces, each beside the product that it belongs to.
 _IN_PIECES = frozenset({"rope"})
+_MOVES = [KINDS.index(kind) for kind in MOVES]
 #: Largest difference in worth between assignments that count as equal.
 _SAME = 0.5
 #: Parts of a program that draft tokens.
@@ -39,6 +41,7 @@ def align(
     operations: Sequence[Operation],
     helpers: Sequence[bool] | None = None,
     narrow: Sequence[bool] | None = None,
+    back: Sequence[bool] | None = None,
     *,
     may_split: bool = True,
 ) -> NDArray[np.int64]:
@@ -57,6 +60,8 @@ def align(
         Whether a kernel never stands for an operator alone, such as one that only waits.
     narrow
         Whether a kernel's name states operands of eight bits or fewer; an operator in 16 bits takes none of those.
+    back
+        Whether a kernel's name states a backward pass; an operator of a forward pass takes none of those.
     may_split
         Whether a product of several weights may still be several kernels.
     """
@@ -66,7 +71,7 @@ def align(
 
     def given_by(order: list[int], outputs_first: bool, near: bool) -> tuple[NDArray[np.int64], float]:
         own = [operations[place] for place in order]
-        given, value = _aligned(kinds, shapes, own, helpers, narrow, outputs_first, may_split, near)
+        given, value = _aligned(kinds, shapes, own, helpers, narrow, back, outputs_first, may_split, near)
         return np.where(given >= 0, np.array([*order, -1])[given], -1), value
 
     for outputs_first in (True, False):
@@ -94,20 +99,9 @@ def _orders(operations: Sequence[Operation], kinds: Sequence[str]) -> list[list[
     """Orders in which frameworks run the operators. The first is the simulated one. In layers with routed and shared
     experts, the shared ones may also run after the routed ones, or the first of them before and the second after. Two
     halves of a batch may take turns elsewhere."""
-    visits: dict[tuple[int, str, Computes], tuple[list[int], list[int]]] = {}
-    for index, operation in enumerate(operations):
-        if operation.layer >= 0 and (operation.kind == "grouped_gemm" or operation.of_dense_mlp):
-            key = (operation.layer, operation.phase, operation.computes)
-            visits.setdefault(key, ([], []))[operation.kind == "grouped_gemm"].append(index)
-    mixed = [(shared, routed) for shared, routed in visits.values() if shared and routed]
     whole = list(range(len(operations)))
     orders = [whole]
-    for before in (0, 1) if mixed else ():
-        order = list(whole)
-        for shared, routed in mixed:
-            moved = [*shared[:before], *routed, *shared[before:]]
-            for place, index in zip(sorted(moved), moved, strict=True):
-                order[place] = index
+    for order in orders_of_experts(operations):
         if order not in orders:
             orders.append(order)
     # vLLM drafts behind the pass that verifies, SGLang before it.
@@ -123,6 +117,7 @@ def _aligned(
     operations: Sequence[Operation],
     helpers: Sequence[bool] | None,
     narrow: Sequence[bool] | None,
+    back: Sequence[bool] | None,
     outputs_first: bool,
     may_split: bool,
     near: bool,
@@ -135,6 +130,7 @@ def _aligned(
     codes = np.array([KINDS.index(kind) for kind in kinds])
     waiting = np.array(helpers, bool) if helpers is not None else np.zeros(size, bool)
     eight = np.array(narrow, bool) if narrow is not None else np.zeros(size, bool)
+    gradients = np.array(back, bool) if back is not None else np.zeros(size, bool)
     left = np.where(np.isin(codes, [KINDS.index(word) for word in HEAVY]) & ~waiting, HEAVIER * OWN, LEFT)
     skipped = np.concatenate([[0.0], np.cumsum(left)])
     widths = [stated_sizes(text) for text in shapes]
@@ -148,7 +144,9 @@ def _aligned(
         several = operation.kind in SEVERAL and (operation.kind != "grouped_gemm" or grouped)
         splits = may_split and bool(operation.joins)
         chain = operation.kernels > 1
-        key = (operation.kind, several, splits, chain, operation.is_wide, operation.computes, shape)
+        forward = operation.gives_output
+        adds = operation.adds
+        key = (operation.kind, several, splits, chain, operation.is_wide, operation.computes, forward, adds, shape)
         own_worth = worths.get(key)
         if own_worth is None:
             first, further, helper = (column[codes] for column in table(operation.kind, several, splits, chain))
@@ -159,6 +157,12 @@ def _aligned(
                 # A framework with a grouped kernel runs no plain products beside it, except one dW per expert.
                 plain = codes == KINDS.index("gemm")
                 first, further = np.where(plain, NEVER, first), np.where(plain, NEVER, further)
+            if adds:
+                norms = codes == KINDS.index("norm")
+                first = np.where(norms, NEVER, np.where(np.isin(codes, _MOVES), STANDS_FOR, first))
+                further = np.where(norms, NEVER, further)
+            if forward:
+                first, further = np.where(gradients, NEVER, first), np.where(gradients, NEVER, further)
             if operation.is_wide:
                 first, further = np.where(eight, NEVER, first), np.where(eight, NEVER, further)
             if operation.sizes is not None and stated:

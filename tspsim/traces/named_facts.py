@@ -144,16 +144,41 @@ def takes_turns(trace: Trace) -> bool:
     return sum(pair not in usual for pair in follows) > _IN_TURN * len(follows)
 
 
-def sharding(trace: Trace, layers: int, others: re.Pattern[str]) -> int:
+def sharding(trace: Trace, layers: int, others: re.Pattern[str], region: int) -> int:
     """What replicas divide in training, as ZeRO counts it: 3 where they gather every layer's weights and scatter its
-    gradients, 1 where they do both for larger pieces. ``others``: names of groups that are not of replicas."""
+    gradients, 1 where they do both for larger pieces. ``others``: names of groups that are not of replicas; ``region``:
+    ranks of such a group without a name, if any."""
     steps = max(len(np.unique(trace.columns["step"][trace.columns["step"] >= 0])), 1)
     kinds, groups = trace.word("kind"), trace.word("group")
     own = np.array([others.search(name) is None for name in groups.tolist()], bool)
+    if region > 1:
+        sizes = {name: group.size for group in trace.groups for name in group.name.split()}
+        own &= np.array([sizes.get(name) != region for name in groups.tolist()], bool)
     gathers, scatters = (int((own & (kinds == kind)).sum()) / steps for kind in ("all_gather", "reduce_scatter"))
     if not layers or min(gathers, scatters) < 1.0:
         return 0
     return 3 if min(gathers, scatters) >= _EVERY_LAYER * layers else 1
+
+
+def regions(trace: Trace, layers: int) -> int:
+    """Ranks of a tensor-parallel group that scatter sums in the forward pass and gather inputs (Megatron's sequence
+    parallelism), which replicas never do; 0 without any."""
+    scatters = (trace.word("kind") == "reduce_scatter") & (trace.word("phase") == "forward")
+    steps = max(len(np.unique(trace.columns["step"][scatters])), 1)
+    if not layers or scatters.sum() < _EVERY_LAYER * layers * steps:
+        return 0
+    name = Counter(trace.word("group")[scatters].tolist()).most_common(1)[0][0]
+    sizes = [group.size for group in trace.groups if name and name in group.name.split()]
+    return sizes[0] if len(sizes) == 1 else 0
+
+
+def micro_batches(trace: Trace) -> int:
+    """Forward passes of a step, each of which looks its tokens up; 1 where no lookup is told."""
+    lookups = (trace.word("kind") == "embedding") & np.isin(trace.word("phase"), ["forward", ""])
+    lookups &= trace.columns["step"] >= 0
+    return (
+        max(int(np.median(np.unique(trace.columns["step"][lookups], return_counts=True)[1])), 1) if lookups.any() else 1
+    )
 
 
 def runs_again(trace: Trace) -> str:

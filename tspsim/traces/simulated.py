@@ -43,6 +43,8 @@ _BY_ROLE = {
 }
 _JOINED = frozenset({Role.QKV, Role.LATENT_DOWN, Role.GATE_UP})
 _WIDE = frozenset({"fp32", "fp16", "bf16"})
+#: Small operators whose gradients are operators of their own.
+_HAVE_GRADIENTS = frozenset({"norm", "activation"})
 #: Part of a program that gathers weights.
 _GATHERS = "weights"
 #: Parts of a program that gather weights and that sum gradients.
@@ -121,6 +123,16 @@ class Operation:
     def computes(self) -> Computes:
         """The result of a product that it computes: output or a gradient; the output for other operators."""
         return self.operator.computes if self.operator is not None else Computes.OUTPUT
+
+    @property
+    def adds(self) -> bool:
+        """Whether it adds around a norm, and is no norm itself."""
+        return self.kind == "norm" and getattr(self.operator, "op", "") == "copy"
+
+    @property
+    def gives_output(self) -> bool:
+        """Whether it is a small operator of a forward pass, computed again or not, whose gradient is another one."""
+        return self.kind in _HAVE_GRADIENTS and self.operator is not None and self.computes is Computes.OUTPUT
 
     @property
     def joins(self) -> str:

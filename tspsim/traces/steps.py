@@ -196,6 +196,8 @@ def repetitions(codes: NDArray[Any], most: int = 64) -> list[Repetition]:
 #: many shifts are equal in most places.
 _ALIKE = 0.9
 _ALIKE_LAYERS = 0.97
+#: Largest difference of products between the micro-batches of a step, as a share.
+_UNEQUAL = 0.1
 
 
 def _alike(codes: NDArray[Any], begin: int, length: int, period: int) -> float:
@@ -238,11 +240,11 @@ def layers_of(codes: NDArray[Any], attends: NDArray[np.bool_] | None = None) -> 
     runs = repetitions(codes)
     if attends is not None and attends.any():
         seen = np.concatenate([[0], np.cumsum(attends)])
-        each = {run: int(seen[run.start + run.period] - seen[run.start]) for run in runs}
+        once = {run: int(seen[run.start + run.period] - seen[run.start]) for run in runs}
         runs = [
             run
             for run in runs
-            if each[run] and seen[run.start + run.length] - seen[run.start] >= _ALIKE * run.count * each[run]
+            if once[run] and seen[run.start + run.length] - seen[run.start] >= _ALIKE * run.count * once[run]
         ]
     if not runs:
         return None
@@ -273,6 +275,22 @@ def _layers(
     following = np.minimum(np.searchsorted(products, np.arange(len(names))), len(products) - 1)
     layer[:] = np.where(np.arange(len(names)) <= products[-1], number[following], -1)
     return layer
+
+
+def _passes(
+    rows: NDArray[np.int64], start_s: NDArray[np.float64], heavy: NDArray[np.bool_], embeds: NDArray[np.bool_]
+) -> list[NDArray[np.int64]]:
+    """A step's rows by micro-batch, each of which looks its tokens up; whole where these parts have not as many
+    products each."""
+    lookups = start_s[np.flatnonzero(embeds)]
+    if not len(rows) or not len(lookups):
+        return [rows]
+    place = np.searchsorted(lookups, start_s[rows], side="right")
+    products = np.bincount(place[heavy[rows]])
+    products = products[products > 0]
+    if len(products) < 2 or products.max() - products.min() > _UNEQUAL * products.max():
+        return [rows]
+    return [rows[place == part] for part in np.unique(place).tolist()]
 
 
 def _begins(kinds: NDArray[Any], mixes: NDArray[np.bool_], run: Repetition) -> NDArray[np.int64]:
@@ -348,7 +366,8 @@ def numbered(
     for back in (False, True):
         own = np.flatnonzero((step >= 0) & (backward == back))
         own = own[np.argsort(step[own], kind="stable")]
-        for rows in np.split(own, np.flatnonzero(np.diff(step[own])) + 1):
+        steps = np.split(own, np.flatnonzero(np.diff(step[own])) + 1)
+        for rows in (part for whole in steps for part in _passes(whole, start_s, heavy, embeds)):
             if not heavy[rows].any():
                 continue
             key = names[rows].tobytes(), kinds[rows].tobytes()
