@@ -93,8 +93,8 @@ def test_long_attention_on_h100_runs_at_what_its_own_calls_of_tens_of_millisecon
     assert 590.0 < rate < 640.0
 
 
-#: cuDNN 9.27 on H200, two causal sequences: tokens of each, heads, heads of keys, width (DeepSeek-V3: the mean of 192 and
-#: 128, which has their FLOPs), and milliseconds forward and backward (NVIDIA/cudnn-frontend@816ea45 and @706aac3,
+#: cuDNN 9.27 on H200, two causal sequences: tokens of each, heads, heads of keys, width (DeepSeek-V3: the mean of 192
+#: and 128, which has their FLOPs), milliseconds forward and backward (NVIDIA/cudnn-frontend@816ea45 and @706aac3,
 #: benchmark/attention_training/results, 28 September 2026). Shorter calls than these run at the clock of a cool device.
 CUDNN = (
     (16384, 64, 8, 128, 13.888, 40.803),
