@@ -227,9 +227,8 @@ def test_the_step_of_the_scenario_s_batch_is_taken(tmp_path: Path) -> None:
     """A server's profile has steps of several batches; without a step's number one of the scenario's batch is laid."""
     layer = [Kernel("rms_norm_kernel", 2.0), Kernel("nvjet_qkv", 9.0), Kernel("rotary_embedding_kernel", 2.0),
              Kernel("reshape_and_cache_flash_kernel", 2.0), Kernel("flash_fwd_splitkv_kernel", 9.0),
-             Kernel("nvjet_o", 9.0),
-             Kernel("rms_norm_kernel", 2.0), Kernel("nvjet_up", 9.0), Kernel("act_and_mul_kernel", 3.0),
-             Kernel("nvjet_down", 9.0)]  # fmt: skip
+             Kernel("nvjet_o", 9.0), Kernel("rms_norm_kernel", 2.0), Kernel("nvjet_up", 9.0),
+             Kernel("act_and_mul_kernel", 3.0), Kernel("nvjet_down", 9.0)]  # fmt: skip
     step = [
         Kernel("vectorized_gather_kernel", 2.0),
         *layer * 32,
