@@ -149,7 +149,7 @@ def test_an_answer_says_where_another_order_of_transfers_would_be_shorter() -> N
     found = step(asked)
     assert found is not None
     (told,) = orders(found)
-    assert all(part in told for part in ("those exchanges first", "421 ms", "1.8 %", "`tspsim docs network.md`"))
+    assert all(part in told for part in ("those exchanges first", "405 ms", "1.9 %", "`tspsim docs network.md`"))
     # Where the two do not meet nothing is said.
     short = step(asked | {"workload": asked["workload"] | {"sequence": "2Ki"}})
     assert short is not None and not orders(short)
