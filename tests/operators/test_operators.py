@@ -183,7 +183,7 @@ def run_alone(operator: Operator, cluster: str, device: Device) -> float:
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(32, 8), (64, 8), (8, 1)])
-@pytest.mark.parametrizeX
+@pytest.mark.parametrize(("context", "slower"), [(1024, 1.25), (131072, 2.2)])
 def test_one_query_a_sequence_costs_the_decode_kernel(heads: int, kv_heads: int, context: int, slower: float) -> None:
     """Bytes decide it, so the clock of a step hardly does; as rows of the kernel of many queries it takes far longer,
     for that reads K and V once a query head."""
