@@ -327,7 +327,7 @@ def test_progress_stays_away_from_quick_answers_and_from_files(monkeypatch: pyte
         assert progress is None
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("arguments", "written"), [(["catalog", "list"], set()), (["run", "small.yaml"], {"reports/small.html"})]
 )

@@ -116,7 +116,7 @@ def test_folded_equals_every_rank_for_every_scheme(cluster: str, first: int, mod
         assert_same(folded, whole)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("cluster", ["mi300x-2x8", "h100-2x8"])
 def test_folded_equals_every_rank_when_groups_span_nodes(cluster: str, model: str) -> None:
     for folded, whole in both(asked(model, cluster, ACROSS)):
@@ -137,7 +137,7 @@ def test_the_device_of_these_tests_does_interfere(model: str) -> None:
     assert device.compute_slowdown > 1.0
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("cluster", ["mi300x-2x8", "h100-2x8"])
 def test_a_slow_link_splits_the_classes_and_slows_its_replica(cluster: str, model: str) -> None:
     plans = {name: PLANS[name] for name in ("TSP8", "TP8", "SP8 ring", "TP4-SP2")}

@@ -33,7 +33,7 @@ REGISTERED = [
 NEEDED = {"durations/fixed": {"of": "2 h"}}
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("name", REGISTERED)
 def test_all_that_is_registered_keeps_the_contract(name: str) -> None:
     checked = contract.check(name, NEEDED.get(name))
@@ -160,7 +160,7 @@ def own(steps: bool) -> Any:
     return tspsim.simulate({"name": "own", "cluster": MACHINE | {"nodes": 2 if steps else 1}, **keys, "plans": [plan]})
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("placement", sorted(PLACEMENTS))
 @pytest.mark.parametrize("scheduler", sorted(JOB_SCHEDULERS))
 def test_one_job_or_one_service_is_its_own_scenario_whoever_starts_it(scheduler: str, placement: str) -> None:

@@ -21,7 +21,7 @@ def neighbours(placement: str, **changes: Any) -> FleetAnswer:
     return answer
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("placement", ["spread", "random"])
 def test_rates_are_those_of_real_steps_on_one_engine(placement: str) -> None:
     told = neighbours(placement).to_json()["fleet"]
@@ -97,7 +97,7 @@ def test_jobs_meet_that_can_fill_a_link_together() -> None:
     assert meeting([exposed(8), half, half]) == [[0, 1, 2]]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("plan", [{"tp": 8, "zero": 3}, {"tp": 4, "pp": 2, "zero": 1}, {"tp": 8, "cp": 2, "zero": 1}])
 def test_a_reduced_step_alone_takes_as_long(plan: dict[str, Any]) -> None:
     """Whatever its streams and stages, and however its kernels slow down beside data."""

@@ -45,7 +45,7 @@ def run(rows: list[Row], nodes: int, scheduler: str, leaf: int = 8) -> Fleet:
     return fleet
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("scheduler", POLICIES)
 def test_starts_of_a_short_log(scheduler: str) -> None:
     for seed in range(4):
@@ -95,7 +95,7 @@ def khinchin(load: float) -> float:
     return load / (2.0 * (1.0 - load))
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("servers", "exponential"), [(1, True), (1, False), (4, True)])
 def test_every_wait_is_that_of_the_recursion_of_kiefer_and_wolfowitz(servers: int, exponential: bool) -> None:
     """Kiefer and Wolfowitz 1955: a job starts when it comes, or when the first of the servers is done."""

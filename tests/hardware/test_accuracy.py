@@ -114,7 +114,7 @@ BARS = [
 
 
 @pytest.mark.parametrize(("table", "gpus", "dtypes", "library", "rows", "median", "mean"), BARS)
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 def test_rows_left_out_are_predicted_within_the_bar(
     left_out: pd.DataFrame,
     table: str,
@@ -230,7 +230,7 @@ MEASURED = {"nvidia": ("h100", "h200", "b200", "b300", "gb200"), "amd": ("mi300x
 PAIRS = [(name, lender) for names in MEASURED.values() for name in names for lender in names if name != lender]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("name", "lender"), PAIRS, ids=lambda name: name)
 def test_borrowed_ranges_hold_about_nine_of_ten_rows_whoever_lends(
     left_out: pd.DataFrame, name: str, lender: str

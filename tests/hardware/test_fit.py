@@ -45,7 +45,7 @@ def gemm_table(spec: DeviceSpec, scatter: float, rows: int = 400) -> tuple[pd.Da
     return table, truth
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_a_fit_finds_the_parameters_that_made_the_table_in_spite_of_outliers(spec: DeviceSpec) -> None:
     table, truth = gemm_table(spec, scatter=0.01)
     rows = calls("gemm.csv", table.assign(library="made up"))
@@ -58,7 +58,7 @@ def test_a_fit_finds_the_parameters_that_made_the_table_in_spite_of_outliers(spe
         assert found.parameters[name] == pytest.approx(truth[name], rel=0.06)
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_a_written_fit_is_read_back_and_used(spec: DeviceSpec, tmp_path: Path) -> None:
     table, _ = gemm_table(spec, scatter=0.02, rows=120)
     rows = calls("gemm.csv", table.assign(library="mine"))

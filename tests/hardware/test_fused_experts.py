@@ -214,7 +214,7 @@ def test_of_unmeasured_weights_the_most_similar_lend() -> None:
         assert "/bf16" not in load_device(name).kernel("fused_moe", "bf16", None, "mxfp4").basis
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_a_generation_is_fitted_together_and_whole_curves_are_left_out() -> None:
     rows, truth = made_up(0.03)
     specs = [catalog.load("devices", name, DeviceSpec) for name in ("h100", "h200")]
@@ -237,7 +237,7 @@ def test_a_generation_is_fitted_together_and_whole_curves_are_left_out() -> None
     assert lent.rows_used == 0
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_one_device_is_calibrated_alone() -> None:
     rows, _ = made_up(0.03)
     spec = catalog.load("devices", "h200", DeviceSpec)

@@ -370,7 +370,7 @@ TABLES_DIFFER: dict[tuple[str, str, str], tuple[float, str]] = {
 }
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_two_devices_differ_by_no_more_than_their_facts(one: str, other: str) -> None:
     """A ratio of times lies between the least and the largest ratio of peaks, clocks and bandwidths."""

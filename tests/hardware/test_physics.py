@@ -337,7 +337,7 @@ STEP: tuple[Operator, ...] = (
 RESOURCES = ("peak", "hbm_bandwidth", "compute_units", "clock", "memory", "visible_memory", "l2")
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("resource", RESOURCES)
 @pytest.mark.parametrize("name", DEVICES)
 def test_a_file_with_more_of_anything_is_never_slower(name: str, resource: str) -> None:

@@ -52,7 +52,7 @@ def has(name: str, dtype: str) -> bool:
     return dtype in device(name).peak_flops_per_s
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("name", DEVICES)
 def test_a_narrower_type_is_never_slower_but_for_its_cast(name: str) -> None:
     for dtype in TYPES[1:]:

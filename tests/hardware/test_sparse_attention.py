@@ -197,7 +197,7 @@ def left_out() -> pd.DataFrame:
         ("hca", "prefill", 150, 0.10, 0.14),
     ],
 )
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 def test_modules_left_out_are_predicted_within_the_bar(
     left_out: pd.DataFrame, kind: str, phase: str, count: int, median: float, mean: float
 ) -> None:

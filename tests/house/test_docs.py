@@ -196,7 +196,7 @@ def differences(committed: str, now: str) -> list[str]:
 LONG = {"published-tsp.md"}
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=pytest.mark.slow) if page in LONG else page for page in GENERATE.TABLES],
@@ -245,7 +245,7 @@ TOKENS = 16384
 CUT = {"head_groups": 8, "mlp_pieces": 1, "overlap_by": "heads"}
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("model", SHAPES)
 @pytest.mark.parametrize(
     ("tensor", "sequence", "exchange"),
@@ -276,7 +276,7 @@ def test_sequence_regions_move_the_same_bytes(model: str, regions: bool) -> None
     assert moved["attention"] == moved["mlp"] == 2 * 7 / 8 * TOKENS * h
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("model", "overlap"), [("tsp-8b", False), ("llama-3.1-8b", True)])
 def test_training_volumes_of_tsp(model: str, overlap: bool) -> None:
     h, a, g, f = SHAPES[model]
@@ -296,7 +296,7 @@ def test_training_volumes_of_tsp(model: str, overlap: bool) -> None:
         assert moved["mlp backward"] == backward
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("schedule", "home"),
     [

@@ -145,7 +145,7 @@ def test_a_search_goes_through_them(model: str) -> None:
     assert planned.best and planned.best[0].result.ran
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @pytest.mark.parametrize("keys", [*METHODS, *ALONE], ids=str)
 def test_everything_registered_keeps_the_contract(model: str, keys: dict[str, Any], pass_: str) -> None:
@@ -158,7 +158,7 @@ def test_everything_registered_keeps_the_contract(model: str, keys: dict[str, An
     assert all(each.summary for each in (*SCHEMES.values(), *CONTEXT_METHODS.values()))
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("keys", [*METHODS, *ALONE], ids=str)
 def test_forwards_run_the_same_kernels_whatever_is_made_again(model: str, keys: dict[str, Any]) -> None:
     """Bounds write the forward of a plan once for all that its backward may make again."""

@@ -80,7 +80,7 @@ def answered(name: str) -> Any:
     return ANSWERS[name][0]()
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.slow if each in LONG else ()) for each in ANSWERS]
 )

@@ -77,7 +77,7 @@ def test_a_cell_of_every_kind_says_what_the_package_says(script: ModuleType, nam
         assert float(now) == pytest.approx(float(was), rel=0.02, abs=0.011), "python docs/generate_schemes.py"
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     "name",
     [

@@ -45,7 +45,7 @@ def test_the_pages_have_every_table(script: ModuleType) -> None:
         assert all(len(committed(script, name)) > 2 for name in tables)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("name", ["where", "kimi"])
 def test_shipped_scenarios_say_what_stands_there(script: ModuleType, name: str) -> None:
     rows = committed(script, name)

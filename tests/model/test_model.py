@@ -104,7 +104,7 @@ def test_windowed_layers_keep_and_see_no_more_than_their_window() -> None:
     assert (full, windowed) == (4 * 4096 * 4096, 4 * 4096 * (128 - 128**2 / 2 / 8192))
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("window", [64, 1000, 4096])
 @pytest.mark.parametrize("share", [0.3, 1.0, 1.01, 1.5, 2.0, 2.01, 3.0, 40.0])
 @pytest.mark.parametrize("cached", [0.0, 0.5, 1.0, 7.0])

@@ -48,7 +48,7 @@ def rates(routing: Routing, plane: Clos, flows: int, seeds: int) -> list[float]:
     return found
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("flows", "paths", "rate"),
     [(2, 2, 0.75), (4, 4, 0.51), (8, 8, 0.41), (8, 16, 0.53), (8, 32, 0.68), (16, 16, 0.34), (64, 64, 0.26)],
@@ -104,7 +104,7 @@ def test_flows_of_one_leaf_finish_as_late_as_their_busiest_cable_says() -> None:
         assert max(finish_times(routed, flows)) == pytest.approx(max(met.values()), rel=1e-4)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("policy", ROUTINGS)
 @pytest.mark.parametrize("fabric", ["rails-400g", "rail-optimised-400g", "fat-tree-400g"])
 def test_every_policy_joins_the_same_ends_over_as_many_links_of_the_same_rate(policy: str, fabric: str) -> None:

@@ -39,7 +39,7 @@ def test_fabrics_of_a_family_differ_in_rate_alone() -> None:
             assert slow.efficiency.value <= fast.efficiency.value
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("device", ["mi355x", "h200"])
 def test_a_higher_rate_is_never_slower(device: str) -> None:
     """Every collective, of any size, on as many nodes as one stage of switches joins."""

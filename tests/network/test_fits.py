@@ -71,7 +71,7 @@ def fitted(slower: list[MeasuredCollective]) -> tuple[CollectivesSpec, TransferF
     return fit_node(slower, "here")
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_what_made_a_table_comes_back(
     slower: list[MeasuredCollective], fitted: tuple[CollectivesSpec, TransferFits]
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_larger_message_and_a_larger_group_still_take_longer(fitted: tuple[Col
         assert (np.diff(times, axis=0) >= -1e-12).all()
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_the_same_rows_make_the_same_fit(
     slower: list[MeasuredCollective], fitted: tuple[CollectivesSpec, TransferFits]
 ) -> None:
@@ -138,7 +138,7 @@ def test_few_rows_move_only_the_factors_of_their_library() -> None:
     assert curve.spread.small[0] <= was.spread.small[0] and curve.spread.large[1] >= was.spread.large[1]
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_a_few_wild_rows_do_not_pull(
     slower: list[MeasuredCollective], fitted: tuple[CollectivesSpec, TransferFits]
 ) -> None:
@@ -169,7 +169,7 @@ def test_a_collective_that_names_no_library_gets_the_default(fitted: tuple[Colle
     assert unnamed == named != other
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_a_kind_without_a_curve_gets_one_where_rows_carry_it() -> None:
     """RCCL's all-gathers on a mesh have no measured curve in the catalog."""
     mesh = load_cluster("mi300x-8")
@@ -200,7 +200,7 @@ def test_on_a_mesh_two_gpus_have_one_link_by_a_curve_too() -> None:
     assert 2**32 * 7 / 8 / eight == pytest.approx(curve.efficiency[2] * 448e9, rel=0.02)
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_an_engines_kernels_are_fitted_too() -> None:
     library = NODE.node.collectives
     engine = next(each for each in library.custom_all_reduce if each.library == "vllm custom")
@@ -217,7 +217,7 @@ def test_an_engines_kernels_are_fitted_too() -> None:
     assert errors(rows, now) < 0.04 < errors(rows)
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_an_expert_exchange_is_fitted_too() -> None:
     library = NODE.node.collectives
     dispatch = library.experts[0]

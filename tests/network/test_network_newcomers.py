@@ -178,7 +178,7 @@ PLACES = {
 }
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -209,7 +209,7 @@ def test_every_rank_receives_what_its_kind_says_and_no_link_is_over_its_capacity
     assert traffic.latency_s >= 0.0
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_group_moved_inside_its_node_moves_its_links_alone(algorithm: str, kind: str) -> None:

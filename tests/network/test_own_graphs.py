@@ -64,7 +64,7 @@ CLUSTERS = {
 }
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_ways_found_in_the_whole_graph_are_those_of_the_equal_parts(name: str) -> None:
     """A switch that leads nowhere makes the whole graph be compiled, by networkx' Dijkstra, not its parts."""

@@ -35,7 +35,7 @@ def some_groups(cluster: Cluster, rng: random.Random) -> list[tuple[int, ...]]:
     return [tuple(node * per_node + rank for node in nodes for rank in ranks) for nodes in places]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_what_is_known_of_others_changes_nothing(name: str) -> None:
     cluster, rng, shared = CLUSTERS[name], random.Random(7), fresh(CLUSTERS[name])

@@ -134,7 +134,7 @@ def test_more_bandwidth_is_never_slower(size: float, factor: float, peer: int) -
 usages = st.lists(st.dictionaries(st.integers(0, 7), st.floats(0.01, 1.0), max_size=5), min_size=1, max_size=10)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @settings(max_examples=50, deadline=None)
 @given(usages, st.data())
 @pytest.mark.parametrize("arrays_from", [0, sharing.MANY])

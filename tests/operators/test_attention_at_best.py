@@ -13,7 +13,7 @@ from tspsim.operators import Attention
 from tspsim.step.paths.kernels import BEST_RATE
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("name", catalog.names("devices"))
 def test_no_attention_is_faster_than_at_its_best(name: str) -> None:
     device = load_device(name)

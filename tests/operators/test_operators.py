@@ -61,7 +61,7 @@ def nameless(monkeypatch: pytest.MonkeyPatch) -> None:
     make_anew()
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_labels_decide_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,7 +203,7 @@ def test_what_does_not_go_together_is_refused(model: str, workload: dict[str, An
         tspsim.simulate(question(model, [{"name": "P", "tp": 8}], sequence=4096, **asked))
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("model", "plan"),
     [
@@ -258,7 +258,7 @@ def received(job: Job, part: str) -> float:
     return total / job.model.layers
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("targets", [ALL, ("qkv", "output"), ("down",)], ids=str)
 @pytest.mark.parametrize("recomputation", ["none", "full"])
 @pytest.mark.parametrize("overlap", [None, False])

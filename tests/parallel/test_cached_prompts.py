@@ -43,7 +43,7 @@ def job_of_plan(model: str, plan: Mapping[str, Any], sequence: int = 4096, **wor
     return asked.job(asked.plans[0])
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("plan", EVERY, ids=lambda plan: plan["name"])
 def test_a_prompt_without_a_cache_moves_what_a_forward_pass_does(plan: dict[str, Any], tmp_path: Path) -> None:
     path = model_file(tmp_path, GROUPED)
@@ -52,7 +52,7 @@ def test_a_prompt_without_a_cache_moves_what_a_forward_pass_does(plan: dict[str,
     assert read.communication_bytes_per_layer == passed.communication_bytes_per_layer
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("plan", BRINGING, ids=lambda plan: plan["name"])
 @pytest.mark.parametrize("kept", [("bf16", 2), ("fp8", 1)], ids=str)
 def test_the_cached_part_comes_in_the_cache_s_type(plan: dict[str, Any], kept: tuple[str, int], tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_queries_that_travel_meet_cached_keys_where_they_are(tmp_path: Path) -> 
         assert behind.step_time_s > without.step_time_s
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("plan", BRINGING, ids=lambda plan: plan["name"])
 def test_cached_latents_come_once_and_are_expanded_again(plan: dict[str, Any], tmp_path: Path) -> None:
     path, cached = model_file(tmp_path, LATENTS), 8192

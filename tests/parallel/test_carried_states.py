@@ -77,7 +77,7 @@ def test_runs_scanned_apart_and_folded_are_the_whole_scan() -> None:
     assert np.allclose(state, run(0, tokens, start))
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan["name"])
 @pytest.mark.parametrize("cached", [0, 2048])
 def test_summaries_of_runs_and_tails_of_convolutions_are_gathered(

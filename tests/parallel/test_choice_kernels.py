@@ -54,7 +54,7 @@ def test_a_stack_chooses_by_its_kernels_and_leaves_other_operators() -> None:
     assert stack.compute_s([chain]) == pytest.approx(36e-6)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("dispatch", "ep", "count"), [("ranks_fp8", 8, 2 * 26), ("experts", 8, 0), ("ranks_fp8", 1, 0)]
 )

@@ -182,7 +182,7 @@ def test_expert_groups_and_shard_groups_fit_into_each_other_or_are_refused() -> 
         job_of(moe(), pass_="training", dp=12, ep=4, zero=1, shard_group=3)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("plan", [{"ep": 4, "shard_group": 8}, {"ep": 8, "shard_group": 4, "pp": 2}], ids=str)
 def test_every_rank_of_a_hybrid_plan_with_experts_is_the_folded_answer(plan: dict[str, int]) -> None:
     asked = question(

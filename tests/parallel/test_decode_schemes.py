@@ -94,7 +94,7 @@ def sums(model: Architecture, layout: str, tokens: int) -> Fraction:
     return 2 * Fraction(ranks - 1, ranks) * 2 * tokens * model.hidden
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("shape", MODELS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_exchange_moves_its_closed_form_to_the_byte(shape: str, layout: str, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_helix_keeps_projections_on_all_ranks_of_a_context(tmp_path: Path) -> No
     assert more == pytest.approx(2 * 1024 * (1024 + 2 * 512) * (1 / 2 - 1 / 8))
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("form", ["sequences", "travel"])
 def test_whole_sequences_are_dealt_to_ranks(form: str, tmp_path: Path) -> None:
     path = model_file(tmp_path, MANY)
@@ -184,7 +184,7 @@ def test_whole_sequences_are_dealt_to_ranks(form: str, tmp_path: Path) -> None:
 # --- the forms of the folded axis -----------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("keys", [{}, {"tsp_schedule": "published"}, {"overlap": False}], ids=str)
 @pytest.mark.parametrize("shape", ["as many heads", "latent"])
 def test_travelling_weights_are_those_of_others(shape: str, keys: dict[str, Any], tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_the_tree_of_the_folded_axis_is_tensor_parallelism_with_shared_contexts(
 # --- experts, states, prompts ---------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("form", DECODE_FORMS.names())
 @pytest.mark.parametrize("ep", [1, 4, 8])
 def test_experts_run_beside_every_form(form: str, ep: int, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ EVERY = [
 ]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("cluster", ["mi300x-8", "hgx-h100-8", "mi300x-2x8"])
 def test_folded_equals_every_rank(cluster: str, tmp_path: Path) -> None:
     path = model_file(tmp_path, GROUPED)

@@ -119,7 +119,7 @@ def path_s(asked: Question) -> float:
     return bound.step_s(found, build_mesh(found.plan, cluster.gpus, cluster.gpus_per_node))
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("drafter", ["eagle", "dflash", "model"])
 def test_a_draft_s_weights_come_once_a_pass_in_the_bound_too(files: tuple[str, str], drafter: str) -> None:
     """Links were counted as if every draft layer were as many as the model has: 4 to 9 times the step of 32 layers."""

@@ -97,7 +97,7 @@ def test_a_rank_runs_as_long_folded_as_whole(tmp_path: Any) -> None:
     assert folded == whole
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 40), (4, 16), (8, 64)])
 def test_bounds_lie_below_a_step_from_both_ends(stages: int, micro_batches: int, tmp_path: Any) -> None:
     model = model_file(tmp_path, architecture(1024, layers=8, vocab=32_000))
@@ -183,7 +183,7 @@ source: made up for a test
 """
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     "keys",
     [{"pp": 2, "schedule": "dualpipe"}, {"pp": 2}, {"pp": 2, "vpp": 2}, {"tp": 2, "sequence_regions": True}],

@@ -112,7 +112,7 @@ def test_few_tokens_leave_weights_where_they_are_and_many_tokens_call_them(tmp_p
     assert best(128) == 4 and best(65536) in (0, 1)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("recomputation", ["none", "full"])
 def test_training_keeps_below_its_bound_however_experts_and_tokens_meet(tmp_path: Path, recomputation: str) -> None:
     ways: list[dict[str, Any]] = [{"expert_shards": shards} for shards in (0, 1, 2, 4)]
@@ -182,7 +182,7 @@ def test_a_dense_model_and_a_serving_step_take_neither(tmp_path: Path) -> None:
 SERVED = {"prefill": {"sequence": 4096, "sequences_per_replica": 1}, "decode": {"batch": 16, "context": 1024}}
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("dispatch", ["links", "gather", "ranks"])
 @pytest.mark.parametrize("pass_", SERVED)
 def test_a_serving_step_in_pieces_moves_the_same_and_hides_long_exchanges_alone(

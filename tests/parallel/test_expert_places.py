@@ -73,7 +73,7 @@ def test_every_chosen_expert_runs_once_where_it_is_and_on_few(ranks: int, active
     assert sum(have) == sum(chosen) and max(have) <= max(everywhere)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("skew", [0.0, 0.5])
 def test_a_scheduler_reads_fewer_experts_than_copies_that_share_rows(skew: float) -> None:
     """Over plain experts by few tokens; once all are chosen copies cannot help. More tokens never choose fewer."""
@@ -114,7 +114,7 @@ def test_its_copies_are_weights_and_it_does_not_train(tmp_path: Path) -> None:
 # --- Speculative MoE ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("pass_", ["prefill", "decode"])
 @pytest.mark.parametrize("rate", [0.125, 0.62, 1.0])
 def test_what_is_predicted_right_does_not_travel(tmp_path: Path, pass_: str, rate: float) -> None:

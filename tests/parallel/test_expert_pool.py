@@ -37,7 +37,7 @@ def run(*plans: dict[str, Any], **more: Any) -> list[PlanResult]:
     return list(result.plans)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("pool", [8, 16])
 @pytest.mark.parametrize("cluster", [NODES, {"device": "mi300x", "nodes": 4, "fabric": "rails-400g"}])
 def test_a_step_is_that_of_the_closed_form(pool: int, cluster: dict[str, Any]) -> None:

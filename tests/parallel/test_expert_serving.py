@@ -54,7 +54,7 @@ def layer(*question: Any, **more: Any) -> tuple[FusedMoE, float, list[Collective
     return experts, found.device.time(experts).seconds, [each for each in program if isinstance(each, Collective)]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("dispatch", DISPATCHES.names())
 @pytest.mark.parametrize(("model", "device"), [("deepseek-v3", "h200"), ("qwen3-235b-a22b", "mi355x")])
 def test_more_ranks_at_equal_work_slow_no_ranks_experts_unless_all_tokens_come(

@@ -95,7 +95,7 @@ def fitting(model: Architecture, switches: dict[str, Any]) -> dict[str, Any]:
     return switches if model.experts else {name: value for name, value in switches.items() if name != "ep"}
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("model", [model for model in MODELS.values() if not model.window], ids=list(MODELS)[:-1])
 def test_a_replicas_forward_has_the_models_flops(switches: dict[str, Any], model: Architecture) -> None:
     job = job_of(model, **fitting(model, switches))
@@ -110,7 +110,7 @@ def test_a_replicas_forward_has_the_models_flops(switches: dict[str, Any], model
     assert replica_flops(job) == expected
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @HALF
 def test_the_backward_has_twice_the_forwards_products_and_full_recomputation_one_forward_more(
     switches: dict[str, Any], model: Architecture
@@ -123,7 +123,7 @@ def test_the_backward_has_twice_the_forwards_products_and_full_recomputation_one
     assert replica_flops(full) - replica_flops(none) == replica_flops(forward)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @HALF
 def test_cheap_recomputation_makes_heads_again_and_no_other_product(
     switches: dict[str, Any], model: Architecture
@@ -155,7 +155,7 @@ def communications(program: Program) -> list[Any]:
     return [each.instruction for each in program.unrolled() if not isinstance(each.instruction, Compute)]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @HALF
 def test_programs_are_in_order(switches: dict[str, Any], model: Architecture, pass_: str) -> None:
@@ -169,7 +169,7 @@ def test_programs_are_in_order(switches: dict[str, Any], model: Architecture, pa
         assert communications(one) == communications(other)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("name", ["two kinds of layer", "every other layer", "windows"])
 def test_layers_written_out_are_those_repeated(name: str, switches: dict[str, Any]) -> None:
     """Layers of one kind, written one after the other, wait for the same as when they are repeated."""
@@ -316,7 +316,7 @@ def test_what_cannot_be_spread_is_refused_with_the_remedy(model: Architecture, p
 # Modules for further tokens.
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 def test_a_module_for_a_further_token_is_one_layer_a_projection_and_the_head_again(switches: dict[str, Any]) -> None:
     model = replace(moe(layers=3, vocab=1000), multi_token=1)
     plain = job_of(model, pass_="training", **switches, recomputation="none")
@@ -389,7 +389,7 @@ def test_a_rate_with_dropped_tokens_says_so() -> None:
     assert any("20.8 %" in note for note in found.notes)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("plan", [{"ep": 16}, {"tp": 2, "ep": 8, "sequence_regions": True}, {"tsp": 4, "ep": 8}])
 def test_folding_gives_the_time_of_every_rank(plan: dict[str, Any], tmp_path: Path) -> None:
     model = model_file(tmp_path, moe(1024, layers=3, count=16, topk=4, shared_width=512, first_dense=1, ffn=2048))
@@ -481,7 +481,7 @@ def test_between_a_dispatch_and_its_experts_kernels_of_the_other_task_run() -> N
     assert hidden > exchanges / 2
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("micro_batches", "chunks"), [(1, 1), (2, 1), (3, 1), (4, 1), (6, 1), (7, 1), (9, 1), (4, 2), (8, 2), (12, 2)]
 )
@@ -494,7 +494,7 @@ def test_interleaving_stages_never_wait_in_a_ring(micro_batches: int, chunks: in
     assert tspsim.simulate(asked).plan("P").step_time_s > 0.0
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("plan", [{"pp": 2, "ep": 8}, {"pp": 4, "vpp": 2, "ep": 4}, {"ep": 16}], ids=str)
 def test_interleaved_micro_batches_are_faster_where_exchanges_are_exposed(plan: dict[str, Any], tmp_path: Path) -> None:
     model = model_file(tmp_path, moe(2048, layers=8, count=32, topk=8, width=1024))

@@ -33,7 +33,7 @@ def test_expert_groups_that_cannot_be_filled_are_refused_before_they_are_placed(
         tspsim.simulate(scenario)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("keys", [{}, {"tp": 2, "sequence_regions": True}, {"tsp": 2}], ids=str)
 def test_groups_of_one_divide_nothing(keys: dict[str, Any], tmp_path: Path) -> None:
     """Every rank keeps its gradients and state, and sums them with the others: ZeRO 0 but for its order."""

@@ -90,7 +90,7 @@ def test_short_sequences_exchange_nothing_and_take_as_long_as_plain_replicas(tmp
     assert dynamic.step_time_s == plain.step_time_s and dynamic.memory == plain.memory
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("exchange", ["all_gather", "ring", "token_ring"])
 def test_one_longest_sequence_is_static_context_parallelism(tmp_path: Path, exchange: str) -> None:
     keys = {"exchange": exchange}
@@ -122,7 +122,7 @@ def test_of_layers_made_again_in_part_the_step_lies_between_none_and_all(tmp_pat
         assert none < some < all_
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @pytest.mark.parametrize(
     "keys",

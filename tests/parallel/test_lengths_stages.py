@@ -25,7 +25,7 @@ def test_equal_lengths_on_a_pipeline_are_its_micro_batches(tmp_path: Path) -> No
     assert dealt_.step_time_s == plain.step_time_s and dealt_.memory == plain.memory
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @pytest.mark.parametrize(
     "keys",

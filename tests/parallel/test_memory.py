@@ -53,7 +53,7 @@ def peaks_of_scenario(sequence: int) -> dict[str, float]:
     return {plan.name: peak(scheduled(asked, plan)) for plan in asked.plans}
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("sequence", PUBLISHED)
 @pytest.mark.parametrize("plan", ["TSP8-published", "TP8", "TP4-SP2", "TP2-SP4"])
 def test_memory_is_within_a_tenth_of_the_published(plan: str, sequence: int) -> None:

@@ -36,7 +36,7 @@ DERIVED = {
 }
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("device", "fabric"), DERIVED)
 def test_the_gain_is_what_links_inside_and_outside_of_a_node_leave_and_never_four(device: str, fabric: str) -> None:
     plus, plain = steps(device, fabric, PLUS, PLAIN)

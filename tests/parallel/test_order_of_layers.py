@@ -123,7 +123,7 @@ def mutants(program: Program, axes: Collection[str]) -> Iterator[tuple[str, Prog
                 yield f"{told.name} is twice as large", put(item, index, number, twice)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("model", "plan"),
     [

@@ -41,7 +41,7 @@ def trained(**plan: Any) -> PlanResult:
     return tspsim.simulate(question).plan("P")
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("stages", "chunks"), [(2, 1), (4, 1), (8, 1), (4, 2), (8, 2), (8, 4)])
 def test_the_bubble_is_stages_less_one_over_micro_batches_and_chunks(stages: int, chunks: int) -> None:
     """Narayanan et al. 2021, §2.2: (p − 1)/(v·m) of the time of the micro-batches; messages add a few percent."""
@@ -131,7 +131,7 @@ def test_zero_divides_model_state_among_the_ranks_that_hold_it() -> None:
         assert divided[part] == pytest.approx(whole[part] / 4)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("plan", [{"tsp": 8}, {"tsp": 4, "dp": 2}])
 def test_the_optimizer_waits_for_every_gradient(plan: dict[str, Any]) -> None:
     question = {
@@ -233,7 +233,7 @@ def test_no_other_stage_may_be_empty(tmp_path: Path, layers: list[int]) -> None:
         uneven(tmp_path, layers)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("vpp", "turns"), [(1, 2), (1, 4), (2, 2)])
 def test_a_pipeline_empties_in_every_turn_of_gradient_accumulation(vpp: int, turns: int) -> None:
     """The bubble (p − 1)/v of a micro-batch's work comes once a turn: from the closed form of one turn."""

@@ -23,7 +23,7 @@ SHAPES = [
 FROM_ONE_END = [each for each in ORDERS.values() if each.placement.one_way]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("order", [*FROM_ONE_END, INTERLEAVED, INTERLEAVED_MICRO_BATCHES], ids=lambda each: each.name)
 def test_what_a_stage_keeps_is_what_walking_its_tasks_finds(order: PipelineOrder) -> None:
     for stages, stage, micro_batches, chunks in SHAPES:

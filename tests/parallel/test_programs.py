@@ -153,7 +153,7 @@ def switches(request: pytest.FixtureRequest) -> dict[str, Any]:
     return PLANS[request.param]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("sequences", [1, 2])
 def test_a_replicas_forward_has_the_models_flops(switches: dict[str, Any], model: Architecture, sequences: int) -> None:
@@ -168,7 +168,7 @@ def test_a_window_leaves_as_much_to_attend_however_shards_see_each_other(switche
     assert found == pytest.approx(replica_flops(job_of(model, sequence=2048), "attention"), rel=0.002)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("model", [model for model in MODELS.values() if not model.vocab], ids=list(MODELS)[:3])
 def test_the_backward_has_twice_the_forwards_products_and_two_and_a_half_times_its_attention(
     switches: dict[str, Any], model: Architecture
@@ -179,7 +179,7 @@ def test_the_backward_has_twice_the_forwards_products_and_two_and_a_half_times_i
     assert replica_flops(training, "attention") == 3.5 * replica_flops(forward, "attention")
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 def test_full_recomputation_adds_exactly_one_forward_and_selective_its_attention(switches: dict[str, Any]) -> None:
     model = MODELS["grouped"]
     forward = job_of(model, **switches)
@@ -190,7 +190,7 @@ def test_full_recomputation_adds_exactly_one_forward_and_selective_its_attention
     assert replica_flops(selective) - replica_flops(none) == replica_flops(forward, "attention")
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 def test_the_head_costs_its_two_gradients_and_folded_its_product_once_more(switches: dict[str, Any]) -> None:
     """TSP keeps no logits: each vocabulary shard multiplies again as it passes (a stated choice of the schedule)."""
     model, bare = MODELS["with a vocabulary"], MODELS["multi-head"]
@@ -202,7 +202,7 @@ def test_the_head_costs_its_two_gradients_and_folded_its_product_once_more(switc
     assert extra[1] == extra[0] * (4 if switches.get("tsp", 1) > 1 else 3)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 def test_overlap_and_partition_do_not_change_how_many_bytes_are_asked_for(switches: dict[str, Any]) -> None:
     def asked(**changes: Any) -> dict[str, int]:
         sizes: dict[str, int] = {}
@@ -224,7 +224,7 @@ def communications(program: Program) -> Iterator[Collective | SendReceive]:
             yield issued.instruction
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 def test_every_wait_is_for_an_earlier_instruction(switches: dict[str, Any], pass_: str) -> None:
     for program in programs_of(job_of(MODELS["with a vocabulary"], pass_=pass_, **switches)):
@@ -232,7 +232,7 @@ def test_every_wait_is_for_an_earlier_instruction(switches: dict[str, Any], pass
             assert all(0 <= other < index for other in issued.after)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 def test_kernels_and_communication_do_not_share_a_stream(switches: dict[str, Any], pass_: str) -> None:
     for program in programs_of(job_of(MODELS["with a vocabulary"], pass_=pass_, **switches)):
@@ -240,7 +240,7 @@ def test_kernels_and_communication_do_not_share_a_stream(switches: dict[str, Any
             assert isinstance(issued.instruction, Compute) == (issued.instruction.stream == "compute")
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 def test_ranks_of_a_replica_ask_for_the_same_communication_in_the_same_order(
     switches: dict[str, Any], pass_: str

@@ -41,7 +41,7 @@ def ran(question_: dict[str, Any], **how: Any) -> Any:
     return answer
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("name", SOLD)
 @pytest.mark.parametrize(
     ("plan", "sums", "experts"),
@@ -64,7 +64,7 @@ def test_rows_are_summed_over_the_group_or_travel_once(
     assert float(moved) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("name", "pass_", "plan"),
     [

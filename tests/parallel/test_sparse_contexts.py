@@ -119,7 +119,7 @@ def merged(model: Architecture, tokens: int) -> Fraction:
     return AWAY * (8 * tokens * 16 * (d + 2) + 2 * tokens * 16 * q)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("plan", DCP, ids=lambda plan: plan["index_exchange"])
 @pytest.mark.parametrize("shape", MODELS)
 @pytest.mark.parametrize("speculation", [0, pytest.param(3, marks=pytest.mark.slow)])
@@ -151,7 +151,7 @@ def test_the_folded_axis_makes_latents_and_the_indexer_s_queries_in_parts(tmp_pa
     assert found.communication_bytes_per_layer["attention"] == expected
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("plan", PROMPTS, ids=lambda plan: plan["name"])
 @pytest.mark.parametrize(("kept", "element"), [("fp8", 1)])
 @pytest.mark.parametrize("cached", [8192])
@@ -333,7 +333,7 @@ def test_everything_registered_says_what_it_is() -> None:
 SOLD = {"glm-5.1": (64, 6144, 2048, 32), "deepseek-v3.2": (128, 7168, 1536, 64)}
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("name", SOLD)
 @pytest.mark.parametrize("plan", [{"tp": 8, "dcp": 8}, {"tsp": 8}, {"sp": 8}], ids=["dcp", "tsp", "sp"])
 def test_models_that_are_sold_move_what_their_sizes_say(plan: dict[str, Any], name: str) -> None:

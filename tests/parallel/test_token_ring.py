@@ -32,7 +32,7 @@ def layer_ms(model: str, device: str, *plans: dict[str, object]) -> list[float]:
     return [1e3 * 64 * KI / plan.block_forward_tokens_per_s for plan in result.plans]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("model", "device"), EXPECTED)
 def test_it_pays_where_every_head_has_its_own_keys_and_links_have_two_directions(model: str, device: str) -> None:
     ring = {"exchange": "ring", "context_transport": "ring"}
@@ -43,7 +43,7 @@ def test_it_pays_where_every_head_has_its_own_keys_and_links_have_two_directions
     assert found[0] / found[1] == pytest.approx(expected[0] / expected[1], rel=0.06)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("model", "group"), [("tsp-8b", 1), ("llama-3.1-8b", 4)])
 def test_bytes_are_queries_and_outputs_whatever_the_keys(model: str, group: int) -> None:
     """(Σ − 1)·(2q + lse) a rank, against (Σ − 1)·2q/g of a ring of K and V."""

@@ -89,7 +89,7 @@ def asked(
 # What moves, and how fast: simulated.
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("degree", "cluster"), [(2, "mi300x-8"), (4, "mi300x-8"), (8, "mi300x-8"), (8, "hgx-h100-8"), (16, "mi300x-2x8")]
 )
@@ -136,7 +136,7 @@ def test_folded_equals_every_rank_for_every_schedule(degree: int, cluster: str, 
         assert_alike(run_plan(found, plan), run_plan(found, plan, every_rank=True))
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @pytest.mark.parametrize(("degree", "cluster"), [(8, "mi300x-8"), (16, "mi300x-2x8")])
 def test_folded_equals_every_rank_for_every_exchange_of_sequence_shards(
@@ -179,7 +179,7 @@ def uncausal(job: Job) -> Job:
     return replace(job, work=replace(job.work, causal=False))
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("partition", ["zigzag", "contiguous"])
 @pytest.mark.parametrize(("degree", "here"), [(2, 2), (4, 4), (8, 8), (16, 8)])
 def test_every_schedule_has_the_models_flops(degree: int, here: int, partition: str) -> None:
@@ -194,7 +194,7 @@ def test_every_schedule_has_the_models_flops(degree: int, here: int, partition: 
             assert replica_flops(work) == pytest.approx(flops, rel=1e-12), name
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("recomputation", ["none", "selective", "full"])
 def test_training_multiplies_as_much_in_every_schedule(recomputation: str) -> None:
     bare = replace(MODEL, vocab=0)

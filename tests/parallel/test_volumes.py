@@ -77,14 +77,14 @@ def received(model: Architecture, plan: Mapping[str, Any], tokens: int) -> tuple
     return 2 * (reduced + exchanged), 2 * reduced
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("sequence", TABLE)
 def test_volumes_equal_the_table_to_the_byte(sequence: int) -> None:
     expected = [mebibytes * MIB for mebibytes in TABLE[sequence]]
     assert totals("tsp-8b", *PUBLISHED, sequence=sequence * KI) == expected
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("sequences", [1, 3])
 def test_volumes_follow_the_closed_forms_for_every_shape(shape: str, sequences: int, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_volumes_follow_the_closed_forms_for_every_shape(shape: str, sequences: 
         assert volumes["total"] == attention + mlp, plan["name"]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_how_sequence_shards_exchange_changes_the_bytes_only_for_ulysses(shape: str, tmp_path: Path) -> None:
     model = SHAPES[shape]
@@ -149,7 +149,7 @@ def test_key_value_heads_are_replicated_once_there_are_more_shards_than_heads(tm
     assert folded["attention"] - weights == 4 * whole["attention"]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("transport", ["ring", "multi_ring", "gather"])
 def test_no_group_of_heads_without_a_head_of_its_own_means_nothing_is_replicated(
     transport: str, tmp_path: Path
@@ -190,7 +190,7 @@ def test_volumes_do_not_depend_on_what_joins_the_gpus() -> None:
 # The break-even of TSP and TP.
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("hidden", "degree"), [(512, 2), (512, 8), (1024, 4), (4096, 2), (4096, 8)])
 def test_tsp_moves_fewer_bytes_than_tp_exactly_when_bs_exceeds_8h(hidden: int, degree: int, tmp_path: Path) -> None:
     model = model_file(tmp_path, architecture(hidden, layers=1))
@@ -202,7 +202,7 @@ def test_tsp_moves_fewer_bytes_than_tp_exactly_when_bs_exceeds_8h(hidden: int, d
         assert (folded == tensor) == (tokens == 8 * hidden)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("sequences", [2, 4])
 def test_the_break_even_counts_the_tokens_of_all_sequences(sequences: int, tmp_path: Path) -> None:
     model = model_file(tmp_path, architecture(1024, layers=1))
@@ -236,7 +236,7 @@ def threshold_against_tp_sp(model: Architecture, tp: int, sp: int) -> Fraction:
     return ((2 + 2 / g) + 3 * width) * model.hidden * (tp * sp - 1) / ((tp - 1) * (4 - 2 * sp / g))
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("rival", "tokens"), [(TP8, 15_213), (TP4_SP2, 41_415), (TP2_SP4, 186_368)], ids=["TP8", "TP4-SP2", "TP2-SP4"]
 )
@@ -274,7 +274,7 @@ def dispatched(model: Architecture, ep: int, tokens: int) -> float:
     return 2 * round(2 * model.hidden * tokens * copies) * (ep - 1) / ep
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("plan", "shards"),
     [

@@ -79,7 +79,7 @@ def test_it_never_is_above_its_ceiling_which_knows_the_link() -> None:
         assert 0.8 < ran.tokens_per_s / bound.tokens_per_s < 1.0
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("away", [4, 8, 16])
 def test_training_brings_layers_twice_and_takes_them_back_once(away: int) -> None:
     step = told("training", model="tsp-8b", sequence="4Ki", tp=4, pp=2, sequences_per_replica=4, offload_weights=away)

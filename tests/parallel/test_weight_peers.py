@@ -36,7 +36,7 @@ def run(*plans: dict[str, Any], device: str = "h100", every: bool = False, **wor
     return list(result.plans)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("device", "peers"), [("h100", 2), ("h100", 8), ("mi300x", 2)])
 @pytest.mark.parametrize("tokens", [256, 16384])
 def test_layers_that_all_come_take_the_closed_form(device: str, peers: int, tokens: int) -> None:

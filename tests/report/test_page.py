@@ -214,7 +214,7 @@ def test_layers_of_the_first_rank_are_marked_in_order() -> None:
     assert all(start < end for _, start, end in packed["layers"])
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("budget_bytes", [400_000, 60_000, 20_000])
 def test_a_budget_drops_ranks_first_and_then_the_end_and_says_so(budget_bytes: int) -> None:
     result = fixtures.result(ranks=list(range(64)))

@@ -69,7 +69,7 @@ def test_the_first_line_says_how_much_the_step_is(step: str, said: str) -> None:
     assert said in answer.kicker(View(served(step)))
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("step", WORK)
 def test_a_page_of_a_serving_step_says_nothing_of_training(step: str) -> None:
     text = render(served(step), "x.js")

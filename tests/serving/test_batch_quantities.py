@@ -75,7 +75,7 @@ def amount(quantity: BatchQuantity, job: Job) -> object:
     }[quantity]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("model", "plan", "speculation"), CASES, ids=str)
 def test_steps_with_as_much_of_a_quantity_have_the_same_instructions_of_it(
     model: str, plan: dict[str, Any], speculation: Speculation | None

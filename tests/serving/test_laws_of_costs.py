@@ -124,7 +124,7 @@ def test_a_piece_one_token_too_long_for_decode_kernels_is_not_faster(
     assert cost.seconds([longer]) >= cost.seconds([shorter]) * (1.0 - 2.0 * path[3])
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("path", PATHS[:3], ids=str)
 def test_a_short_piece_is_never_faster_for_a_token_more(
     path: tuple[str, dict[str, Any], Speculation | None, float],

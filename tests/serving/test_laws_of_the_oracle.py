@@ -46,7 +46,7 @@ decodes = st.lists(st.tuples(st.just(1), st.integers(1, 5000), st.just(1)), min_
 @pytest.mark.parametrize("kind", KINDS)
 @few
 @given(data=st.data())
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 def test_a_step_is_its_program_s_whatever_the_order(kind: str, data: st.DataObject) -> None:
     oracle = oracle_of(kind)
     rows: Rows = data.draw(prompts) + data.draw(decodes)

@@ -45,7 +45,7 @@ def costs(files: tuple[str, str], **keys: Any) -> tuple[PooledDraftCosts, StepPr
     return found, StepPrograms(asked, plan, speculation)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("turns", [1, 2])
 @pytest.mark.parametrize(("tp", "verifying"), [(4, 1), (2, 3)])
 def test_a_step_is_what_the_engine_finds_of_all_replicas(

@@ -280,7 +280,7 @@ def poisson(rate, count, seed, prompt=(50, 300), output=(5, 60)):
     )
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("name", sorted(OPTIONS))
 def test_little(name):
     """Requests in the engine, averaged over time as its log shows them, are arrivals a second times seconds spent."""

@@ -100,7 +100,7 @@ ENGINES = [
 ]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.scheduler)
 def test_least_load_is_that_of_all(engine):
     cost = AffineCost(0.004, 1e-5, 1e-9)
@@ -126,7 +126,7 @@ def loose(random, prompt):
     return tuple(int(block) for block in random.integers(0, 9, prompt // 40))
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("blocks", [chained, loose])
 @pytest.mark.parametrize("keys", [{}, {"most_blocks": 12}, {"uneven_by": 1, "uneven_times": 1.1, "enough": 0.1}])
 def test_the_longest_prefix_is_that_of_all(blocks, keys):

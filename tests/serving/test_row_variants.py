@@ -51,7 +51,7 @@ def assert_alike(programs: StepPrograms, job: Job) -> None:
     assert [each.key for each in found] == [each.key for each in written]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @draws(16, 50)
 @pytest.mark.parametrize(("model", "plan", "speculation"), CASES, ids=str)
 def test_a_program_of_other_rows_is_the_one_that_would_be_written(
@@ -64,7 +64,7 @@ def test_a_program_of_other_rows_is_the_one_that_would_be_written(
             assert_alike(programs, job)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @draws(60, 150)
 @pytest.mark.parametrize("model", ["gpt-oss-120b", "deepseek-v4-pro", "deepseek-v3.2", "qwen3-next-80b-a3b"])
 def test_a_program_of_other_rows_is_the_one_that_would_be_written_where_attention_bends(model: str, count: int) -> None:
@@ -79,7 +79,7 @@ def test_a_program_of_other_rows_is_the_one_that_would_be_written_where_attentio
         assert_alike(programs, job)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("model", "plan", "speculation"), CASES[:6], ids=str)
 def test_a_step_that_is_laid_out_takes_what_the_engine_finds(
     model: str, plan: dict[str, Any], speculation: Speculation | None

@@ -134,7 +134,7 @@ def test_everything_registered_has_an_example() -> None:
     assert {key: set(kinds) for key, kinds in EXAMPLES.items()} == {k: set(r.names()) for k, r in FAMILIES.items()}
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("key", "kind"), every_kind())
 def test_requests_of_every_kind_keep_the_laws(key: str, kind: str) -> None:
     keeps_the_laws(example(key, kind))
@@ -146,7 +146,7 @@ def test_every_scheduler_behind_every_router_keeps_the_laws() -> None:
         keeps_the_laws(asked, scheduler, router)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("tiers", [(), TIERS[:1], TIERS[1:], TIERS], ids=["none", "host", "store", "both"])
 def test_every_scheduler_behind_every_router_keeps_the_laws_with_short_caches(tiers: Sequence[TierSpec]) -> None:
     """Small caches forget, so that tiers are asked; blocks that were loaded are computed by nobody. Every scheduler and
@@ -162,7 +162,7 @@ def test_every_scheduler_behind_every_router_keeps_the_laws_with_short_caches(ti
     assert bool(loaded) == bool(tiers)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("kind", [kind for kind in EXAMPLES["prefix"] if kind != "hash_ids"])
 def test_prefixes_of_every_kind_keep_the_laws_with_tiers(kind: str) -> None:
     keeps_the_laws(example("prefix", kind), tiers=TIERS, kv_tokens=4096)

@@ -119,7 +119,7 @@ def test_a_chain_takes_what_the_engine_finds_for_every_kind_of_plan() -> None:
     assert added_up > 25
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("stack", ["ideal", "vllm", "trtllm"])
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step['pass']} {len(step)}")
 def test_a_step_by_its_work_is_what_a_question_about_it_answers(stack: str, step: dict[str, Any]) -> None:
@@ -147,7 +147,7 @@ def test_tabulated_steps_are_exact_at_knots_and_within_the_error_between(model: 
     assert off.mean() < EPSILON / 4
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @draws(10, 30)
 @pytest.mark.parametrize("plan", [{"tp": 4, "pp": 2}, {"dp": 8, "ep": 8}, {"tp": 4, "ep": 4}])
 def test_other_plans_stay_within_the_error_too(plan: dict[str, Any], count: int) -> None:
@@ -155,7 +155,7 @@ def test_other_plans_stay_within_the_error_too(plan: dict[str, Any], count: int)
     assert deviations(cost, random_works(cost, 5, count, 1000, 4000)).max() < 1.5 * EPSILON
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @draws(5, 12)
 @pytest.mark.parametrize("plan", [{"dp": 8, "ep": 8, "expert_overlap": "shared_experts"}, {"tp": 8, "dcp": 2}])
 def test_where_streams_overlap_steps_stay_within_the_bar(plan: dict[str, Any], count: int) -> None:
@@ -173,7 +173,7 @@ def test_drafts_are_made_beside_prompts(count: int) -> None:
     assert all(drafting.seconds([work]) > guessing.seconds([work]) for work in works)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("model", ["kimi-k2.6", "gpt-oss-120b", "glm-5.1"])
 def test_a_run_of_decode_steps_is_the_sum_of_its_steps_to_the_bit(model: str) -> None:
     cost = costs(model)
@@ -329,7 +329,7 @@ def test_curves_cells_and_lines_do_not_depend_on_what_was_asked_before() -> None
         np.testing.assert_allclose(line(float(n)), stairs(n), rtol=0.05)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("model", ["kimi-k2.6", "deepseek-v3.2", "gpt-oss-120b"])
 def test_one_step_costs_to_the_bit_what_the_first_of_a_run_does(model: str) -> None:
     cost, draw = costs(model), random.Random(5)

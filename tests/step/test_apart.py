@@ -33,7 +33,7 @@ def asked(folder: Path, plan: dict[str, Any], pass_: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("plan", "pass_"),
     [

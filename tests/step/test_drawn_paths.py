@@ -54,7 +54,7 @@ def test_a_plan_that_names_no_routing_has_none_in_its_data() -> None:
     assert "routing" not in scenario.to_dict()["cluster"]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("policy", ["ecmp", "planned"])
 def test_folded_equals_every_rank(policy: str) -> None:
     found = look_up(tspsim.load(asked(TREE | {"nodes": 9}, P={"routing": policy})))

@@ -51,7 +51,7 @@ def idle(answer: PlanResult) -> list[str]:
     return [note for note in answer.notes if "no part of the step asks for it" in note]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("pass_", "degrees", "key"), IDLE, ids=str)
 @pytest.mark.parametrize("model", [DENSE, EXPERTS], ids=["dense", "experts"])
 def test_a_key_that_does_nothing_is_told(

@@ -159,7 +159,7 @@ def test_more_sequences_and_longer_contexts_never_take_less_time(count: int) -> 
                 assert further.step_time_s >= found.step_time_s * (1 - ROUNDING), more
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("model", MODELS)
 def test_one_short_sequence_more_beside_long_ones_never_takes_less_time(model: str) -> None:
     """It lowers the mean context of the batch."""
@@ -252,7 +252,7 @@ def test_prompts_with_nothing_cached_are_prompts() -> None:
         assert scenario["workload"]["cached"] or stated.step_time_s == found.step_time_s
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("fact", ["hbm_bandwidth", "peak"])
 @draws(8, 15)
 def test_a_faster_device_is_never_slower(fact: str, count: int) -> None:
@@ -385,7 +385,7 @@ def test_a_decode_step_keeps_and_reads_its_weights_and_caches_once() -> None:
     assert bound.model.hbm_s == pytest.approx(read / 8 / asked.device.hbm_bytes_per_s, rel=1e-12)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("dispatch", ["gather", "low_latency", "ranks"])
 def test_experts_of_all_replicas_get_tokens_to_the_byte(dispatch: str) -> None:
     """DeepSeek-V3.2 over eight replicas of one rank, T tokens each: gathered and summed (n − 1)/n of n·T·h twice;

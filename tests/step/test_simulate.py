@@ -415,7 +415,7 @@ def test_the_shipped_scenarios_are_there_with_their_plans(headline: Result, memo
     assert [plan.name for plan in memory.plans if not plan.ran] == ["SP8"]
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("cluster", ["mi300x-8", "h100-2x8"])
 def test_more_bandwidth_never_makes_a_plan_slower(cluster: str, tmp_path: Path) -> None:
     model = model_file(tmp_path, architecture(2048, layers=3))

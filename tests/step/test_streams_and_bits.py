@@ -58,7 +58,7 @@ def test_streams_that_share_a_cache_each_put_out_a_token(count: int) -> None:
     assert one.step_time_s <= many.step_time_s < 1.05 * one.step_time_s
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("plan", [{"tp": 4, "pp": 2}, {"tsp": 8}, {"dp": 2, "tp": 4}])
 def test_every_plan_takes_streams(plan: dict[str, Any]) -> None:
     for shared in (False, True):
@@ -67,7 +67,7 @@ def test_every_plan_takes_streams(plan: dict[str, Any]) -> None:
         assert many.step_time_s >= decoded(8, plan=plan).step_time_s
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("device", ["mi300x", "mi355x", "h100", "b200"])
 def test_fewer_bits_a_weight_are_never_slower_and_no_faster_than_their_bytes(device: str) -> None:
     """A weight-only product reads w/8 bytes a weight: linears that bytes decide take that share of bf16's time."""

@@ -45,7 +45,7 @@ def decode(device: str, model: str, plans: list[dict[str, Any]], **work: Any) ->
 # --- the shipped scenarios ------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("name", "plans"),
     [
@@ -108,7 +108,7 @@ def test_a_tree_is_faster_than_copies_of_a_latent_and_a_ring_far_slower() -> Non
     assert copies.memory.parts["kv_cache"] / 61 == pytest.approx(1208e6, rel=1e-3)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("keys", [{"tp": 8}, {"sp": 8}, {"sp": 8, "exchange": "ulysses"}, {"tsp": 8}], ids=str)
 def test_a_prompt_in_chunks_needs_the_memory_of_its_last_chunk(keys: dict[str, Any]) -> None:
     """Its keys and values are gathered with those of all chunks before it, and its last tokens are sampled."""
@@ -127,7 +127,7 @@ def test_a_prompt_in_chunks_needs_the_memory_of_its_last_chunk(keys: dict[str, A
 # --- by hand --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("device", ["mi300x", "mi355x", "b200"])
 @pytest.mark.parametrize(("batch", "context"), [(1, 128 * KI), (8, 128 * KI), (64, 8 * KI)])
 def test_as_many_key_value_heads_as_ranks_never_gain_time_by_sharing_contexts(
@@ -139,7 +139,7 @@ def test_as_many_key_value_heads_as_ranks_never_gain_time_by_sharing_contexts(
     assert all(plan.memory.parts["kv_cache"] >= heads.memory.parts["kv_cache"] for plan in found.values())
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("device", ["mi300x", "mi355x", "b200"])
 def test_moving_the_weights_of_a_dense_model_never_pays_in_decode(device: str) -> None:
     travel = {"name": "travel", "tsp": 8, "decode_form": "travel"}

@@ -50,7 +50,7 @@ def test_a_plan_that_states_everything_is_not_touched(tmp_path: Path) -> None:
         assert run_plan(found, plan).settings["chosen"] == []
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     "stated",
     [
@@ -87,7 +87,7 @@ def test_a_plan_that_leaves_nothing_open_says_nothing_of_a_choice(tmp_path: Path
         assert result.settings["chosen"] == [] and not any("chosen for" in note for note in result.notes)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @pytest.mark.parametrize("cluster", ["mi300x-8", "hgx-h100-8"])
 def test_published_is_one_ring_and_as_many_groups_as_ranks(cluster: str, pass_: str, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def worth(found: Question) -> float:
     return run_plan(found, plan).step_time_s / min(steps)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))])
 def test_no_single_choice_is_two_percent_faster_than_what_is_chosen(seed: int, tmp_path: Path) -> None:
     """Whole steps of every option, against a choice made by bounds and a few layers."""
@@ -209,7 +209,7 @@ def test_nor_where_one_cut_hides_how_weights_come() -> None:
     assert auto <= 1.002 * one
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("cluster", ["mi300x-8", "hgx-h100-8", "mi300x-2x8"])
 @pytest.mark.parametrize("plan", [{"tsp": 8}, {"sp": 8, "exchange": "ring"}, {"sp": 8, "overlap": True}], ids=str)
 def test_more_bandwidth_is_never_slower_for_what_is_chosen(cluster: str, plan: dict[str, Any], tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def device_with(device: Device, size_bytes: float) -> Device:
     return Device(device.spec.model_copy(update={"visible_memory": visible}), device.relatives, device.clocks)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 def test_of_the_options_only_those_that_fit_are_taken_and_the_leanest_where_none_does(
     pass_: str, tmp_path: Path
@@ -279,7 +279,7 @@ def test_groups_that_lie_differently_over_nodes_are_not_offered_several_rings() 
     assert result.plans[0].ran and result.plans[0].settings["context_transport"] == "ring"
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("device", "model"),
     [
@@ -301,7 +301,7 @@ def test_a_short_prompt_s_choice_is_the_fastest_of_all(device: str, model: str) 
 # Beside steady layers.
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("cluster", "work", "plan"),
     [

@@ -51,7 +51,7 @@ def test_the_command_says_so_and_so_does_its_json(tmp_path: Path) -> None:
     assert any("is a ceiling" in note for note in json.loads(file.read_text())["plans"][0]["notes"])
 
 
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_a_search_says_so_of_its_plans_unless_a_stack_is_stated() -> None:
     for stack, said in ((None, True), ("fsdp2", False)):
         workload = STEP["workload"] | ({"stack": stack} if stack else {})

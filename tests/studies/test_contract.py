@@ -101,7 +101,7 @@ class Away:
         return lambda request: len(replicas)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("name", WRONG)
 def test_a_method_that_cheats_is_told_by_the_law_that_it_breaks(

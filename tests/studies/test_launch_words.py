@@ -135,7 +135,7 @@ def test_lists_of_options_say_their_package_version_and_where_each_is():
         assert len(listed(engine)["options"]) > 200
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("device", ["h200", "mi355x"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_flag_and_value_is_one_of_the_command_s_own(engine: str, device: str):
@@ -184,7 +184,7 @@ KEYS: dict[str, Any] = {
 USUAL = ("busiest", "round_robin")
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_key_of_a_plan_is_said_or_told_that_it_cannot_be(engine: str, key: str):

@@ -109,7 +109,7 @@ def test_a_search_follows_from_its_seed() -> None:
     assert 1.05 < found.gain < 1.15
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("order", [[1, 0], [8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7]])
 def test_an_order_of_nodes_and_one_of_gpus_place_alike_and_fold_exactly(order: list[int]) -> None:
     rows = [[0.0, 300.0], [40.0, 0.0]]

@@ -154,7 +154,7 @@ def test_a_transfer_that_waits_for_the_kernel_before_is_a_gap_that_nothing_hides
 
 @given(data=st.data())
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_no_bound_exceeds_the_simulated_step(data: st.DataObject, model: str) -> None:
     device = data.draw(st.sampled_from(["mi300x", "mi355x", "h100"]))
     length = data.draw(st.sampled_from(["2Ki", "16Ki"]))
@@ -217,7 +217,7 @@ def test_all_ways_to_divide_state_have_one_bound_near_the_best_of_their_steps(mo
     assert together_s > alone_s * (1.01 if stages == 1 else 1.0 - 1e-12)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("degrees", "kind"), [((2, 2, 2), "forward"), ((8, 1, 1), "training")])
 def test_bounds_hold_where_stages_wait_for_nothing_and_where_regions_divide_norms(
     model: str, degrees: tuple[int, int, int], kind: str
@@ -243,7 +243,7 @@ def test_bounds_hold_where_stages_wait_for_nothing_and_where_regions_divide_norm
 
 
 @pytest.mark.parametrize("stack", [pytest.param("ideal", marks=pytest.mark.slow), "megatron-core"])
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_bounds_hold_for_experts_and_for_a_stack_whose_host_takes_time(stack: str) -> None:
     names = tspsim.catalog.names("models")
     mixture = next((name for name in names if "30b-a3b" in name or "mixtral" in name), None)
@@ -272,7 +272,7 @@ def test_bounds_hold_for_experts_and_for_a_stack_whose_host_takes_time(stack: st
 # --- the space --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_every_plan_of_a_space_is_legal_holds_the_batch_and_can_be_written_down(model: str) -> None:
     question = question_of(scenario(model))
     space = Space(question.model, question.work, question.cluster, 16)
@@ -299,7 +299,7 @@ def test_a_dense_model_has_no_expert_groups_and_a_name_tells_plans_apart(model: 
 # --- the search -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_the_best_are_those_of_trying_everything(model: str) -> None:
     question = question_of(scenario(model, sequence="4Ki", nodes=1))
 
@@ -336,7 +336,7 @@ def test_what_one_question_simulated_the_next_one_knows(model: str) -> None:
     assert roomy.plans[0].step_s >= first.plans[0].step_s
 
 
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_an_answer_does_not_depend_on_the_number_of_processes(model: str) -> None:
     documents, source = [], scenario(model, nodes=1, gpus_per_node=4, sequence="4Ki")
     source["plans"] = [{"name": "TP4", "tp": 4}]

@@ -13,9 +13,9 @@ from tspsim.studies.planner import Planner
 from tspsim.studies.planner.room import layout_bytes
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("model", "apart"), [("llama-3.1-8b", 199), ("mixtral-8x7b", 397)])
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_no_plan_of_a_layout_needs_less_than_its_layout_says(model: str, apart: int) -> None:
     asked = tspsim.load("plan-70b-8k-1024-mi355x", ["cluster.nodes=2", f"workload.model={model}"])
     planner = Planner(asked)

@@ -125,7 +125,7 @@ def test_no_bound_lies_above_the_step_of_any_way_to_experts(keys: dict[str, Any]
 LENGTHS = {"kind": "lognormal", "median": 1024, "sigma": 1.5, "floor": 128}
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     "keys",
     [

@@ -29,7 +29,7 @@ def asked(folder: Path, **plan: Any) -> dict[str, Any]:
     return {"name": "lengths", "cluster": cluster, "workload": work, "plans": [{"name": "Stated", **plan}]}
 
 
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_the_best_is_no_worse_than_what_is_stated_and_below_its_bound(tmp_path: Path) -> None:
     scenario = asked(tmp_path, sp=4)
     found = Planner(tspsim.load(scenario), jobs=1, budget_s=1.5).only_best()

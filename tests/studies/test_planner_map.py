@@ -52,7 +52,7 @@ def test_every_row_says_what_its_plans_say(rows: list[dict[str, str]]) -> None:
 
 
 @pytest.mark.parametrize("nodes", [4, pytest.param(128, marks=pytest.mark.slow)])
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_a_cluster_says_what_the_file_says(script: ModuleType, rows: list[dict[str, str]], nodes: int) -> None:
     points = read_map(f"sequences=8Ki,nodes={nodes}")
     (cell,) = search_map(script.asked_of("mi355x"), points, script.TOKENS, Here())

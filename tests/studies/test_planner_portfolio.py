@@ -65,7 +65,7 @@ def beaten_by(planned: Planned, planner: Planner, count: int) -> list[tuple[str,
     return found
 
 
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_no_random_plan_beats_an_answer_by_more_than_its_gap(experts: dict[str, Any]) -> None:
     planner = Planner(tspsim.load(experts), jobs=1, budget_s=0.5)
     planned = planner.only_best()
@@ -144,7 +144,7 @@ def any_job(job: Job) -> bool:
     return True
 
 
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_an_answer_is_the_same_from_everywhere_and_says_first_how_sure_it_is(
     experts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

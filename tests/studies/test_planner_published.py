@@ -64,7 +64,7 @@ def at_batch(asked: Scenario, plan: PlanSpec, batch: int) -> Question:
     return look_up(asked.model_copy(update={"plans": (plan,), "workload": asked.workload.with_sequences(sequences)}))
 
 
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_the_best_for_70b_at_8ki_is_at_least_as_fast_as_every_published_plan() -> None:
     """Those whose longest path alone takes longer than the best's step are slower; the others are simulated."""
     shipped = tspsim.load("plan-70b-8k-1024-mi355x", [f"cluster.nodes={GPUS // 8}"])

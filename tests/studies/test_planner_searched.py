@@ -139,7 +139,7 @@ def test_no_bound_of_a_schedule_within_a_stage_exceeds_the_step_of_any_pipeline_
     assert orders >= {("1f1b", 1), ("1f1b", 2), ("dualpipe", 1)}
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("keys", [{}, {"pass": "forward"}, {"model": "llama-3.1-8b"}], ids=str)
 def test_the_first_family_of_the_shallowest_pipeline_gives_the_floor_of_each_spread(
     mixture: str, keys: dict[str, Any]

@@ -401,7 +401,7 @@ def test_the_same_purchase_gives_the_same_json(small: Decision) -> None:
     assert decided(purchase(), curves=True).to_json() == small.to_json()
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("name", PURCHASES)
 def test_every_shipped_purchase_runs_on_every_offer(name: str) -> None:
     """With fewer tokens and nodes, to be quick; every offer has a plan that fits, and one that does is enough."""

@@ -25,7 +25,7 @@ def generator() -> ModuleType:
     return documents.script("generate_purchase")
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("name", ["offers", "project", "verdict", "faults"])
 def test_what_is_committed_is_what_the_package_says(generator: ModuleType, name: str) -> None:
     (committed,) = generator.pages.block(name).findall(TEXT)
@@ -43,7 +43,7 @@ def sweeps() -> list[tuple[str, list[str]]]:
     return found
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(("scenario", "over"), sweeps(), ids=lambda value: value if isinstance(value, str) else "")
 def test_every_sweep_of_the_page_runs_at_its_ends(scenario: str, over: list[str]) -> None:
     """First and last point, with few tokens and at most 16 nodes, to be quick."""

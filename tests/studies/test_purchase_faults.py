@@ -43,7 +43,7 @@ def test_the_shipped_faults_ask_the_same_plans_as_the_sound_node() -> None:
     assert load(DEAD).plans == load(LINK).plans == load(GPU).plans == load(SOUND).plans
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("name", [DEAD, LINK, GPU])
 def test_no_scheme_is_faster_with_a_fault(answers: dict[str, Result], name: str) -> None:
     for sound, hurt in zip(answers[SOUND].plans, answers[name].plans, strict=True):
@@ -112,7 +112,7 @@ def test_a_dead_nic_hurts_only_what_crosses_nodes() -> None:
     assert step_s(small(nic, nodes=2)) == step_s(small(nodes=2))
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     "faults",
     [

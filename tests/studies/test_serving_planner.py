@@ -27,7 +27,7 @@ def planned(asked: Any, *limits: str, **keys: Any) -> ServingPlanned:
     return ServingPlanner(asked, limits=limits, **keys).run()
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("limits", [("tpot<=20ms",), ("step<=16ms", "memory_free>=20GiB")], ids=str)
 def test_no_answer_breaks_a_limit_and_the_best_can_be_run_again(limits: tuple[str, ...]) -> None:
     answer = planned(scenario(), *limits, stated=False)

@@ -71,7 +71,7 @@ def test_the_step_s_winner_loses_where_the_engine_cuts_its_prompt(long: ServiceS
     assert why_not_the_step_s(tsp, [tp, tsp], 1) == ""
 
 
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_what_pieces_do_not_take_back_the_answer_does(long: ServiceSpace) -> None:
     """The sentence said "5.51 against 5.57" as if that were slower."""
     tp, tsp = (long.reading(keys, name) for keys, name in ((TP, "TP8"), (TSP, "TSP8")))

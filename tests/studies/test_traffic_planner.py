@@ -52,7 +52,7 @@ def planned() -> TrafficPlanned:
     return TrafficPlanner(load(asked()), budget_s=1.5).run()
 
 
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_no_stated_plan_serves_more_within_bounds_for_a_dollar(planned: TrafficPlanned):
     best = planned.best[0]
     assert best.usd_per_hour is not None
@@ -302,7 +302,7 @@ def test_wrong_options_are_told_in_a_line(tmp_path, capsys, options, said):
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_plans_of_many_replicas_are_compared_on_a_part_and_told_of_all(monkeypatch: pytest.MonkeyPatch):
     """Of 1,024 GPUs two plans were looked at in the default budget, each under the load of all of them."""
     stated = asked(cluster={"device": "h200", "gpus_per_node": 4, "nodes": 8, "fabric": "rails-400g"})

@@ -62,7 +62,7 @@ def ordered(search: Search, staged: Candidate, bound_s: float) -> list[Candidate
     return layouts
 
 
-@pytest.mark.in_turn(4, group="searches")
+@pytest.mark.in_turn(5, group="searches")
 def test_no_bound_of_many_plans_exceeds_that_of_fewer(lite: Search) -> None:
     assert check(lite, 6, 5) >= {"1f1b", "zb-h1"}
 

@@ -29,7 +29,7 @@ SEARCHED = QUESTION.replace("plans: [{name: TP8, tp: 8}]", "plans: [{name: best,
 OFFERED = SEARCHED + "offers: [{name: A, cluster: {device: h100}}, {name: B, cluster: {device: h200}}]\n"
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("text", [QUESTION, SEARCHED, OFFERED, FLEET], ids=["plans", "searched", "offered", "fleet"])
 def test_what_is_copied_as_python_writes_the_command_s_bytes(
     tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch

@@ -133,7 +133,7 @@ def test_numbers_that_may_slide_are_those_of_the_question(form: Form) -> None:
 # --- the form ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("sort", SORTS)
 def test_every_key_of_the_schema_is_reached(sort: str) -> None:
     """The walk is the schema's own; nothing is listed here."""

@@ -105,7 +105,7 @@ def test_what_is_no_capture_is_said(
     assert f"shapes of {2 * len(names)} of {2 * len(names)} replayed kernels" in capsys.readouterr().out
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.skipif(not QWEN.is_dir(), reason="the measured traces are not here (TSPSIM_SHARED_DATA)")
 @pytest.mark.parametrize(
     ("file", "capture", "products", "workload"),

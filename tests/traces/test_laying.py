@@ -88,7 +88,7 @@ def test_the_fault_is_found_where_it_was_put(question: Question, simulated: Simu
         assert laid.causes.total_s == pytest.approx(laid.measured_s - laid.simulated_s, rel=1e-9)
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("seed", range(4))
 def test_times_never_decide_which_operator_a_kernel_is_of(
     seed: int, question: Question, simulated: Simulated, tmp_path_factory: pytest.TempPathFactory

@@ -75,7 +75,7 @@ def laid_out(operations: list[Operation], way: str) -> list[tuple[Operation, str
     return found
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("way", ["simulated", "wrapped", "routed first"])
 def test_every_product_finds_its_operator(way: str, operations: list[Operation], tmp_path: Path) -> None:
     kernels = laid_out(operations, way)

@@ -33,7 +33,7 @@ def scenario(workload: dict[str, Any], plan: dict[str, Any], device: str) -> dic
 
 
 @pytest.mark.parametrize("case", sorted(CASES))
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 def test_a_simulated_step_is_laid_over_its_own_simulation(case: str, tmp_path: Path) -> None:
     loaded = tspsim.load(scenario(*CASES[case]))
     file = tmp_path / "own.json"

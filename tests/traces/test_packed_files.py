@@ -55,7 +55,7 @@ PACKINGS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_every_kernel_is_read(packing: str, tmp_path: Path) -> None:
     file, plain = tmp_path / "trace", tmp_path / "plain.json"
@@ -67,7 +67,7 @@ def test_every_kernel_is_read(packing: str, tmp_path: Path) -> None:
     assert trace.missing == wanted.missing
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("packing", ["gzip", "bz2", "xz", "utf-16"])
 def test_whole_events_before_a_cut_are_kept_and_said(packing: str, tmp_path: Path) -> None:
     # Text that does not pack: a cut of the packed file is one of the text.
@@ -129,7 +129,7 @@ def test_a_packed_export_of_nsight_is_named(tmp_path: Path) -> None:
         traces.read([packed])
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize("packing", ["gzip", "bz2", "xz", "zip"])
 def test_files_are_unpacked_in_pieces(packing: str, tmp_path: Path) -> None:
     file = tmp_path / "t"

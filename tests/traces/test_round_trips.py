@@ -87,7 +87,7 @@ def given(laid: Any) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("name", PLANS)
-@pytest.mark.in_turn(4)
+@pytest.mark.in_turn(5)
 def test_every_kernel_finds_its_operator(name: str, told: bool, tmp_path: Path) -> None:
     question, lane = machine(name)
     laid = lay(read(tmp_path, numbered(lane, told=told)), question, "P", rank=0)

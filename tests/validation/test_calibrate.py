@@ -98,7 +98,7 @@ def test_the_file_tells_rows_used_error_on_others_date_and_library(here: Path) -
     assert (fit.date, fit.library) == ("2026-01-02", "copy")
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_outliers_hardly_move_the_fit(here: Path) -> None:
     write_copies(here / "clean", 2.0e12)
     write_copies(here / "dirty", 2.0e12, outliers=4)
@@ -132,7 +132,7 @@ def test_a_folder_without_kernels_or_without_the_device_is_refused(here: Path) -
 # --- collectives ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_a_table_of_collectives_alone_writes_the_node_and_validation_is_nearer_then(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -296,7 +296,7 @@ def test_a_log_to_validate_needs_its_gpu(
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_kernels_and_collectives_are_written_side_by_side(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_copies(here / "data", 2.0e12)
     write_collectives(here / "data")
@@ -313,14 +313,14 @@ def test_kernels_and_collectives_are_written_side_by_side(here: Path, capsys: py
     assert sorted((here / "topologies").rglob("*.yaml")) == sorted(here / file for file in files)
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_a_file_says_when_it_was_made(here: Path) -> None:
     write_collectives(here / "data")
     text = calibrate("h200", here / "data", today="2026-01-02").yaml("nodes")
     assert "(2026-01-02): NCCL 9.1, " in " ".join(text.split())
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_any_process_writes_the_same_file(here: Path) -> None:
     """The same tables make the same files."""
     write_collectives(here / "data")
@@ -336,7 +336,7 @@ def test_any_process_writes_the_same_file(here: Path) -> None:
     assert len([*here.glob("*.yaml")]) == 2
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_rows_without_a_library_move_what_collectives_get_that_name_none(here: Path) -> None:
     write_collectives(here / "data", library="")
     was = collective(build_cluster("h200"), range(8), "all_gather", 2**24).alone_s
@@ -362,7 +362,7 @@ def test_a_file_that_tells_the_rows_as_well_is_not_written(here: Path, capsys: p
     assert not (here / "topologies").exists()
 
 
-@pytest.mark.in_turn(4, group="fits")
+@pytest.mark.in_turn(5, group="fits")
 def test_a_name_from_a_table_cannot_steer_the_terminal(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_collectives(here / "data", library="\x1b[31mred")
     assert main(["calibrate", "h200", "--data", "data"]) == 0
