@@ -31,7 +31,6 @@ from ..step.question import Question, look_up
 from ..traces import Trace, read
 from ..traces.comparison import Laid
 from ..traces.lay import lay
-from ..traces.steps import batch_of, step_marks
 from ..validation.devices import device_name
 from .collectives import TransferFits
 from .network_files import calibrate_transfers
@@ -50,8 +49,6 @@ ONE_ROW, ONE_PROFILE, SEVERAL = ONE_SIZE, 1.3, 1.15
 ROWS_OF_A_START = 3
 #: Log error of what a fit would replace, below which it stays: profiles of one step repeat no better.
 NEAR = 0.02
-#: Share by which a step's tokens may differ from its scenario's.
-ALIKE = 0.05
 
 
 @dataclass(frozen=True)
@@ -204,7 +201,7 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
         trace: Trace = read([file])
         if trace.device and trace.device not in (name, name.partition("-")[0]):
             raise InputError(f"was recorded on {trace.device}, not on {name}", file=str(file))
-        laid.append((lay(trace, question, step=_step_of(trace, question)), question, trace, short))
+        laid.append((lay(trace, question), question, trace, short))
     steps = [(Path(file).resolve(), one.step) for (file, _), (one, *_) in zip(runs, laid, strict=True)]
     for (file, _), step in zip(runs, steps, strict=True):
         if steps.count(step) > 1:
@@ -233,22 +230,6 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
     any_transfers = measured.rows or measured.left_out
     transfers = calibrate_transfers(measured, source, held_out=False) if any_transfers else None
     return TraceCalibration(name, fits, tuple(checks), document, transfers, hosts_of(laid, source))
-
-
-def _step_of(trace: Trace, question: Question) -> int | None:
-    """Number of the step of median length among those whose annotation states the scenario's batch; None: no
-    annotation does, or every one."""
-    plan = question.plans[0]
-    tokens = question.job(plan).work.batch.tokens if question.work.step.serves else 0.0
-    spans = {}
-    marks = step_marks(trace.marks, trace.ranks[0])
-    for number, mark in enumerate(marks):
-        batch = batch_of(mark.name)
-        if batch is not None and batch.kind == question.work.pass_ and abs(batch.tokens - tokens) <= ALIKE * tokens:
-            spans[number] = mark.end_s - mark.start_s
-    if not spans or len(spans) == len(marks):
-        return None
-    return sorted(spans, key=lambda number: (spans[number], number))[(len(spans) - 1) // 2]
 
 
 def _names(files: Sequence[Path]) -> list[str]:
