@@ -210,8 +210,7 @@ class Shape:
                 decoding = self._decode.point(batch, work.context_tokens / batch) if self._decodes else None
                 numbers = outputs, decoding, read, cached_tokens, read + cached_tokens
                 makespan_s = lead.makespan_s(tokens, numbers, taken)
-                if makespan_s is not None:
-                    return makespan_s + self.programs.host_s(len(queries) + batch, makespan_s)
+                return makespan_s + self.programs.host_s(len(queries) + batch, makespan_s)
         if expert_tokens is None or not self._shares_experts:
             total = self.layout.issued_s + self._tokens_and_experts(tokens)
         else:
