@@ -6,6 +6,10 @@ quickest, the median and the mean (which holds what tables still fill) in proces
 plain loop of Python over the same rows beside them. Then the same with both ends of the range, of as many batches more.
 Cold ones are the first answers of oracles in a warm interpreter, each of an oracle of its own, beside what ``predict``
 takes, and the same with their ranges.
+
+Served ones are steps as a scheduler lists them one after the other: about a hundred sequences that decode and grow by a
+token, beside chunks of the prompts that come next. None comes twice either, but neighbours are alike, and so is the
+part of the tables that they read.
 """
 
 from __future__ import annotations
@@ -21,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 Batch = list[tuple[int, int, int]]
-#: Tokens that every cache below holds.
-MOST_TOKENS = 400_000
+#: Tokens that every cache below holds; those of prompts in a served step.
+MOST_TOKENS, BUDGET = 400_000, 512
 #: Model, cluster, stack and degrees: one for each way in which attention reads a batch.
 KINDS: dict[str, tuple[str, str, str, dict[str, int]]] = {
     "dense": ("qwen3-8b", "mi300x-8", "sglang", {"tp": 1}),
@@ -58,6 +62,25 @@ def stream(pieces: int, count: int, seed: int) -> list[Batch]:
             if left < 0:
                 break
         batches.append(batch)
+    return batches
+
+
+def served(pieces: int, count: int, seed: int) -> list[Batch]:
+    """Consecutive steps of an engine that gives as many prompts their share of a budget of tokens in each."""
+    draw, batches = random.Random(seed), list[Batch]()
+    waiting, running = list[list[int]](), list[list[int]]()
+    for _ in range(count):
+        waiting += [[draw.randint(500, 4000), 0] for _ in range(pieces - len(waiting))]
+        chunks = []
+        for prompt in waiting:
+            length, before = prompt
+            query = min(length - before, BUDGET // pieces)
+            chunks.append((query, before, 1))
+            prompt[1] += query
+        batches.append([*chunks, *((1, context, 1) for context, _ in running)])
+        running = [[context + 1, left - 1] for context, left in running if left > 1]
+        running += [[length, draw.randint(200, 900)] for length, read in waiting if read == length]
+        waiting = [prompt for prompt in waiting if prompt[1] < prompt[0]]
     return batches
 
 
@@ -100,6 +123,22 @@ def warm(kind: str, pieces: list[int], count: int) -> tuple[dict[str, list[float
         batches = stream(number, count, number + 2000)
         ranged[str(number)] = list(calls_us(lambda batch: ends(oracle(batch)), batches))
     return answers, ranged
+
+
+def beneath(kind: str, pieces: list[int], count: int) -> dict[str, list[float]]:
+    """By number of chunks: sequences of the mean step, and µs of the quickest, the median and the mean call with its
+    range, of served steps."""
+    import tspsim
+
+    oracle = tspsim.predict(scenario(kind))
+    answers = {}
+    for number in pieces:
+        for batch in served(number, 2 * count, number):
+            ends(oracle(batch))
+        batches = served(number, 2 * count, number + 1000)[count:]
+        sequences = statistics.mean(map(len, batches))
+        answers[str(number)] = [sequences, *calls_us(lambda batch: ends(oracle(batch)), batches)]
+    return answers
 
 
 def ends(step: Any) -> tuple[float, float]:
@@ -168,6 +207,11 @@ def main() -> None:
         )
         firsts = ", ".join(f"{name} {span:.1f}" for name, span in answer[kind]["ranged_cold_ms"].items())
         print(f"{'  with its range':<14} µs: {figures}   cold ms: {firsts}", flush=True)
+        answer[kind]["served_us"] = beneath(kind, [number for number in pieces if number], asked.batches)
+        figures = "  ".join(
+            f"{n}: {low:.0f}/{mid:.0f}/{mean:.0f}" for n, (_, low, mid, mean) in answer[kind]["served_us"].items()
+        )
+        print(f"{'  served':<14} µs with its range: {figures}", flush=True)
     if asked.json is not None:
         asked.json.write_text(json.dumps(answer, indent=1) + "\n")
 

@@ -32,11 +32,11 @@ them short sequences by AITER and Triton.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from operator import gt, mul
 from typing import Any
 
-from ..base.memo import remembered
 from .limits import DeviceLimits, Parameter, between, ceil, cost_of_p_norm, floor, maximum, minimum
 
 BLOCK_COLUMNS = 128.0
@@ -67,9 +67,6 @@ PARAMETERS: dict[str, Parameter] = {
 BACKWARD_PARAMETERS: dict[str, Parameter] = PARAMETERS | {
     "launch_us": Parameter(60.0, 0.5, 200.0, "start of the kernels")
 }
-#: Blocks, or keys, by a segment's queries; numbers of queries whose ones are kept.
-OfQueries = Callable[[float], float]
-MOST_QUERIES = 1 << 14
 _WIDTHS = (64.0, 128.0, 192.0, 256.0, 512.0)
 _NARROW = _WIDTHS[:2]
 
@@ -186,19 +183,22 @@ def walked_blocks(
     """
     rows = block_rows / group
     by_queries = not backward and isinstance(masked, float) and isinstance(group, float)
+    #: The first block that skips keys.
+    first = floor(kept / rows) + 1.0
 
     def walk(q_len: Any, kv_len: Any, *, sized: bool = True) -> tuple[Any, ...]:
         if by_queries and isinstance(q_len, tuple):
-            # Segments of a serving step: without a loop in Python, since blocks depend on queries alone.
+            # Segments of a serving step: blocks depend on queries alone.
             seen = q_len
             if masked and any(map(gt, q_len, kv_len)):
                 seen = tuple([q if q < kv else kv for q, kv in zip(q_len, kv_len, strict=True)])
-            count_of, skipped_of = blocks_of_queries(group, block_rows, kept)
-            counts = tuple(map(count_of, seen))
-            unmasked = sum(map(mul, counts, kv_len))
-            # No block skips more keys than its segment has.
-            walked = unmasked - masked * sum(map(skipped_of, seen)) if masked else unmasked
-            walks = grid * sum(counts), grid * walked, grid * unmasked, max(kv_len)
+            counts = [math.ceil(q * group / block_rows) for q in seen]
+            walked = unmasked = float(sum(map(mul, counts, kv_len)))
+            if masked:
+                # :func:`skipped` without a call for each. No block skips more keys than its segment has.
+                some = [count for count in counts if count > first]
+                walked -= sum([(count - first) * (rows * (count + first - 1.0) / 2.0 - kept) for count in some])
+            walks = grid * float(sum(counts)), grid * walked, grid * unmasked, max(kv_len)
             if not sized:
                 return walks
             attended = sum(map(mul, seen, kv_len)) - (masked * sum(map(mul, seen, seen)) / 2.0 if masked else 0.0)
@@ -227,21 +227,6 @@ def walked_blocks(
         return blocks, keys, whole, longest, pairs, queries, context
 
     return walk
-
-
-@remembered(64)
-def blocks_of_queries(group: float, block_rows: float, kept: float) -> tuple[OfQueries, OfQueries]:
-    """Blocks of a segment's queries in the forward, and the keys that these skip under a causal mask."""
-
-    @remembered(MOST_QUERIES)
-    def count_of(queries: float) -> float:
-        return float(ceil(float(queries) * group / block_rows))
-
-    @remembered(MOST_QUERIES)
-    def skipped_of(queries: float) -> float:
-        return float(skipped(count_of(queries), block_rows / group, kept))
-
-    return count_of, skipped_of
 
 
 def skipped(count: Any, rows: Any, kept: Any) -> Any:

@@ -73,11 +73,10 @@ class Mixed:
     def seconds(self, work: StepWork, expert_tokens: int | None = None) -> float | None:
         """Seconds of one step; None where it cannot be assembled from parts. ``expert_tokens``: mean tokens of the
         replicas that share experts; None: the replica's own number."""
-        queries, before = work.columns
-        if min(queries) <= MOST_DECODED:
+        if min(work.columns[0]) <= MOST_DECODED:
             return None
-        cached, own = sum(before), work.query_len * work.sequences
-        tokens, outputs = sum(queries) + own, work.ends + own
+        own, (read, cached) = work.query_len * work.sequences, work.prompts_hold
+        tokens, outputs = read + own, work.ends + own
         try:
             facts = own > 0, outputs > 0, cached > 0, tokens <= self._most
             shape = self._shape_of[facts] if facts in self._shape_of else self._found(*facts)
@@ -87,12 +86,10 @@ class Mixed:
 
     def shape_of(self, work: StepWork) -> Shape | None:
         """The shape of a step; None where it cannot be assembled from parts."""
-        queries, before = work.columns
-        if min(queries) <= MOST_DECODED:
+        if min(work.columns[0]) <= MOST_DECODED:
             return None
-        own = work.query_len * work.sequences
-        tokens, outputs = sum(queries) + own, work.ends + own
-        facts = own > 0, outputs > 0, sum(before) > 0, tokens <= self._most
+        own, (read, cached) = work.query_len * work.sequences, work.prompts_hold
+        facts = own > 0, work.ends + own > 0, cached > 0, read + own <= self._most
         return self._shape_of[facts] if facts in self._shape_of else self._found(*facts)
 
     def prepare(self) -> None:

@@ -127,7 +127,8 @@ class Oracle:
             ordered = sorted(decoding)
         if cached + tokens > self._most_tokens:
             raise self._too_long(cached + tokens)
-        return StepWork.listed((first, before), decoding, own, cached - sum(before), ordered)
+        hold = tokens - own * len(ordered), sum(before)
+        return StepWork.listed((first, before), hold, decoding, own, cached - hold[1], ordered)
 
     def _each(
         self, queries: tuple[int, ...], contexts: tuple[int, ...], counts: tuple[int, ...]

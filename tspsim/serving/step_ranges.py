@@ -147,11 +147,10 @@ class StepRanges:
 
     def _with_prompts(self, work: StepWork, makespan_s: float, host: StepHost) -> Ends | None:
         """Of a step with prompts; None where it is not assembled from parts."""
-        queries, before = work.columns
-        if min(queries) <= MOST_DECODED:
+        if min(work.columns[0]) <= MOST_DECODED:
             return None
-        own = work.query_len * work.sequences
-        read, cached, sampled = sum(queries), sum(before), own + work.ends
+        own, (read, cached) = work.query_len * work.sequences, work.prompts_hold
+        sampled = own + work.ends
         facts = own > 0, sampled > 0, cached > 0, read + own <= self._most
         if facts not in self._shapes:
             shape = self._shape_of(work)

@@ -36,7 +36,7 @@ class StepWork:
     """
 
     __slots__ = (
-        "_chunks", "_columns", "_contexts", "_listed", "_longest", "_ordered", "_shortest",
+        "_chunks", "_columns", "_contexts", "_listed", "_longest", "_ordered", "_prompts", "_shortest",
         "context_tokens", "query_len", "sequences",
     )  # fmt: skip
 
@@ -45,6 +45,7 @@ class StepWork:
         self._listed: Callable[[], tuple[int, ...]] | None = None
         self._chunks: tuple[PromptChunk, ...] | None = tuple(chunks)
         self._columns: Columns | None = None
+        self._prompts: tuple[int, int] | None = None
         self.query_len = query_len
         self.sequences = len(self._contexts)
         self.context_tokens = sum(self._contexts)
@@ -54,13 +55,20 @@ class StepWork:
 
     @classmethod
     def listed(
-        cls, prompts: Columns, contexts: tuple[int, ...], query_len: int, context_tokens: int, ordered: list[int]
+        cls,
+        prompts: Columns,
+        prompts_hold: tuple[int, int],
+        contexts: tuple[int, ...],
+        query_len: int,
+        context_tokens: int,
+        ordered: list[int],
     ) -> StepWork:
-        """The same from columns: chunks that end their prompts, and contexts with their sum, and ``ordered`` by length.
-        No chunk is made before somebody asks for one."""
+        """The same from columns: chunks that end their prompts, with their sums, and contexts with their sum, and
+        ``ordered`` by length. No chunk is made before somebody asks for one."""
         work = cls.__new__(cls)
         work._contexts, work._listed, work.query_len = contexts, None, query_len
         work._chunks, work._columns = (None, prompts) if prompts[0] else ((), None)
+        work._prompts = prompts_hold
         work.sequences, work.context_tokens, work._ordered = len(ordered), context_tokens, ordered
         work._shortest, work._longest = (ordered[0], ordered[-1]) if ordered else (0, 0)
         return work
@@ -79,7 +87,7 @@ class StepWork:
         """The same from sums; ``contexts`` lists them. ``shortest``: the shortest of them, None: unknown."""
         work = cls.__new__(cls)
         work._contexts, work._listed = None, contexts
-        work._chunks, work._columns, work.query_len = chunks, None, query_len
+        work._chunks, work._columns, work._prompts, work.query_len = chunks, None, None, query_len
         work.sequences, work.context_tokens = sequences, context_tokens
         work._longest, work._shortest, work._ordered = longest, shortest, None
         return work
@@ -164,9 +172,18 @@ class StepWork:
         )
 
     @property
+    def prompts_hold(self) -> tuple[int, int]:
+        """Tokens of prompts in the step, and those in the cache before them."""
+        prompts = self._prompts
+        if prompts is None:
+            queries, before = self.columns
+            prompts = self._prompts = sum(queries), sum(before)
+        return prompts
+
+    @property
     def prompt_tokens(self) -> int:
         """Tokens of prompts in the step."""
-        return sum(self.columns[0])
+        return self.prompts_hold[0]
 
     @property
     def tokens(self) -> int:
