@@ -268,7 +268,7 @@ class DecodeChains:
             of_pass = DecodingRows(own[0], own[1] - STANDING, padding[0][1] if padding else 1)
             if of_pass not in rows:
                 rows.append(of_pass)
-            seconds = programs.rows.over_rows_of(what, maker, own[0], captured)
+            seconds = programs.rows.over_rows_of(what, maker.maker.layer, maker.of, own[0], captured)
             if seconds is None:
                 return None
             key = rows.index(of_pass), seconds

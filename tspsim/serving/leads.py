@@ -5,8 +5,8 @@ time depends on tokens alone are in a table by tokens; all others run n_ij times
 from a later place. Without knowing how long these take, a place never decides
 
 - where an earlier one, or one from which the same kernels run, is as late for the numbers of a tile;
-- where it lies between two others, a before it and b behind it: for some λ, v_i ≤ λ · v_a + (1 − λ) · v_b, since from it
-  on every kernel runs at most λ · n_aj + (1 − λ) · n_bj times, and it is no later than λ times the one and 1 − λ the other.
+- where it lies between two others, a before it and b behind it: v_i ≤ λ · v_a + (1 − λ) · v_b for some λ, since every
+  kernel runs at most λ · n_aj + (1 − λ) · n_bj times from it on, and it is no later than such shares of both.
 
 The second are most places of a host that is late by as much in every layer. Few are left, and these are added up.
 """
@@ -171,8 +171,8 @@ class Leads:
         """Places of a stage that are later than every earlier one, at the first number or at the last, and than others
         from which the same kernels run."""
         latest: list[tuple[int, float, float]] = []
-        some = np.flatnonzero((first_s > first_s[0]) | (last_s > last_s[0])).tolist()
-        for place, own_s, own_last_s in zip((0, *some), first_s[[0, *some]].tolist(), last_s[[0, *some]].tolist(), strict=True):
+        some = [0, *np.flatnonzero((first_s > first_s[0]) | (last_s > last_s[0])).tolist()]
+        for place, own_s, own_last_s in zip(some, first_s[some].tolist(), last_s[some].tolist(), strict=True):
             if any(other_s >= own_s and other_last_s >= own_last_s for _, other_s, other_last_s in latest):
                 continue
             while latest:

@@ -30,6 +30,7 @@ from .programs import StepPrograms
 from .row_consumers import RowConsumer, bent_consumer_of, consumer_of
 from .row_variants import RowMaker
 from .shape import TYPICAL, Shape
+from .short_pieces import ShortPieces
 from .sized import UnlikeError
 from .work import StepWork
 
@@ -67,6 +68,7 @@ class Mixed:
         self._shape_of: dict[tuple[bool, bool, bool, bool], Shape | None] = {}
         engine = programs.question.work.stack.engine
         self.sizes = engine.graphs.tokens(1, engine.slots) if engine.graphs.pieces and engine.graphs.pads else ()
+        self._short = ShortPieces(programs, plain, self.sizes)
         #: Tokens of the largest step that runs in captured pieces.
         self._most = self.sizes[-1] if self.sizes else 0
 
@@ -74,7 +76,7 @@ class Mixed:
         """Seconds of one step; None where it cannot be assembled from parts. ``expert_tokens``: mean tokens of the
         replicas that share experts; None: the replica's own number."""
         if min(work.columns[0]) <= MOST_DECODED:
-            return None
+            return self._with_short_pieces(work, expert_tokens)
         own, (read, cached) = work.query_len * work.sequences, work.prompts_hold
         tokens, outputs = read + own, work.ends + own
         try:
@@ -83,6 +85,20 @@ class Mixed:
             return None if shape is None else shape.seconds(work, tokens, outputs, cached, expert_tokens)
         except UnlikeError:
             return None
+
+    def _with_short_pieces(self, work: StepWork, expert_tokens: int | None) -> float | None:
+        """Seconds of a step with pieces that decode kernels read, or prefill kernels where that takes less."""
+        if self.serial:
+            return None
+        try:
+            own_s = self._short.seconds(work, expert_tokens)
+        except UnlikeError:
+            return None
+        if own_s is None:
+            return None
+        pieces = [chunk._replace(query_tokens=max(chunk.query_tokens, MOST_DECODED + 1)) for chunk in work.chunks]
+        padded_s = self.seconds(StepWork(pieces, work.contexts, work.query_len), expert_tokens)
+        return None if padded_s is None else min(own_s, padded_s)
 
     def shape_of(self, work: StepWork) -> Shape | None:
         """The shape of a step; None where it cannot be assembled from parts."""
@@ -169,9 +185,8 @@ def cache_consumer_of(
         for maker in part.attention_operators.values():
             place = next((place for place, own in enumerate(maker.operators) if own is call.what), None)
             if place is not None and decoded(part.rows) == rows:
-                over = programs.rows.over_rows_of(
-                    call.what, RowMaker(number, maker, place), programs.query_len, captured
-                )
+                of = RowMaker(number, maker, place).of
+                over = programs.rows.over_rows_of(call.what, maker.layer, of, programs.query_len, captured)
                 return None if over is None else RowConsumer(call, None, maker, over)
     return None
 

@@ -216,11 +216,11 @@ class StepPrograms:
         """A pass of all work; where decode kernels run some chunks, also one with padded chunks."""
         if not work.chunks:
             return [self.decoding(work.contexts, expert_share)]
-        job = self._mixed(work, expert_share)
+        job = self.mixed(work, expert_share)
         return [job, job.padding_prompts()] if job.work.load.short_prompts else [job]
 
-    def _mixed(self, work: StepWork, expert_share: float) -> Job:
-        """A pass of chunks of prompts beside decoding sequences."""
+    def mixed(self, work: StepWork, expert_share: float = 1.0) -> Job:
+        """A pass of chunks of prompts beside decoding sequences, none of them padded."""
         load = Load(
             prompts=len(work.chunks),
             prompt_chunks=work.chunks,

@@ -8,13 +8,13 @@ from ..base.quick import replace
 from ..hardware import Device
 from ..hardware.over_caches import over_caches
 from ..hardware.over_rows import Seconds, over_rows, over_sums
-from ..operators import BatchQuantity, CachedContext, Operator, RowSums
+from ..model.layer import ServingLayer
+from ..operators import BatchQuantity, CachedContext, Operator, Rows, RowSums
 from ..parallel.serving_engine import Captured
 from ..program.layout import Timed
 from .cached_attention import CachedAttention, WindowedAttention
 from .row_consumers import CONTEXTS, LastPrompts, over_caches_as, seconds_over, seconds_over_sums
 from .row_consumers import over_rows as rows_replaced
-from .row_variants import RowMaker
 from .tables import EPSILON
 
 
@@ -58,13 +58,13 @@ class RowPrices:
         return self._over_all_rows[key]
 
     def over_rows_of(
-        self, operator: Timed, maker: RowMaker, own: int, captured: Captured
+        self, operator: Timed, layer: ServingLayer, of: Callable[[Rows], Operator], own: int, captured: Captured
     ) -> Callable[[RowSums], float] | None:
         """Seconds of a kernel that reads the contexts of decoding sequences, of ``own`` queries each, as a function of
-        the sums of rows; None where only the kernel itself is priced."""
+        the sums of rows; None where only the kernel itself is priced. ``of``: the kernel of other rows of its
+        ``layer``."""
         over: Callable[[RowSums], float] | None
         if isinstance(operator, CachedContext):
-            layer = maker.maker.layer
             most = layer.attention_kind.most_cached(layer)
             over = self._over_caches_of(operator, captured, most, layer.context_shards)
         elif isinstance(operator, Operator) and operator.rows_field and operator.rows_field.reads is BatchQuantity.ROWS:
@@ -74,7 +74,7 @@ class RowPrices:
         if over is None or (over, own) in self._exact:
             return over
         probed = RowSums((), (), own, CONTEXTS)
-        exact_s = self._once_s(captured)(maker.of(probed.rows))
+        exact_s = self._once_s(captured)(of(probed.rows))
         if abs(over(probed) - exact_s) > EPSILON * exact_s:
             return None
         self._exact.add((over, own))

@@ -24,9 +24,8 @@ from ..program.layout import InstructionLayout, StageCall
 
 #: Programs of a plan that are kept.
 MOST_WRITTEN = 4096
-#: Classes of operators, and by position of a call the number of its own.
-Places = tuple[list[type[Operator]], dict[int, int]]
-NO_PLACES: Places = [], {}
+#: By position of a call the number of its operator.
+Places = dict[int, int]
 #: Part of a program.
 Part = TypeVar("Part", bound=Hashable)
 #: Seconds of each of some calls; None where only the engine can price some of them.
@@ -114,7 +113,7 @@ class RowVariants:
         self._alone: dict[Hashable, bool] = {}
         #: Of steps with the same passes: the number of a pass, and what makes operators of its rows, in order.
         self._makers: dict[Hashable, list[tuple[int, MadeOfRows]]] = {}
-        #: The same of such steps with one layout.
+        #: The same of such steps with one layout, and operators of some classes.
         self._places: dict[Hashable, Places] = {}
         self._written = BoundedCache(MOST_WRITTEN)
         #: Kinds of these, and the numbers that their programs depend on beside rows.
@@ -138,11 +137,11 @@ class RowVariants:
             return []
         passes = passes_of(job)
         kind = self._kind(job, passes)
-        classes, places = self._places.get((kind, Itself(layout)), NO_PLACES)
-        if not places.keys() >= set(positions):
+        if kind not in self._makers:
             return None
         operators = self._operators(kind, passes)
-        if [type(operator) for operator in operators] != classes:
+        places = self._places_of(kind, layout, operators)
+        if not places.keys() >= set(positions):
             return None
         return [StageCall(operators[places[position]], layout.where[position][1]) for position in positions]
 
@@ -154,8 +153,13 @@ class RowVariants:
             for number, maker in self._makers.get(kind, ())
             for place in range(len(maker.operators))
         ]
-        places = self._places.get((kind, Itself(layout)), NO_PLACES)[1]
+        operators = [operator for _, maker in self._makers.get(kind, ()) for operator in maker.operators]
+        places = self._places_of(kind, layout, operators)
         return {place: makers[number] for place, number in places.items()}
+
+    def _places_of(self, kind: Hashable, layout: InstructionLayout, operators: Sequence[Operator]) -> Places:
+        """Where such operators stand; empty where no such step was written."""
+        return self._places.get((kind, Itself(layout), *map(type, operators)), {})
 
     def makers_at(
         self, job: Job, layout: InstructionLayout, positions: Mapping[Part, Sequence[int]]
@@ -164,7 +168,6 @@ class RowVariants:
         of all parts of it that are made so."""
         passes = passes_of(job)
         kind = self._kind(job, passes)
-        classes, places = self._places.get((kind, Itself(layout)), NO_PLACES)
         every: list[type[Operator]] = []
         sources: list[tuple[MadeOfRows, list[type[Operator]]] | None] = []
         #: Of each operator in order: the number of its maker, and which of its operators it is.
@@ -174,8 +177,7 @@ class RowVariants:
             of_number += [(len(sources), place) for place in range(len(own))]
             sources.append(None if number else (maker, own))
             every += own
-        if every != classes:
-            return {}
+        places = self._places.get((kind, Itself(layout), *every), {})
         kernels: dict[Part, list[KernelsOfRows]] = {}
         for part, some in positions.items():
             if not some or not places.keys() >= set(some):
@@ -229,8 +231,7 @@ class RowVariants:
         alike = same_makers(self._makers.setdefault(kind, makers), makers)
         complete = alike and {number for _, number in places} == set(numbered.values())
         if complete or (alike and stages):
-            classes = [type(operator) for operator in operators]
-            self._places.setdefault((kind, Itself(first.layout)), (classes, dict(places)))
+            self._places.setdefault((kind, Itself(first.layout), *map(type, operators)), dict(places))
         if not complete:
             return first, None
         self._numbers.add((kind, numbers))
