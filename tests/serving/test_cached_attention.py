@@ -65,7 +65,7 @@ def test_short_pieces_stand_beside_unequal_contexts(kind: str) -> None:
     for tokens in (2, 16):
         batch = [(tokens, 46, 1), (565, 0, 1), *[(1, draw.randint(100, 4000), 1) for _ in range(130)]]
         exact = oracle._costs.exact(oracle.work(batch)).seconds
-        assert float(oracle(batch)) == pytest.approx(exact, rel=1e-9)
+        assert float(oracle(batch)) == pytest.approx(exact, rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS | PIPELINE)

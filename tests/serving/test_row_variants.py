@@ -130,11 +130,10 @@ def test_things_that_are_equal_by_chance_in_one_batch_are_not_taken_for_the_same
 
 
 def test_a_step_with_a_short_piece_is_priced_once_in_each_of_two_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    programs = programs_of("kimi-k2.6", {"tp": 8}, None)
-    cost, priced = costs_of(programs.question, programs.plan), list[Job]()
+    programs, priced = programs_of("kimi-k2.6", {"tp": 8}, None), list[Job]()
     price = StepPrograms._job_s
     monkeypatch.setattr(StepPrograms, "_job_s", lambda self, job: priced.append(job) or price(self, job))
-    cost.seconds([StepWork((PromptChunk(5, 0),), (1000,) * 9)])
+    programs.together_s(StepWork((PromptChunk(5, 0),), (1000,) * 9))
     assert [job.rows[0][0] for job in priced] == [5, 17]
 
 
