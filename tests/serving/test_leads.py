@@ -115,3 +115,13 @@ def test_a_lead_is_the_longest_of_all_places_or_none(seed: int, places: int, sta
         exact_s = float(np.maximum.reduceat(total, list(starts)).sum())
         seconds = None if lead is None else lead.makespan_s(tokens, (number,), [priced_s])
         assert seconds is None or seconds == pytest.approx(exact_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_kernel_runs_more_often_from_a_later_place(kind: str) -> None:
+    """What a lead assumes of a layout."""
+    for shape in oracle_of(kind)._costs._mixed._shape_of.values():
+        assert shape is not None
+        runs, starts = shape.layout.follows, (*shape.layout.starts, len(shape.layout.follows))
+        for first, behind in zip(starts, starts[1:], strict=False):
+            assert (np.diff(runs[first:behind], axis=0) <= 0.0).all()
