@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -123,5 +124,5 @@ def test_no_kernel_runs_more_often_from_a_later_place(kind: str) -> None:
     for shape in oracle_of(kind)._costs._mixed._shape_of.values():
         assert shape is not None
         runs, starts = shape.layout.follows, (*shape.layout.starts, len(shape.layout.follows))
-        for first, behind in zip(starts, starts[1:], strict=False):
+        for first, behind in pairwise(starts):
             assert (np.diff(runs[first:behind], axis=0) <= 0.0).all()
