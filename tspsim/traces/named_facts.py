@@ -8,13 +8,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
 from ..model import load_model
 from ..model.parts import WeightClass
-from .alignment import family_of
 from .kinds import ATTENTION
 from .names import narrow
 from .table import Trace
@@ -40,9 +38,6 @@ _TYPES = (
     ("fp8", re.compile(r"fp8|f8|e4m3|float_?8|8b|a8w8|scaled_mm", re.IGNORECASE)),
 )
 _BACKWARD = re.compile(r"bwd|bprop|backward|_grad_|grad_input", re.IGNORECASE)
-#: Share of steps from one anchor of a layer to another than the next one's that halves in turn take.
-_IN_TURN = 0.1
-
 
 #: Share of a model's layers with an exchange of replicas at which every layer has one.
 _EVERY_LAYER = 0.9
@@ -126,24 +121,6 @@ def preferred(models: Sequence[str], trace: Trace, ranks: int, widths: frozenset
     return tuple(sorted(models, key=lacks))
 
 
-def takes_turns(trace: Trace) -> bool:
-    """Whether two halves of a batch take turns: attention, what is sent to experts and these do not follow each other
-    in one order."""
-    kinds, names = trace.word("kind"), trace.word("name")
-    rows = np.isin(kinds, [*ATTENTION, "dispatch", "grouped_gemm"])
-    main = Counter(family_of(name) for name in names[np.isin(kinds, ATTENTION)].tolist()).most_common(1)
-    order: list[str] = []
-    for kind, name in zip(kinds[rows].tolist(), names[rows].tolist(), strict=True):
-        if kind in ATTENTION:
-            if family_of(name) == main[0][0]:
-                order.append("attention")
-        elif order[-1:] != [kind]:
-            order.append(kind)
-    usual = {("attention", "dispatch"), ("dispatch", "grouped_gemm"), ("grouped_gemm", "attention")}
-    follows = list(pairwise(order))
-    return sum(pair not in usual for pair in follows) > _IN_TURN * len(follows)
-
-
 def sharding(trace: Trace, layers: int, others: re.Pattern[str], region: int) -> int:
     """What replicas divide in training, as ZeRO counts it: 3 where they gather every layer's weights and scatter its
     gradients, 1 where they do both for larger pieces. ``others``: names of groups that are not of replicas; ``region``:
@@ -183,12 +160,13 @@ def micro_batches(trace: Trace) -> int:
 
 def runs_again(trace: Trace) -> str:
     """What a backward pass computes again, as far as kernels show it: ``full`` with attention, ``cheap`` where it has
-    more products than gradients, else ``none``."""
+    norms of the forward pass, or more products than gradients, else ``none``."""
     phases, kinds = trace.word("phase"), trace.word("kind")
     forward, backward = (set(trace.word("name")[(kinds == "attention") & (phases == p)]) for p in _PASSES)
     if forward & backward:
         return "full"
-    return "cheap" if products_back(trace) > _GRADIENTS else "none"
+    forward, backward = (set(trace.word("name")[(kinds == "norm") & (phases == p)]) for p in _PASSES)
+    return "cheap" if forward & backward or products_back(trace) > _GRADIENTS else "none"
 
 
 def products_back(trace: Trace) -> float:

@@ -34,8 +34,8 @@ from .named_facts import (
     runs_again,
     runs_backward,
     sharding,
-    takes_turns,
 )
+from .overlaps import interleaved, keeps_narrow, sends_narrow, takes_turns
 from .product_sizes import stated_sizes
 from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace
@@ -125,6 +125,11 @@ class Guess:
     #: Whether the model has experts, and the stages of a pipeline of which the trace shows one.
     routed: bool = False
     stages: int = 1
+    #: Share of a training step's exchanges beside products of the other direction; 0 where no micro-batches alternate.
+    interleaved: float = 0.0
+    #: Whether tokens travel to experts in eight bits in training, and activations are kept so.
+    sends_narrow: bool = False
+    keeps_narrow: bool = False
 
 
 def guess(trace: Trace) -> Guess:
@@ -204,7 +209,10 @@ def guess(trace: Trace) -> Guess:
         backward,
         sequences,
         runs_again(trace),
-        sharding(trace, layers, _NOT_REPLICAS, region) if trains else 0,
+        # Layers of a stage alone do not show an optimizer; its state seldom stands whole on every replica.
+        (sharding(trace, layers, _NOT_REPLICAS, region) or int(stages > 1 and "optimizer" not in kinds))
+        if trains
+        else 0,
         region > 1,
         micro_batches(trace) if trains else 1,
         widths,
@@ -215,6 +223,9 @@ def guess(trace: Trace) -> Guess:
         "" if models and is_checkpoints(models[0], kind) and not trains else kind,
         routed,
         stages,
+        interleaved(trace) if trains else 0.0,
+        trains and kind.startswith("fp8") and sends_narrow(trace),
+        trains and kind.startswith("fp8") and keeps_narrow(trace),
     )
 
 

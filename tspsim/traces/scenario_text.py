@@ -85,6 +85,11 @@ def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Itera
     yield "plans:"
     if run.stages > 1:
         yield f"  # {run.layers} of {load_model(run.models[0]).layers} layers are in the trace: one stage of a pipeline"
+        if run.zero == 1:
+            yield "  # what replicas divide is not in the trace; the optimizer's state at least, as is usual"
+    if run.interleaved:
+        yield f"  # exchanges of each direction run beside products of the other ({run.interleaved:.0%} of their time): the"
+        yield "  # forward pass of one micro-batch beside the backward of another; the pipeline's order is not in the trace"
     degrees = ", ".join(f"{key}: {value}" for key, value in run.degrees.items()) or "tp: 1"
     if run.exchanges:
         degrees = f"dp: {max(gpus // run.degrees.get('tp', 1), 1)}, {degrees}"
@@ -94,12 +99,31 @@ def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Itera
     if run.trains:
         degrees += ", sequence_regions: true" * run.regions + f", zero: {run.zero}" * bool(run.zero)
         degrees += f", recomputation: {run.recomputes}"
+        degrees += "".join(f", {key}: {value}" for key, value in _exchanges(run))
     if not run.degrees and not run.zero and gpus > 1:
         yield "  # groups are not named; state tp, pp, ep (the rest are replicas)"
     name = "-".join(f"{key.upper()}{value}" for key, value in run.degrees.items()) or (
         f"FSDP{gpus}" if run.zero == 3 else "TP1"
     )
     yield f"  - {{name: {name}, {degrees}}}"
+
+
+def _exchanges(run: Guess) -> Iterator[tuple[str, str]]:
+    """Keys of a plan that trains, for exchanges with experts and what is kept in eight bits."""
+    if run.interleaved:
+        if _from_both_ends(run):
+            yield "schedule", "dualpipe"
+        yield "expert_overlap", "micro_batches"
+    if run.sends_narrow:
+        yield "expert_dispatch", "ranks_fp8"
+    if run.keeps_narrow:
+        yield "activation_store", "fp8_products"
+
+
+def _from_both_ends(run: Guess) -> bool:
+    """Whether the pipeline may be DualPipe: its authors' framework, and as many stages as it needs."""
+    stages = run.degrees.get("pp", 1)
+    return bool(run.interleaved) and run.stack == "hai-llm" and stages > 1 and not stages % 2
 
 
 def _is_divisible(device: str, gpus: int) -> bool:
@@ -126,7 +150,9 @@ def _work(run: Guess) -> Iterator[str]:
         else:
             yield "  # sequence is not in the trace; one sequence a forward pass"
         yield f"  sequence: {seen.queries or 4096}"
-        yield f"  sequences_per_replica: {(seen.batch or 1) * max(run.stages, run.passes)}"
+        # An order that is filled from both ends needs two micro-batches a stage.
+        passes = max(run.stages * (2 if _from_both_ends(run) else 1), run.passes)
+        yield f"  sequences_per_replica: {(seen.batch or 1) * passes}"
     elif batch is None:
         yield "  # from the shapes of attention, which may read more of a cache than is filled"
         yield f"  pass: {'decode' if seen.queries == 1 else 'verify'}"
