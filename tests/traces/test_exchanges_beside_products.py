@@ -115,7 +115,7 @@ def test_micro_batches_beside_each_other_are_told_from_those_that_wait(beside: b
     text = "\n".join(lines(trace))
     plan = yaml.safe_load(text)["plans"][0]
     assert plan["ep"] == 64 and plan["pp"] == 16 and plan["recomputation"] == "cheap"
-    assert ("expert_overlap" in plan) == beside == ("other direction" in text)
+    assert ("expert_overlap" in plan) == beside == ("beside the other's products" in text)
     assert plan["expert_dispatch"] == "ranks_fp8" and plan["activation_store"] == "fp8_products"
     # The framework is not known, nor is the order of its pipeline.
     assert "schedule" not in plan

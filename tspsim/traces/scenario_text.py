@@ -88,8 +88,8 @@ def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Itera
         if run.zero == 1:
             yield "  # what replicas divide is not in the trace; the optimizer's state at least, as is usual"
     if run.interleaved:
-        yield f"  # exchanges of each direction run beside products of the other ({run.interleaved:.0%} of their time): the"
-        yield "  # forward pass of one micro-batch beside the backward of another; the pipeline's order is not in the trace"
+        yield f"  # for {run.interleaved:.0%} of their time each direction's exchanges run beside the other's products:"
+        yield "  # one micro-batch's forward beside another's backward pass; the pipeline's order is not in the trace"
     degrees = ", ".join(f"{key}: {value}" for key, value in run.degrees.items()) or "tp: 1"
     if run.exchanges:
         degrees = f"dp: {max(gpus // run.degrees.get('tp', 1), 1)}, {degrees}"
@@ -151,8 +151,8 @@ def _work(run: Guess) -> Iterator[str]:
             yield "  # sequence is not in the trace; one sequence a forward pass"
         yield f"  sequence: {seen.queries or 4096}"
         # An order that is filled from both ends needs two micro-batches a stage.
-        passes = max(run.stages * (2 if _from_both_ends(run) else 1), run.passes)
-        yield f"  sequences_per_replica: {(seen.batch or 1) * passes}"
+        least = max(run.stages * (2 if _from_both_ends(run) else 1), run.passes)
+        yield f"  sequences_per_replica: {(seen.batch or 1) * least}"
     elif batch is None:
         yield "  # from the shapes of attention, which may read more of a cache than is filled"
         yield f"  pass: {'decode' if seen.queries == 1 else 'verify'}"
