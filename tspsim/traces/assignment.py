@@ -75,10 +75,10 @@ def assigned(
     for begin, block in zip(reversed(begins), reversed(blocks), strict=True):
         window = block.window
         place = min(max(place - window.start, 0), window.stop - window.start)
-        found = traced.get((block.key, place))
-        if found is None:
-            found = traced[block.key, place] = _traced(block, place)
-        given, start = found
+        path = traced.get((block.key, place))
+        if path is None:
+            path = traced[block.key, place] = _traced(block, place)
+        given, start = path
         taken = np.flatnonzero(given >= 0)
         own[window.start + taken] = given[taken] + begin
         place = window.start + start

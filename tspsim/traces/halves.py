@@ -95,7 +95,7 @@ def orders_in_turn(operations: Sequence[Operation], kinds: Sequence[str]) -> lis
     shared = any(parts.get(SHARED) for half in layers for parts in half)
     begins = [[_telling(operations, parts) for parts in half[:_SHOW]] for half in layers]
     away = []
-    told: dict[tuple[str, ...], float] = {}
+    offs: dict[tuple[str, ...], float] = {}
     before: tuple[tuple[int, ...], bool] | None = None
     stages: list[list[list[Any]]] = []
     for number, turns in enumerate(TURNS):
@@ -105,9 +105,9 @@ def orders_in_turn(operations: Sequence[Operation], kinds: Sequence[str]) -> lis
             before = turns.cuts, turns.shared_last
             stages = [_in_turns(turns, half) for half in begins]
         merged = tuple(_merged(turns.lag, *stages))
-        if merged not in told:
-            told[merged] = _away(measured, _shares(merged))
-        away.append((told[merged], number))
+        if merged not in offs:
+            offs[merged] = _away(measured, _shares(merged))
+        away.append((offs[merged], number))
     orders: list[list[int]] = []
     for _, number in sorted(away):
         own_turns = [_in_turns(TURNS[number], half) for half in layers]
