@@ -44,7 +44,8 @@ ORDERS: dict[str, tuple[list[str], int]] = {
 }
 
 
-def step(order: str, low_latency: bool = True) -> Recorder:
+def step(order: str, low_latency: bool = True, whole: bool = True) -> Recorder:
+    """A step with one order of turns, or some layers of it without begin and end."""
     run = Recorder(launch_us=1.0)
 
     def of(*names: str) -> None:
@@ -73,7 +74,8 @@ def step(order: str, low_latency: bool = True) -> Recorder:
     def route() -> None:
         of("void layer_norm::ln_fwd_kernel<2048u>", "sm90_xmma_gemm_bf16f32_bf16f32_f32_tn_n_tilesize64x64x64",
            "void at::native::vectorized_elementwise_kernel<4, sigmoid_kernel_cuda>",
-           "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>")  # fmt: skip
+           )  # fmt: skip
+        run.launch("void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>", 4.0, grid=[32, 1, 1])
 
     def shared() -> None:
         of("void cuda::per_token_cast_to_fp8<__nv_bfloat16, 128>", GEMM.format(5632, 0),
@@ -90,7 +92,7 @@ def step(order: str, low_latency: bool = True) -> Recorder:
     }  # fmt: skip
     turns, lag = ORDERS[order]
     with run.note("ProfilerStep#1"):
-        for _ in range(DENSE):
+        for _ in range(DENSE if whole else 0):
             for part in (before, attend, shared):
                 part()
         whole = " | ".join(" | ".join(turns) for _ in range(LAYERS - DENSE))
@@ -100,7 +102,8 @@ def step(order: str, low_latency: bool = True) -> Recorder:
             for half in ([own[place]] if place < len(own) else []) + ([own[place - lag]] if place >= lag else []):
                 for part in half.split():
                     parts[part]()
-        of("void layer_norm::ln_fwd_kernel<2048u>", "nvjet_tst_128x64_64x8_2x1_v_bz_TNT")
+        if whole:
+            of("void layer_norm::ln_fwd_kernel<2048u>", "nvjet_tst_128x64_64x8_2x1_v_bz_TNT")
     run.wait()
     return run
 
@@ -159,3 +162,31 @@ def test_a_scenario_from_a_serving_step_with_exchanges(tmp_path: Path, capsys: p
     assert main(["trace", "scenario", str(path)]) == 0
     said = capsys.readouterr().out
     assert "pass: decode" in said and "dp: 8, ep: 8, expert_dispatch: low_latency" in said
+
+
+@pytest.mark.parametrize("order", sorted(ORDERS))
+@pytest.mark.parametrize("low_latency", (True, False))
+def test_some_layers_show_that_halves_take_turns(order: str, low_latency: bool, tmp_path: Path) -> None:
+    """No model's number of layers tells; without halves the same kernels show none."""
+    if not low_latency and ORDERS[order][1]:
+        pytest.skip("with this lag one half waits for its exchange before the other computes")
+    trace = traces.read([written(step(order, low_latency, whole=False), tmp_path / "t.json")])
+    assert guess(trace).halves and guess(trace).tokens == 32
+    one = Recorder(launch_us=1.0)
+    with one.note("ProfilerStep#1"):
+        for _ in range(LAYERS):
+            for name in (GEMM.format(3648, 0), MLA, GEMM.format(2048, 0), LOW.format("dispatch"), GEMM.format(5632, 0),
+                         LOW.format("dispatch"), GEMM.format(2816, 2), GEMM.format(2048, 2), LOW.format("combine"),
+                         GEMM.format(2048, 0), LOW.format("combine")):  # fmt: skip
+                one.launch(name, 10.0)
+    one.wait()
+    assert not guess(traces.read([written(one, tmp_path / "one.json")])).halves
+
+
+def test_a_trainer_s_kernels_in_a_step_that_serves(tmp_path: Path) -> None:
+    """DeepSeek's profile of prompts has the kernels of its training, and no backward pass."""
+    text = json.dumps(step("deepseek-prefill", low_latency=False).kineto("h800", world=8))
+    path = tmp_path / "prompts.json"
+    path.write_text(text.replace("deep_ep::intranode", "dpsk::ep::intranode"))
+    run = guess(traces.read([path]))
+    assert run.exchanges and run.halves and not run.trains and not run.stack

@@ -37,6 +37,10 @@ _TYPES = (
     ("fp8_block", re.compile(r"deep_?gemm|dpsk|block", re.IGNORECASE)),
     ("fp8", re.compile(r"fp8|f8|e4m3|float_?8|8b|a8w8|scaled_mm", re.IGNORECASE)),
 )
+#: Kernels with a block for every token: PyTorch's choice of experts; norms, rotations, activations, caches of engines.
+_BLOCK_A_TOKEN = re.compile(
+    r"sbtopk::gatherTopK|rms_?norm|RMSNorm|rotary_embedding_kernel|act_and_mul_kernel|reshape_and_cache|store_kvcache"
+)
 _BACKWARD = re.compile(r"bwd|bprop|backward|_grad_|grad_input", re.IGNORECASE)
 
 #: Share of a model's layers with an exchange of replicas at which every layer has one.
@@ -75,6 +79,17 @@ def exchanging(names: Sequence[str]) -> int:
         per * int(match.group(1)) for pattern, per in _EXCHANGED for name in names if (match := pattern.search(name))
     ]
     return max(ranks, default=0)
+
+
+def tokens(trace: Trace) -> int:
+    """Tokens of a pass through a layer, from the blocks of kernels with one for every token; 0 where none tells. A norm
+    of heads has a block for each, so that most kernels decide."""
+    own = np.array([_BLOCK_A_TOKEN.search(word) is not None for word in trace.words["name"]] or [False])
+    rows = np.flatnonzero(own[trace.columns["name"]] & (trace.columns["layer"] >= 0))
+    calls = Counter(zip(trace.word("name")[rows].tolist(), trace.word("grid")[rows].tolist(), strict=True))
+    usual = {name: grid for (name, grid), _ in reversed(calls.most_common())}
+    counts = Counter(int(blocks) for grid in usual.values() if (blocks := grid.partition("×")[0]).isdigit())
+    return counts.most_common(1)[0][0] if counts else 0
 
 
 def runs_backward(trace: Trace) -> bool:

@@ -26,9 +26,12 @@ _CASTS_BACK = re.compile(r"de_?quant|cast_back", re.IGNORECASE)
 
 
 def takes_turns(trace: Trace) -> bool:
-    """Whether two halves of a batch take turns: attention, what is sent to experts and these do not follow each other
-    in one order."""
+    """Whether two halves of a batch take turns. Then attention runs beside exchanges or between a combine that is sent
+    and received apart, or attention, what is sent to experts and these do not follow each other in one order."""
+    trace = trace.of(trace.columns["rank"] == trace.ranks[0])
     kinds, names = trace.word("kind"), trace.word("name")
+    if _beside(trace, _travels(trace), np.isin(kinds, ATTENTION)) > _IN_TURN or _between_combines(kinds.tolist()):
+        return True
     rows = np.isin(kinds, [*ATTENTION, "dispatch", "grouped_gemm"])
     main = Counter(family_of(name) for name in names[np.isin(kinds, ATTENTION)].tolist()).most_common(1)
     order: list[str] = []
@@ -43,14 +46,28 @@ def takes_turns(trace: Trace) -> bool:
     return sum(pair not in usual for pair in follows) > _IN_TURN * len(follows)
 
 
+def _travels(trace: Trace) -> NDArray[np.bool_]:
+    """Rows that exchange tokens with experts, and do not only wait."""
+    waiting = np.array([waits(word) for word in trace.words["name"]] or [False])[trace.columns["name"]]
+    return np.isin(trace.word("kind"), ["dispatch", "combine", "all_to_all"]) & ~waiting
+
+
+def _between_combines(kinds: list[str]) -> bool:
+    """Whether attention stands between two combines without routed experts between them: between a half's sending and
+    its receiving the other half attends."""
+    order = [kind for kind in kinds if kind in (*ATTENTION, "grouped_gemm", "combine")]
+    places = [place for place, kind in enumerate(order) if kind == "combine"]
+    between = [set(order[first + 1 : last]) for first, last in pairwise(places)]
+    turns = sum(bool(own & set(ATTENTION)) and "grouped_gemm" not in own for own in between)
+    return turns > _IN_TURN * len(between) > 0
+
+
 def interleaved(trace: Trace) -> float:
     """Share of the time of exchanges in which products of the other direction run: forward exchanges beside backward
     products or the other way, whichever is less. 0 where it is too little to belong to two micro-batches, or where the
     trace states no phases."""
     trace = trace.of(trace.columns["rank"] == trace.ranks[0])
-    kinds, phases = trace.word("kind"), trace.word("phase")
-    travels = np.isin(kinds, ["dispatch", "combine", "all_to_all"])
-    travels &= ~np.array([waits(name) for name in trace.word("name").tolist()], bool)
+    kinds, phases, travels = trace.word("kind"), trace.word("phase"), _travels(trace)
     works = np.isin(kinds, ["gemm", "grouped_gemm", *ATTENTION])
     shares = [
         _beside(trace, travels & np.isin(phases, own), works & np.isin(phases, other))

@@ -34,6 +34,7 @@ from .named_facts import (
     runs_again,
     runs_backward,
     sharding,
+    tokens,
 )
 from .overlaps import interleaved, keeps_narrow, sends_narrow, takes_turns
 from .product_sizes import stated_sizes
@@ -125,6 +126,8 @@ class Guess:
     #: Whether the model has experts, and the stages of a pipeline of which the trace shows one.
     routed: bool = False
     stages: int = 1
+    #: Tokens of a pass, by kernels with a block for each; 0 where none tells.
+    tokens: int = 0
     #: Share of a training step's exchanges beside products of the other direction; 0 where no micro-batches alternate.
     interleaved: float = 0.0
     #: Whether tokens travel to experts in eight bits in training, and activations are kept so.
@@ -146,8 +149,10 @@ def guess(trace: Trace) -> Guess:
     backward = bool({"backward", "weight gradient"} & phases) or (
         stack in ("", *dict(_TRAINERS)) and runs_backward(trace)
     )
+    exchanges = "dispatch" in kinds and not backward
+    if exchanges and stack in dict(_TRAINERS):
+        stack = ""  # a framework's kernels for experts, in a step that serves
     trains = backward or stack in dict(_TRAINERS)
-    exchanges = "dispatch" in kinds and not trains
     stack = stack or ("" if exchanges else _plain_pytorch(trace))
     marks = step_marks(trace.marks, trace.ranks[0])
     batches = [batch for mark in marks if (batch := batch_of(mark.name)) is not None]
@@ -223,6 +228,7 @@ def guess(trace: Trace) -> Guess:
         "" if models and is_checkpoints(models[0], kind) and not trains else kind,
         routed,
         stages,
+        tokens(trace),
         interleaved(trace) if trains else 0.0,
         trains and kind.startswith("fp8") and sends_narrow(trace),
         trains and kind.startswith("fp8") and keeps_narrow(trace),

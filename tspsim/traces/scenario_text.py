@@ -138,18 +138,25 @@ def _is_divisible(device: str, gpus: int) -> bool:
 def _work(run: Guess) -> Iterator[str]:
     batch, seen = run.batch, run.sequences
     if batch is None and run.exchanges and not seen.queries:
-        yield "  # the batch of a replica and its contexts are not in the trace"
+        # Every half of a batch has blocks of its own.
+        tokens = run.tokens * (1 + run.halves)
+        if tokens:
+            yield f"  # {tokens:,} tokens a pass, by kernels with a block for each; contexts are not in the trace"
+        else:
+            yield "  # the batch of a replica and its contexts are not in the trace"
         yield f"  pass: {'decode' if run.decodes else 'prefill'}"
-        yield f"  batch: {64 if run.decodes else 2}"
-        yield "  context: 4096"
+        yield f"  batch: {(tokens or 64) if run.decodes else max(tokens // 4096, 1) if tokens else 2}"
+        yield f"  context: {min(tokens, 4096) if tokens and not run.decodes else 4096}"
     elif run.trains or (batch is None and not 0 < seen.queries < seen.keys):
         yield f"  pass: {'training' if run.trains else 'forward'}"
         if seen.queries:
             passes = f"{run.passes} forward passes a step" if run.passes > 1 else "one forward pass a step"
             yield f"  # from the shapes of attention; {passes}"
+        elif run.tokens:
+            yield "  # by the blocks of kernels that have one for every token; taken as one sequence a forward pass"
         else:
             yield "  # sequence is not in the trace; one sequence a forward pass"
-        yield f"  sequence: {seen.queries or 4096}"
+        yield f"  sequence: {seen.queries or run.tokens or 4096}"
         # An order that is filled from both ends needs two micro-batches a stage.
         least = max(run.stages * (2 if _from_both_ends(run) else 1), run.passes)
         yield f"  sequences_per_replica: {(seen.batch or 1) * least}"
