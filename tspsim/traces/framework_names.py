@@ -16,7 +16,7 @@ KERNEL_NAMES.register(
         "frameworks",
         "kernels of PyTorch, Triton's compiler, and what launched them",
         kinds={
-            "memcpy": (r"^\[?(CUDA )?[Mm]emcpy", r"copyBuffer", r"^Copy(Device|Host)To(Device|Host)"),
+            "memcpy": (r"^\[?(CUDA )?[Mm]emcpy(?! PtoP| Peer)", r"copyBuffer", r"^Copy(Device|Host)To(Device|Host)"),
             "memset": (r"^\[?(CUDA )?[Mm]emset", r"fillBuffer", r"FillFunctor"),
             # Inductor's templates are products, convolutions and flexible attention; many of their names have no word
             # for it.

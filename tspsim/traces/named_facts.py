@@ -13,6 +13,7 @@ import numpy as np
 
 from ..model import load_model
 from ..model.parts import WeightClass
+from .groups import axis_of
 from .kinds import ATTENTION
 from .names import narrow
 from .table import Trace
@@ -39,7 +40,8 @@ _TYPES = (
 )
 #: Kernels with a block for every token: PyTorch's choice of experts; norms, rotations, activations, caches of engines.
 _BLOCK_A_TOKEN = re.compile(
-    r"sbtopk::gatherTopK|rms_?norm|RMSNorm|rotary_embedding_kernel|act_and_mul_kernel|reshape_and_cache|store_kvcache"
+    r"sbtopk::gatherTopK|((vllm|flashinfer|aiter|sgl\w*)\b.*|\daiter\d+\w*)(rms_?norm|RMSNorm)"
+    r"|(?<!_)rotary_embedding_kernel|act_and_mul_kernel|reshape_and_cache|store_kvcache"
 )
 _BACKWARD = re.compile(r"bwd|bprop|backward|_grad_|grad_input", re.IGNORECASE)
 
@@ -81,14 +83,29 @@ def exchanging(names: Sequence[str]) -> int:
     return max(ranks, default=0)
 
 
-def tokens(trace: Trace) -> int:
-    """Tokens of a pass through a layer, from the blocks of kernels with one for every token; 0 where none tells. A norm
-    of heads has a block for each, so that most kernels decide."""
+def forward_layers(trace: Trace) -> int:
+    """Layers of a pass; what a backward pass computes again counts once."""
+    forward = trace.word("phase") == "forward"
+    own = forward | (trace.word("phase") == "") if forward.any() else np.ones(len(trace), bool)
+    return int(trace.columns["layer"][own].max(initial=-1)) + 1
+
+
+def tokens(trace: Trace, hidden: int) -> int:
+    """Tokens of a pass through a layer, from the bytes of forward exchanges of tensor-parallel ranks (two bytes an
+    element), else from the blocks of kernels with one for every token; 0 where none tells. A norm of heads has a block
+    for each, so that most kernels decide. As many blocks as multiprocessors are of a kernel that stays on them."""
+    exchanges = np.isin(trace.word("kind"), ["all_reduce", "all_gather", "reduce_scatter"])
+    exchanges &= np.isin(trace.word("phase"), ["forward", ""]) & (trace.columns["layer"] >= 0)
+    spread = np.array([axis_of(word) == "tp" for word in trace.words["group"]] or [False])[trace.columns["group"]]
+    sizes = Counter(trace.columns["bytes"][exchanges & spread].tolist()).most_common(1)
+    if hidden and sizes and sizes[0][0] > 0.0 and not sizes[0][0] % (2 * hidden):
+        return int(sizes[0][0]) // (2 * hidden)
     own = np.array([_BLOCK_A_TOKEN.search(word) is not None for word in trace.words["name"]] or [False])
     rows = np.flatnonzero(own[trace.columns["name"]] & (trace.columns["layer"] >= 0))
     calls = Counter(zip(trace.word("name")[rows].tolist(), trace.word("grid")[rows].tolist(), strict=True))
     usual = {name: grid for (name, grid), _ in reversed(calls.most_common())}
     counts = Counter(int(blocks) for grid in usual.values() if (blocks := grid.partition("×")[0]).isdigit())
+    counts.pop(trace.machine.compute_units, None)
     return counts.most_common(1)[0][0] if counts else 0
 
 
@@ -160,7 +177,9 @@ def regions(trace: Trace, layers: int) -> int:
     if not layers or scatters.sum() < _EVERY_LAYER * layers * steps:
         return 0
     name = Counter(trace.word("group")[scatters].tolist()).most_common(1)[0][0]
-    sizes = [group.size for group in trace.groups if name and name in group.name.split()]
+    # Memory that ranks share has no group in a profile.
+    of = [group for group in trace.groups if (name in group.name.split() if name else axis_of(group.name) == "tp")]
+    sizes = [group.size for group in of]
     return sizes[0] if len(sizes) == 1 else 0
 
 

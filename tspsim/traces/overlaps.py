@@ -49,7 +49,8 @@ def takes_turns(trace: Trace) -> bool:
 def _travels(trace: Trace) -> NDArray[np.bool_]:
     """Rows that exchange tokens with experts, and do not only wait."""
     waiting = np.array([waits(word) for word in trace.words["name"]] or [False])[trace.columns["name"]]
-    return np.isin(trace.word("kind"), ["dispatch", "combine", "all_to_all"]) & ~waiting
+    travels: NDArray[np.bool_] = np.isin(trace.word("kind"), ["dispatch", "combine", "all_to_all"]) & ~waiting
+    return travels
 
 
 def _between_combines(kinds: list[str]) -> bool:

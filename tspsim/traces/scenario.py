@@ -24,6 +24,7 @@ from .kinds import MEASURE, STEP
 from .named_facts import (
     exchanged_width,
     exchanging,
+    forward_layers,
     is_checkpoints,
     micro_batches,
     norm_width,
@@ -61,10 +62,10 @@ _TRAINERS = (
 _COMPILED, _EAGER = re.compile(r"^triton_(red|per|poi)_fused"), {"aten::pow", "aten::mean", "aten::rsqrt"}
 #: Words in the description of a process group, by degree.
 _DEGREES = (
-    ("tp", re.compile(r"\btp\b|tensor[_ ]?(model[_ ])?parallel", re.IGNORECASE)),
-    ("pp", re.compile(r"\bpp\b|pipeline", re.IGNORECASE)),
-    ("ep", re.compile(r"\bep\b|expert", re.IGNORECASE)),
-    ("sp", re.compile(r"\bcp\b|context[_ ]?parallel|ulysses", re.IGNORECASE)),
+    ("tp", re.compile(r"(\b|_)tp\b|tensor[_ ]?(model[_ ])?parallel", re.IGNORECASE)),
+    ("pp", re.compile(r"(\b|_)pp\b|pipeline", re.IGNORECASE)),
+    ("ep", re.compile(r"(\b|_)ep\b|expert", re.IGNORECASE)),
+    ("sp", re.compile(r"(\b|(?<!with)_)cp\b|context[_ ]?parallel|ulysses", re.IGNORECASE)),
 )
 #: Groups whose ranks are no replicas of each other.
 _NOT_REPLICAS = re.compile("|".join(f"(?:{pattern.pattern})" for _, pattern in _DEGREES), re.IGNORECASE)
@@ -126,7 +127,7 @@ class Guess:
     #: Whether the model has experts, and the stages of a pipeline of which the trace shows one.
     routed: bool = False
     stages: int = 1
-    #: Tokens of a pass, by kernels with a block for each; 0 where none tells.
+    #: Tokens of a pass, by what tensor-parallel ranks exchange or kernels with a block for each; 0 where none tells.
     tokens: int = 0
     #: Share of a training step's exchanges beside products of the other direction; 0 where no micro-batches alternate.
     interleaved: float = 0.0
@@ -157,8 +158,7 @@ def guess(trace: Trace) -> Guess:
     marks = step_marks(trace.marks, trace.ranks[0])
     batches = [batch for mark in marks if (batch := batch_of(mark.name)) is not None]
     usual = Counter(batches).most_common(1)[0][0] if batches else None
-    forward = np.isin(trace.word("phase"), ["forward", ""]) if "forward" in phases else np.ones(len(trace), bool)
-    layers, hidden = int(trace.columns["layer"][forward].max(initial=-1)) + 1, _hidden(trace)
+    layers, hidden = forward_layers(trace), _hidden(trace)
     degrees = {}
     for key, pattern in _DEGREES:
         sizes = [group.size for group in trace.groups if pattern.search(group.name) and group.size > 1]
@@ -185,7 +185,8 @@ def guess(trace: Trace) -> Guess:
     models: tuple[str, ...] = ()
     for count in candidates:
         heads = sequences.heads * degrees.get("tp", 1)
-        models = models or tuple(_models(count, hidden, heads, widths_seen, routed=routed, latent=latent))
+        spread = degrees.get("tp", 1)
+        models = models or tuple(_models(count, hidden, heads, widths_seen, spread, routed=routed, latent=latent))
     ranks = max(trace.world_size, len(trace.ranks))
     models = preferred(models, trace, ranks, widths_seen)
     kind = precision(trace)
@@ -228,7 +229,7 @@ def guess(trace: Trace) -> Guess:
         "" if models and is_checkpoints(models[0], kind) and not trains else kind,
         routed,
         stages,
-        tokens(trace),
+        tokens(trace, hidden),
         interleaved(trace) if trains else 0.0,
         trains and kind.startswith("fp8") and sends_narrow(trace),
         trains and kind.startswith("fp8") and keeps_narrow(trace),
@@ -306,10 +307,11 @@ def _widths(trace: Trace) -> frozenset[int]:
 
 
 def _models(
-    layers: int, hidden: int, heads: int, widths: frozenset[int], *, routed: bool, latent: bool
+    layers: int, hidden: int, heads: int, widths: frozenset[int], spread: int, *, routed: bool, latent: bool
 ) -> Iterator[str]:
-    """Models of the catalog with these layers, widths and heads. Models whose vocabulary is the width of a product are
-    returned alone. ``latent``: kernels are named after latent attention."""
+    """Models of the catalog with these layers, widths and heads. Models whose vocabulary, or the part of it that one of
+    ``spread`` ranks has, is the width of a product are returned alone. ``latent``: kernels are named after latent
+    attention."""
     if not layers:
         return
     alike: dict[str, int] = {}
@@ -325,6 +327,6 @@ def _models(
             alike[name] = model.vocab
         elif hidden and fits and model.layers > layers:
             longer.append(name)
-    same_vocabulary = [name for name, vocabulary in alike.items() if vocabulary in widths]
+    same_vocabulary = [name for name, vocabulary in alike.items() if {vocabulary, -(-vocabulary // spread)} & widths]
     # The stage of a pipeline has only some of the model's layers.
     yield from same_vocabulary or alike or longer

@@ -141,7 +141,7 @@ def _work(run: Guess) -> Iterator[str]:
         # Every half of a batch has blocks of its own.
         tokens = run.tokens * (1 + run.halves)
         if tokens:
-            yield f"  # {tokens:,} tokens a pass, by kernels with a block for each; contexts are not in the trace"
+            yield f"  # {tokens:,} tokens a pass, by its exchanges or blocks; contexts are not in the trace"
         else:
             yield "  # the batch of a replica and its contexts are not in the trace"
         yield f"  pass: {'decode' if run.decodes else 'prefill'}"
@@ -153,7 +153,7 @@ def _work(run: Guess) -> Iterator[str]:
             passes = f"{run.passes} forward passes a step" if run.passes > 1 else "one forward pass a step"
             yield f"  # from the shapes of attention; {passes}"
         elif run.tokens:
-            yield "  # by the blocks of kernels that have one for every token; taken as one sequence a forward pass"
+            yield f"  # {run.tokens:,} tokens a pass, by its exchanges or blocks; taken as one sequence a forward pass"
         else:
             yield "  # sequence is not in the trace; one sequence a forward pass"
         yield f"  sequence: {seen.queries or run.tokens or 4096}"

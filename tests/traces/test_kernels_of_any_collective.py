@@ -1,0 +1,95 @@
+"""Kernels whose name says less than the profiler records: RCCL's one kernel for every collective, wrappers around every
+kernel of a library, the part of a vocabulary that a rank has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.strangers import Recorder
+
+from tspsim import traces
+from tspsim.traces.alignment import attention_rows
+from tspsim.traces.names import kind_of, waits
+from tspsim.traces.scenario import guess
+
+GENERIC = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
+FLASH = "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::{}<cute::tuple<cute::C<64>>>>>"
+
+
+def read(run: Recorder, folder: Path, **kwargs: int) -> traces.Trace:
+    run.wait()
+    path = folder / "t.json"
+    path.write_text(json.dumps(run.kineto(**kwargs)))
+    return traces.read([path])
+
+
+@pytest.mark.parametrize(
+    ("recorded", "kind"),
+    [("_allgather_base", "all_gather"), ("_reduce_scatter_base", "reduce_scatter"), ("allreduce", "all_reduce"),
+     ("alltoall_base", "all_to_all"), ("all_to_allv", "all_to_all"), ("send 0->1", "send_recv"),
+     ("_broadcast_oop", "broadcast"), ("allreduce_coalesced", "all_reduce"), ("", "exchange")],
+)  # fmt: skip
+def test_a_collective_is_what_the_profiler_records(recorded: str, kind: str, tmp_path: Path) -> None:
+    run = Recorder()
+    said = {"Collective name": recorded, "dtype": "BFloat16", "In msg nelems": 64} if recorded else {}
+    run.launch(GENERIC, 50.0, stream=9, op="record_param_comms", **said)
+    run.launch("Cijk_Ailk_Bljk_BBS_BH", 9.0)
+    assert set(read(run, tmp_path).time_by("kind")) == {kind, "gemm"}
+    # An operator of torch.distributed says it where the kernel has no record.
+    assert kind_of(GENERIC, "c10d::_reduce_scatter_base_") == "reduce_scatter"
+
+
+def test_fsdp_of_rccl_shards_weights(tmp_path: Path) -> None:
+    run = Recorder()
+    layers = 16
+    for step in range(2):
+        with run.note(f"ProfilerStep#{step}"):
+            for phase, count in (("forward", 1), ("backward", 2)):
+                for _ in range(layers):
+                    with run.note("aten::linear" if phase == "forward" else "autograd::engine::evaluate_function: Mm",
+                                  "cpu_op", tid=count):  # fmt: skip
+                        run.launch(GENERIC, 30.0, stream=9, tid=count, **{"Collective name": "_allgather_base"})
+                        for _ in range(4 * count):
+                            run.launch("Cijk_Ailk_Bljk_BBS_BH", 40.0, tid=count, op="aten::mm",
+                                       dims=[[4096, 2048], [2048, 2048]])  # fmt: skip
+                        attends = "13FmhaFwdKernel" if count == 1 else "18FmhaBwdDQDKDVKernel"
+                        run.launch(f"_ZN7ck_tile6kentryILi2ENS_{attends}I", 80.0, tid=count)
+                        if count == 2:
+                            run.launch(GENERIC, 30.0, stream=9, tid=2, **{"Collective name": "_reduce_scatter_base"})
+    assert guess(read(run, tmp_path, world=8)).zero == 3
+
+
+def test_what_joins_the_parts_of_a_context_is_no_attention_of_its_own(tmp_path: Path) -> None:
+    """FlashAttention-3's kernels share their first words."""
+    run = Recorder()
+    for _ in range(6):
+        for name in ("nvjet_tst_a", FLASH.format("FlashAttnFwdSm90"), FLASH.format("FlashAttnFwdCombine"), "nvjet_b"):
+            run.launch(name, 20.0 if "Sm90<" in name else 5.0)
+    assert len(attention_rows(read(run, tmp_path))) == 6
+
+
+def test_a_rank_s_part_of_the_vocabulary_tells_the_model(tmp_path: Path) -> None:
+    """A graph's kernels have no shapes; the head runs outside it. Llama 2 and 3 have as many layers."""
+    run = Recorder()
+    for _ in range(3):
+        with run.note("execute_context_0(0)_generation_64(64)"):
+            with run.replay():
+                for _ in range(80):
+                    for name in ("nvjet_qkv", FLASH.format("FlashAttnFwdSm90"), "nvjet_o",
+                                 "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>", "nvjet_up", "nvjet_down",
+                                 "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>"):  # fmt: skip
+                        run.launch(name, 9.0)
+            run.launch("nvjet_head", 90.0, op="aten::mm", dims=[[64, 8192], [8192, 128256 // 4]])
+        run.wait()
+    run_of = guess(read(run, tmp_path, world=4))
+    assert run_of.degrees == {"tp": 4} and set(run_of.models) == {"llama-3.1-70b", "llama-3.3-70b"}
+
+
+def test_signals_of_symmetric_memory_wait() -> None:
+    for name in ("void barrier_kernel(unsigned int**, unsigned long, int, int, unsigned long)",
+                 "void c10d::symmetric_memory::(anonymous namespace)::put_signal_kernel(unsigned int**)",
+                 "stream_write_value32_kernel(unsigned int*, unsigned int)"):  # fmt: skip
+        assert kind_of(name) == "exchange" and waits(name)
+    assert kind_of("void aiter::reduce_scatter_cross_device_store<__hip_bfloat16, 8>(aiter::RankData*)") == "all_reduce"
