@@ -5,20 +5,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from helpers.strangers import Recorder
 
+import tspsim
 from tspsim import traces
+from tspsim.step.question import look_up
 from tspsim.traces.alignment import attention_rows
+from tspsim.traces.lay import lay
 from tspsim.traces.names import kind_of, waits
 from tspsim.traces.scenario import guess
+from tspsim.traces.scenario_text import lines
 
 GENERIC = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
 FLASH = "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::{}<cute::tuple<cute::C<64>>>>>"
 
 
-def read(run: Recorder, folder: Path, **kwargs: int) -> traces.Trace:
+def read(run: Recorder, folder: Path, **kwargs: Any) -> traces.Trace:
     run.wait()
     path = folder / "t.json"
     path.write_text(json.dumps(run.kineto(**kwargs)))
@@ -93,3 +99,57 @@ def test_signals_of_symmetric_memory_wait() -> None:
                  "stream_write_value32_kernel(unsigned int*, unsigned int)"):  # fmt: skip
         assert kind_of(name) == "exchange" and waits(name)
     assert kind_of("void aiter::reduce_scatter_cross_device_store<__hip_bfloat16, 8>(aiter::RankData*)") == "all_reduce"
+
+
+def test_a_compiled_activation_that_casts_is_an_activation() -> None:
+    assert kind_of("triton_poi_fused__to_copy_clamp_mul_reciprocal_silu_slice_2") == "activation"
+    assert kind_of("triton_poi_fused__to_copy_clamp_mul_reciprocal_1") == "quantize"
+
+
+def eager_decode(steps: int = 3, layers: int = 32, batch: int = 8, context: int = 1024) -> Recorder:
+    """Transformers' generation without a compiler: K and V are appended by copying, and repeated for grouped heads."""
+    run = Recorder(launch_us=6.0)
+    cat = "void at::native::(anonymous namespace)::CatArrayBatchedCopy{}<OpaqueType<2u>, unsigned int, 4, 64, 64>"
+
+    def of(*operators: str) -> None:
+        for operator in operators:
+            run.launch("void at::native::elementwise_kernel_manual_unroll<128, 8, gpu_kernel_impl>", 3.0, op=operator)
+
+    def mm(columns: int, inner: int) -> None:
+        run.launch("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV", 20.0, op="aten::mm", dims=[[batch, inner], [inner, columns]])
+
+    def norm() -> None:
+        of("aten::to", "aten::pow")
+        run.launch("void at::native::reduce_kernel<512, 1, at::native::MeanOps<float>>", 4.0, op="aten::mean")
+        of("aten::add", "aten::rsqrt", "aten::mul", "aten::to", "aten::mul")
+
+    for step in range(steps):
+        with run.note(f"ProfilerStep#{step}"):
+            run.launch("void at::native::(anonymous namespace)::indexSelectSmallIndex<bf16>", 4.0, op="aten::embedding")
+            for _ in range(layers):
+                norm(), mm(4096, 4096), mm(1024, 4096), mm(1024, 4096)
+                for _ in range(2):
+                    of("aten::mul", "aten::neg")
+                    run.launch(cat.format(""), 4.0, op="aten::cat")
+                    of("aten::mul", "aten::add")
+                for _ in range(2):
+                    run.launch(cat.format("_contig"), 14.0, op="aten::cat")
+                of("aten::clone", "aten::clone")
+                run.launch("attn_fwd.kd", 25.0, op="aten::_scaled_dot_product_flash_attention",
+                           dims=[[batch, 32, 1, 128], [batch, 32, context, 128], [batch, 32, context, 128]])  # fmt: skip
+                mm(4096, 4096), of("aten::add"), norm(), mm(14336, 4096), of("aten::silu"), mm(14336, 4096)
+                of("aten::mul"), mm(4096, 14336), of("aten::add")
+            norm(), mm(128256, 4096)
+            run.launch("void at::native::reduce_kernel<512, 1, at::native::ArgMaxOps<float>>", 9.0, op="aten::argmax")
+        run.wait()
+    return run
+
+
+def test_eager_decoding_gets_a_scenario_that_runs(tmp_path: Path) -> None:
+    """PyTorch's own kernels are of a stack that only trains; K and V that are appended by copies are the cache's."""
+    trace = read(eager_decode(), tmp_path, device="mi300x")
+    scenario = yaml.safe_load("\n".join(lines(trace)))
+    assert "stack" not in scenario["workload"] and scenario["workload"]["pass"] == "decode"
+    laid = lay(trace, look_up(tspsim.load(scenario)))
+    rows = {row.kind: row for row in laid.kinds}
+    assert laid.matched_share > 0.99 and rows["cache"].measured_s > 32 * 2 * 10e-6 > rows["rope"].measured_s / 2

@@ -52,15 +52,15 @@ class Step:
         end = self.run.launch(
             f"ncclDevKernel_{word}_RING_LL(ncclDevKernelArgsStorage<4096ul>)", ring_us(megabytes, ranks),
             stream=20 + group, tid=self.tid, after=self.run.ends.get(7, 0.0), op="record_param_comms",
-            **{"Collective name": f"{recorded}_base", "In msg nelems": int(5e5 * megabytes), "dtype": dtype, "Group size": ranks,
-               "Out msg nelems": 1, "Process Group Name": str(group), "Process Group Description": name},
+            **{"Collective name": f"{recorded}_base", "In msg nelems": int(5e5 * megabytes), "dtype": dtype,
+               "Group size": ranks, "Process Group Name": str(group), "Process Group Description": name},
         )  # fmt: skip
         if group == 2:
             self.run.ends[7] = max(self.run.ends[7], end)
 
     def copy(self, width: int, piece: int) -> None:
         self.run.launch("Memcpy PtoP (Device -> Device)", 2 * PART * width / 0.35e6, stream=60 + piece % 2,
-                        tid=self.tid, after=self.run.ends[7], op=self.of, category="gpu_memcpy", bytes=2 * PART * width)  # fmt: skip
+                        tid=self.tid, after=self.run.ends[7], op=self.of, category="gpu_memcpy")  # fmt: skip
 
     def gathered(self, inner: int, *columns: int) -> None:
         self.of = "symm_mem::fused_all_gather_matmul"

@@ -66,7 +66,7 @@ KERNEL_NAMES.register(
                 r"nvfuser_(inner_outer|inner|outer)_persistent",
             ),
             "quantize": (
-                r"triton_\w+_fused.*(_scaled_mm|float8|clamp.*reciprocal|reciprocal.*clamp)",
+                r"triton_\w+_fused(?!\w*(silu|gelu)).*(_scaled_mm|float8|clamp.*reciprocal|reciprocal.*clamp)",
                 r"triton_(red|per)_fused(?!\w*_exp_)\w*_abs_\w*amax",
             ),
             "activation": (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..base.errors import InputError
 from ..base.units import several
 from ..model import load_model
 from ..network import build_cluster
+from ..parallel.stack_spec import load_stack
 from .scenario import Guess, guess
 from .table import Trace
 
@@ -72,7 +73,10 @@ def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Itera
         placeholder = "deepseek-v3" if run.routed or "ep" in run.degrees else "llama-3.1-8b"
         named = model_file if run.widths is not None and model_file else placeholder
         yield f"  model: {run.models[0] if run.models else named}"
-    if run.stack:
+    work = list(_work(run))
+    if run.stack and not _runs(run.stack, work):
+        yield f"  # stack: the kernels are of {run.stack}, which has no steps that serve; state the one that ran"
+    elif run.stack:
         if run.stack.startswith("torchtitan"):
             yield "  # no kernel has the name of a framework; this stack has PyTorch's own, as the trace"
         yield f"  stack: {run.stack}"
@@ -81,7 +85,7 @@ def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Itera
     if run.precision:
         yield "  # by the names of the products"
         yield f"  precision: {run.precision}"
-    yield from _work(run)
+    yield from work
     yield "plans:"
     if run.stages > 1:
         yield f"  # {run.layers} of {load_model(run.models[0]).layers} layers are in the trace: one stage of a pipeline"
@@ -124,6 +128,13 @@ def _from_both_ends(run: Guess) -> bool:
     """Whether the pipeline may be DualPipe: its authors' framework, and as many stages as it needs."""
     stages = run.degrees.get("pp", 1)
     return bool(run.interleaved) and run.stack == "hai-llm" and stages > 1 and not stages % 2
+
+
+def _runs(stack: str, work: Sequence[str]) -> bool:
+    """Whether a stack has steps of the pass that the lines state."""
+    steps = load_stack(stack).steps
+    alone = {"  pass: training", "  pass: forward"} & set(work)
+    return bool(alone) or steps is None or "serving" in steps.value
 
 
 def _is_divisible(device: str, gpus: int) -> bool:

@@ -37,7 +37,8 @@ TAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     # Eager frameworks run products, sums and copies one by one instead of these two.
     "activation": (("elementwise",), ("copy", "quantize")),
     "rope": (("elementwise",), ("norm", "copy", "cache", "memcpy")),
-    "cache": ((), ("copy", "quantize", "memcpy", "elementwise")),
+    # Eager frameworks append to a cache by copying it.
+    "cache": (("copy",), ("quantize", "memcpy", "elementwise")),
     "router": (
         ("permute",),
         ("reduction", "elementwise", "copy", "memset", "memcpy", "sample", "activation", "quantize"),
