@@ -16,6 +16,7 @@ from tspsim import traces
 from tspsim.step.question import look_up
 from tspsim.traces.alignment import attention_rows
 from tspsim.traces.lay import lay
+from tspsim.traces.named_facts import exchanging
 from tspsim.traces.names import kind_of, waits
 from tspsim.traces.scenario import guess
 from tspsim.traces.scenario_text import lines
@@ -136,7 +137,7 @@ def eager_decode(steps: int = 3, layers: int = 32, batch: int = 8, context: int 
                     run.launch(cat.format("_contig"), 14.0, op="aten::cat")
                 of("aten::clone", "aten::clone")
                 run.launch("attn_fwd.kd", 25.0, op="aten::_scaled_dot_product_flash_attention",
-                           dims=[[batch, 32, 1, 128], [batch, 32, context, 128], [batch, 32, context, 128]])  # fmt: skip
+                           dims=[[batch, 32, 1, 128], *[[batch, 32, context, 128]] * 2])  # fmt: skip
                 mm(4096, 4096), of("aten::add"), norm(), mm(14336, 4096), of("aten::silu"), mm(14336, 4096)
                 of("aten::mul"), mm(4096, 14336), of("aten::add")
             norm(), mm(128256, 4096)
@@ -153,3 +154,11 @@ def test_eager_decoding_gets_a_scenario_that_runs(tmp_path: Path) -> None:
     laid = lay(trace, look_up(tspsim.load(scenario)))
     rows = {row.kind: row for row in laid.kinds}
     assert laid.matched_share > 0.99 and rows["cache"].measured_s > 32 * 2 * 10e-6 > rows["rope"].measured_s / 2
+
+
+def test_ranks_in_the_template_of_an_exchange() -> None:
+    assert exchanging(["void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)"]) == 8
+    assert exchanging(["void deep_ep::intranode::combine<__nv_bfloat16, 4, 768, 4096>"]) == 4
+    assert (
+        exchanging(["void deep_ep::internode::dispatch<false, 4, false>", "intranode::combine<nv_bfloat16, 8>"]) == 32
+    )

@@ -275,6 +275,8 @@ def _same_batch(simulated: Simulated, batch: TracedBatch | None, trace: Trace) -
         )
 
 
+#: Axes of ranks that have the same weights.
+_REPLICAS = ("dp", "edp")
 #: Kinds of transfers whose counts show the plan.
 _TELLING = ("all_reduce", "all_gather", "reduce_scatter", "dispatch", "combine", "all_to_all")
 
@@ -305,8 +307,11 @@ def same_plan(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
             file=file,
         )
     transfers = [operation for operation in lane.operations if operation.is_transfer]
-    # Those between layers (embedding, head, weights of several layers) frameworks count otherwise.
+    # Those between layers (embedding, head, weights of several layers) frameworks count otherwise, and gradients and
+    # weights that replicas have whole travel in buckets of several layers.
     least = Counter(operation.kind for operation in transfers if operation.layer >= 0)
+    replicas = Counter(item.kind for item in transfers if item.layer >= 0 and item.axis in _REPLICAS)
+    in_buckets = lane.job.plan.zero < 3
     most = Counter(operation.kind for operation in transfers)
     kinds = measured.word("kind")
     names = measured.word("name")
@@ -329,7 +334,8 @@ def same_plan(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
         return
     for kind in _TELLING:
         there = counts[kind]
-        wanted = min(max(least[kind], there), most[kind])
+        fewest = least[kind] - (replicas[kind] if in_buckets and there else 0)
+        wanted = min(max(fewest, there), most[kind])
         if kind == "all_to_all" and (counts["dispatch"] or counts["send_recv"]):
             continue
         if max(wanted, there) < max(layers, 4):

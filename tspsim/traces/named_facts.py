@@ -29,7 +29,7 @@ _PRODUCT_WIDTHS = (
 #: In templates of DeepEP: the number of nodes (of eight ranks), or of ranks in a node.
 _EXCHANGED = (
     (re.compile(r"internode::(?:dispatch|combine)<\w+, *(\d+)"), 8),
-    (re.compile(r"intranode::(?:dispatch|combine)<(?:\w+, *)?(\d+)"), 1),
+    (re.compile(r"intranode::(?:dispatch|combine)<(?:[A-Za-z_]\w*, *)?(\d+)"), 1),
 )
 #: Types of products in names; the first that fits.
 _TYPES = (

@@ -219,7 +219,8 @@ def _with_kinds(columns: dict[str, Any], words: dict[str, list[str]]) -> tuple[d
         codes.append(number.setdefault(kind, len(number)))
     own = np.array(codes, np.int32)[place] if codes else np.zeros(0, np.int32)
     recorded = np.array([bool(word) for word in words["collective"]] or [False])[columns["collective"]]
-    for row in np.flatnonzero(recorded & (own == number.get("exchange", -1))).tolist():
+    several = [number.get(kind, -1) for kind in ("exchange", "send_recv")]
+    for row in np.flatnonzero(recorded & np.isin(own, several)).tolist():
         kind = kind_of(words["name"][columns["name"][row]], words["collective"][columns["collective"][row]])
         own[row] = number.setdefault(kind, len(number))
     columns["kind"] = np.where(given, columns["kind"], own).astype(np.int32)

@@ -131,8 +131,9 @@ class Guess:
     tokens: int = 0
     #: Share of a training step's exchanges beside products of the other direction; 0 where no micro-batches alternate.
     interleaved: float = 0.0
-    #: Whether tokens travel to experts in eight bits in training, and activations are kept so.
-    sends_narrow: bool = False
+    #: Training's ``expert_dispatch`` where the trace shows another than the usual one, and whether activations are kept
+    #: in eight bits.
+    dispatch: str = ""
     keeps_narrow: bool = False
 
 
@@ -231,9 +232,17 @@ def guess(trace: Trace) -> Guess:
         stages,
         tokens(trace, hidden),
         interleaved(trace) if trains else 0.0,
-        trains and kind.startswith("fp8") and sends_narrow(trace),
+        _dispatch(trace, kind) if trains and routed else "",
         trains and kind.startswith("fp8") and keeps_narrow(trace),
     )
+
+
+def _dispatch(trace: Trace, precision: str) -> str:
+    """How tokens travel to experts in training: a copy to each expert by plain all-to-alls, or in eight bits."""
+    kinds = set(trace.word("kind").tolist())
+    if "dispatch" not in kinds:
+        return "experts" if "all_to_all" in kinds else ""
+    return "ranks_fp8" if precision.startswith("fp8") and sends_narrow(trace) else ""
 
 
 def _sums(trace: Trace) -> float:

@@ -118,8 +118,8 @@ def _exchanges(run: Guess) -> Iterator[tuple[str, str]]:
         if _from_both_ends(run):
             yield "schedule", "dualpipe"
         yield "expert_overlap", "micro_batches"
-    if run.sends_narrow:
-        yield "expert_dispatch", "ranks_fp8"
+    if run.dispatch:
+        yield "expert_dispatch", run.dispatch
     if run.keeps_narrow:
         yield "activation_store", "fp8_products"
 
