@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from helpers.strangers import Recorder
 
 import tspsim
@@ -19,6 +20,7 @@ from tspsim.traces.halves import orders_in_turn
 from tspsim.traces.kinds import HEAVY
 from tspsim.traces.lay import lay
 from tspsim.traces.scenario import guess
+from tspsim.traces.scenario_text import lines
 
 LAYERS, DENSE = 8, 1
 MODEL = f"""
@@ -190,3 +192,25 @@ def test_a_trainer_s_kernels_in_a_step_that_serves(tmp_path: Path) -> None:
     path.write_text(text.replace("deep_ep::intranode", "dpsk::ep::intranode"))
     run = guess(traces.read([path]))
     assert run.exchanges and run.halves and not run.trains and not run.stack
+
+
+def test_all_tokens_to_all_ranks_are_an_exchange_too(tmp_path: Path) -> None:
+    """vLLM's default between replicas: a gather before the experts and a scatter of sums behind them."""
+    run = Recorder(launch_us=1.0)
+    nccl = "ncclDevKernel_{}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    layer = ("nvjet_qkv", "flash::FlashAttnFwdSm90<Mainloop>", "nvjet_o", "nvjet_router", nccl.format("AllGather"),
+             "void vllm::moe::topkGatingSoftmax<4, 128>", "fused_moe_kernel", "void vllm::act_and_mul_kernel<silu>",
+             "fused_moe_kernel", "void vllm::moe::moe_sum_kernel<8>", nccl.format("ReduceScatter_Sum"))  # fmt: skip
+    for _ in range(3):
+        with run.note("execute_context_0(0)_generation_32(32)"):
+            with run.replay():
+                for name in layer * 48:
+                    run.launch(name, 12.0)
+            run.launch("nvjet_head", 90.0, op="aten::mm", dims=[[32, 2048], [2048, 151936]])
+        run.wait()
+    trace = traces.read([written(run, tmp_path / "t.json")])
+    text = "\n".join(lines(trace))
+    assert "dp: 8, ep: 8, expert_dispatch: gather}" in text and "model: qwen3-30b-a3b" in text
+    laid = lay(trace, look_up(tspsim.load(yaml.safe_load(text))))
+    assert laid.matched_share > 0.97
+    assert not [row for row in laid.left_over if row.kind in HEAVY]

@@ -110,6 +110,21 @@ def _casts(name: str) -> bool:
     return _CASTS.search(name) is not None and _CASTS_BACK.search(name) is None and "ranspose" not in name
 
 
+def gathers_for_experts(trace: Trace) -> bool:
+    """Whether all tokens travel to all ranks with experts: in every layer a gather stands between attention and routed
+    experts, and a scatter of sums behind these."""
+    kinds = trace.word("kind")[trace.columns["rank"] == trace.ranks[0]]
+    telling = (*ATTENTION, "all_gather", "grouped_gemm", "reduce_scatter")
+    order: list[str] = []
+    for kind in kinds[np.isin(kinds, telling)].tolist():
+        own = "attention" if kind in ATTENTION else kind
+        if order[-1:] != [own]:
+            order.append(own)
+    turns = ("attention", "all_gather", "grouped_gemm", "reduce_scatter")
+    whole = sum(tuple(order[place : place + 4]) == turns for place in range(len(order) - 3))
+    return 0 < order.count("grouped_gemm") <= 2 * whole
+
+
 def keeps_narrow(trace: Trace) -> bool:
     """Whether a backward pass reads activations that were kept in eight bits: it casts some back."""
     rows = np.isin(trace.word("phase"), _BACKWARD) & (trace.word("kind") == "quantize")

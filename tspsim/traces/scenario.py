@@ -37,7 +37,7 @@ from .named_facts import (
     sharding,
     tokens,
 )
-from .overlaps import interleaved, keeps_narrow, sends_narrow, takes_turns
+from .overlaps import gathers_for_experts, interleaved, keeps_narrow, sends_narrow, takes_turns
 from .product_sizes import stated_sizes
 from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace
@@ -131,8 +131,8 @@ class Guess:
     tokens: int = 0
     #: Share of a training step's exchanges beside products of the other direction; 0 where no micro-batches alternate.
     interleaved: float = 0.0
-    #: Training's ``expert_dispatch`` where the trace shows another than the usual one, and whether activations are kept
-    #: in eight bits.
+    #: The ``expert_dispatch`` where the trace shows another than the usual one, and whether activations are kept in
+    #: eight bits.
     dispatch: str = ""
     keeps_narrow: bool = False
 
@@ -155,6 +155,8 @@ def guess(trace: Trace) -> Guess:
     if exchanges and stack in dict(_TRAINERS):
         stack = ""  # a framework's kernels for experts, in a step that serves
     trains = backward or stack in dict(_TRAINERS)
+    gathers = not trains and gathers_for_experts(trace)
+    exchanges = exchanges or gathers
     stack = stack or ("" if exchanges else _plain_pytorch(trace))
     marks = step_marks(trace.marks, trace.ranks[0])
     batches = [batch for mark in marks if (batch := batch_of(mark.name)) is not None]
@@ -193,7 +195,8 @@ def guess(trace: Trace) -> Guess:
     kind = precision(trace)
     if exchanges:
         degrees.setdefault("ep", ranks)
-    halves = exchanges and (takes_turns(trace) or (bool(models) and visits > 1.6 * load_model(models[0]).layers))
+    attends_twice = bool(models) and visits > 1.6 * load_model(models[0]).layers
+    halves = exchanges and (attends_twice or (not gathers and takes_turns(trace)))
     stages = 1
     if models and trains and "pp" not in degrees and 0 < 2 * layers <= load_model(models[0]).layers:
         stages = -(-load_model(models[0]).layers // layers)
@@ -232,7 +235,7 @@ def guess(trace: Trace) -> Guess:
         stages,
         tokens(trace, hidden),
         interleaved(trace) if trains else 0.0,
-        _dispatch(trace, kind) if trains and routed else "",
+        "gather" if gathers else _dispatch(trace, kind) if trains and routed else "",
         trains and kind.startswith("fp8") and keeps_narrow(trace),
     )
 

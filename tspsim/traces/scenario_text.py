@@ -97,7 +97,8 @@ def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Itera
     degrees = ", ".join(f"{key}: {value}" for key, value in run.degrees.items()) or "tp: 1"
     if run.exchanges:
         degrees = f"dp: {max(gpus // run.degrees.get('tp', 1), 1)}, {degrees}"
-        degrees += ", expert_dispatch: low_latency" * run.few_tokens + ", expert_overlap: two_batches" * run.halves
+        dispatch = "low_latency" if run.few_tokens else run.dispatch
+        degrees += f", expert_dispatch: {dispatch}" * bool(dispatch) + ", expert_overlap: two_batches" * run.halves
     if run.trains and run.sequences.batch > 1:
         degrees += f", micro_batch: {run.sequences.batch}"
     if run.trains:
