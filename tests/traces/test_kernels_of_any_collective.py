@@ -162,3 +162,23 @@ def test_ranks_in_the_template_of_an_exchange() -> None:
     assert (
         exchanging(["void deep_ep::internode::dispatch<false, 4, false>", "intranode::combine<nv_bfloat16, 8>"]) == 32
     )
+
+
+def test_an_engine_s_decoding_without_annotations(tmp_path: Path) -> None:
+    """The ranks stand in the template of its own all-reduce, and a norm has a block for every sequence."""
+    run = Recorder()
+    for _ in range(4):
+        for _ in range(80):
+            for name, blocks in (("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi256ELi32E", 48), ("Cijk_qkv", 304),
+                                 ("void rotary_embedding_kernel<c10::BFloat16, true>", 48),
+                                 ("void (anonymous namespace)::store_kvcache<256l, 4, false, long>", 48),
+                                 ("void paged_attention_ll4mi_QKV_mfma16_kernel<__hip_bfloat16>", 384),
+                                 ("Cijk_o", 304), ("_ZN5aiter26cross_device_reduce_1stageIDF16bLi8EEEvPNS_8RankE", 80),
+                                 ("Cijk_up", 304), ("Cijk_down", 304),
+                                 ("_ZN5aiter26cross_device_reduce_1stageIDF16bLi8EEEvPNS_8RankE", 80)):  # fmt: skip
+                run.launch(name, 9.0, grid=[blocks, 1, 1])
+        run.launch("Cijk_head", 90.0), run.launch("ArgMaxOps", 9.0)
+    text = "\n".join(lines(read(run, tmp_path, device="mi300x", world=0)))
+    scenario = yaml.safe_load(text)
+    assert scenario["plans"] == [{"name": "TP8", "tp": 8}] and "nodes: 1}" in text
+    assert (scenario["workload"]["pass"], scenario["workload"]["batch"]) == ("decode", 48)

@@ -31,6 +31,11 @@ _EXCHANGED = (
     (re.compile(r"internode::(?:dispatch|combine)<\w+, *(\d+)"), 8),
     (re.compile(r"intranode::(?:dispatch|combine)<(?:[A-Za-z_]\w*, *)?(\d+)"), 1),
 )
+#: Ranks in templates of engines' own all-reduces, as they are written and as symbols.
+_SUMMED = (
+    re.compile(r"cross_device_(?:reduce_\dstage|store)\w*?(?:<[^,<>]+, *|I\w+?Li)(\d+)"),
+    re.compile(r"allreduce_fusion_kernel\w*<[^<>]*?(?:bfloat16|half|float)\w*, *(\d+)"),
+)
 #: Types of products in names; the first that fits.
 _TYPES = (
     ("nvfp4", re.compile(r"nvfp4|E2m1.*E4m3|vec16UE4M3", re.IGNORECASE)),
@@ -107,6 +112,18 @@ def tokens(trace: Trace, hidden: int) -> int:
     counts = Counter(int(blocks) for grid in usual.values() if (blocks := grid.partition("×")[0]).isdigit())
     counts.pop(trace.machine.compute_units, None)
     return counts.most_common(1)[0][0] if counts else 0
+
+
+def reducing(names: Sequence[str]) -> int:
+    """Ranks of an engine's own all-reduces, from their templates; 0 without any.
+
+    >>> reducing(["void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(vllm::RankData*)"])
+    4
+    >>> reducing(["_ZN5aiter26cross_device_reduce_1stageIDF16bLi8EEEvPNS_8RankDataE"])
+    8
+    """
+    ranks = [int(match[1]) for pattern in _SUMMED for name in names if (match := pattern.search(name)) is not None]
+    return max(ranks, default=0)
 
 
 def runs_backward(trace: Trace) -> bool:

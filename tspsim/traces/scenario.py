@@ -31,6 +31,7 @@ from .named_facts import (
     precision,
     preferred,
     product_widths,
+    reducing,
     regions,
     runs_again,
     runs_backward,
@@ -170,6 +171,8 @@ def guess(trace: Trace) -> Guess:
     region = regions(trace, layers) if trains else 0
     if region > 1:
         degrees.setdefault("tp", region)
+    if "tp" not in degrees and not trains and (ranks := reducing(trace.words["name"])) > 1:
+        degrees["tp"] = ranks
     if "ep" not in degrees and (ranks := exchanging(trace.words["name"])) > 1:
         degrees["ep"] = ranks
     routed = bool(kinds & {"grouped_gemm", "dispatch", "combine"})
@@ -190,7 +193,7 @@ def guess(trace: Trace) -> Guess:
         heads = sequences.heads * degrees.get("tp", 1)
         spread = degrees.get("tp", 1)
         models = models or tuple(_models(count, hidden, heads, widths_seen, spread, routed=routed, latent=latent))
-    ranks = max(trace.world_size, len(trace.ranks))
+    ranks = max(trace.world_size, len(trace.ranks), degrees.get("tp", 1))
     models = preferred(models, trace, ranks, widths_seen)
     kind = precision(trace)
     if exchanges:

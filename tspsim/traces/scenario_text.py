@@ -149,7 +149,7 @@ def _is_divisible(device: str, gpus: int) -> bool:
 
 def _work(run: Guess) -> Iterator[str]:
     batch, seen = run.batch, run.sequences
-    if batch is None and run.exchanges and not seen.queries:
+    if batch is None and not seen.queries and (run.exchanges or (run.decodes and not run.trains)):
         # Every half of a batch has blocks of its own.
         tokens = run.tokens * (1 + run.halves)
         if tokens:
