@@ -214,3 +214,24 @@ def test_all_tokens_to_all_ranks_are_an_exchange_too(tmp_path: Path) -> None:
     laid = lay(trace, look_up(tspsim.load(yaml.safe_load(text))))
     assert laid.matched_share > 0.97
     assert not [row for row in laid.left_over if row.kind in HEAVY]
+
+
+def test_ranks_from_the_experts_of_one(tmp_path: Path) -> None:
+    """A profile that states no ranks has the experts of one in the template of their product."""
+    run = Recorder(launch_us=1.0)
+    low, product = (
+        "void deep_ep::internode_ll::{}<true, false, 7168>(void*)",
+        "void deep_gemm::sm90_fp8_gemm_1d2d_impl<{}>",
+    )
+    layer = (product.format("(Major)0, 0u, 2112u, 7168u, 1u, 64u, (GemmType)0"), MLA, "nvjet_o", "nvjet_router",
+             low.format("dispatch"), product.format("(Major)0, 0u, 4096u, 7168u, 8u, 64u, (GemmType)2"),
+             product.format("(Major)0, 0u, 7168u, 2048u, 8u, 64u, (GemmType)2"),
+             low.format("combine"))  # fmt: skip
+    with run.note("step[DECODE bs=64]"):
+        for name in layer * 61:
+            run.launch(name, 9.0)
+    run.wait()
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(run.kineto("h800", world=0)))
+    found = guess(traces.read([path]))
+    assert (found.models[0], found.degrees, found.world_size) == ("deepseek-r1", {"ep": 32}, 32)

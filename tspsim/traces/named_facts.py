@@ -26,6 +26,11 @@ _PRODUCT_WIDTHS = (
     re.compile(r"deep_gemm::fp8_gemm_kernel<(\d{3,})u?, *(\d{3,})u?,"),
     re.compile(r"deep_gemm::sm\d+_\w+_impl<[^<>]*?\b0u?, *(\d{3,})u?, *(\d{3,})u?,"),
 )
+#: Groups in DeepGEMM's templates: behind the blocks of its first version, behind n and k of later ones.
+_GROUPS = (
+    re.compile(r"deep_gemm::fp8_gemm_kernel<(?:\d+u?, *){5}(\d+)u?,"),
+    re.compile(r"deep_gemm::sm\d+_\w+_impl<[^<>]*?\b0u?, *\d{3,}u?, *\d{3,}u?, *(\d+)u?,"),
+)
 #: In templates of DeepEP: the number of nodes (of eight ranks), or of ranks in a node.
 _EXCHANGED = (
     (re.compile(r"internode::(?:dispatch|combine)<\w+, *(\d+)"), 8),
@@ -124,6 +129,18 @@ def reducing(names: Sequence[str]) -> int:
     """
     ranks = [int(match[1]) for pattern in _SUMMED for name in names if (match := pattern.search(name)) is not None]
     return max(ranks, default=0)
+
+
+def local_experts(names: Sequence[str]) -> int:
+    """Experts of a rank, from the groups in a product's template; 0 where none has several.
+
+    >>> local_experts(["void deep_gemm::fp8_gemm_kernel<4096u, 7168u, 64u, 128u, 128u, 2u, 8u, 2u, (GemmType)2>"])
+    2
+    >>> local_experts(["void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 4096u, 7168u, 16u, 128u>"])
+    16
+    """
+    groups = (int(match[1]) for pattern in _GROUPS for name in names if (match := pattern.search(name)) is not None)
+    return max((count for count in groups if count > 1), default=0)
 
 
 def runs_backward(trace: Trace) -> bool:

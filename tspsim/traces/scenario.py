@@ -26,6 +26,7 @@ from .named_facts import (
     exchanging,
     forward_layers,
     is_checkpoints,
+    local_experts,
     micro_batches,
     norm_width,
     precision,
@@ -196,8 +197,12 @@ def guess(trace: Trace) -> Guess:
     ranks = max(trace.world_size, len(trace.ranks), degrees.get("tp", 1))
     models = preferred(models, trace, ranks, widths_seen)
     kind = precision(trace)
+    if exchanges and ranks == 1 and models and (own := local_experts(trace.words["name"])):
+        experts = load_model(models[0]).experts
+        ranks = experts.count // own if experts is not None else 1
     if exchanges:
         degrees.setdefault("ep", ranks)
+        ranks = max(ranks, degrees["ep"])
     attends_twice = bool(models) and visits > 1.6 * load_model(models[0]).layers
     halves = exchanges and (attends_twice or (not gathers and takes_turns(trace)))
     stages = 1
