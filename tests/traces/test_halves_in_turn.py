@@ -163,6 +163,7 @@ def test_a_scenario_from_a_serving_step_with_exchanges(tmp_path: Path, capsys: p
     assert (run.degrees, run.few_tokens, run.decodes, run.stack) == ({"ep": 8}, True, True, "")
     assert main(["trace", "scenario", str(path)]) == 0
     said = capsys.readouterr().out
+    assert "stack: sglang" in said  # its experts' products are DeepGEMM's
     assert "pass: decode" in said and "dp: 8, ep: 8, expert_dispatch: low_latency" in said
 
 

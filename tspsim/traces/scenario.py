@@ -137,6 +137,8 @@ class Guess:
     #: eight bits.
     dispatch: str = ""
     keeps_narrow: bool = False
+    #: Whether experts' products are DeepGEMM's.
+    deep_gemm: bool = False
 
 
 def guess(trace: Trace) -> Guess:
@@ -245,6 +247,7 @@ def guess(trace: Trace) -> Guess:
         interleaved(trace) if trains else 0.0,
         "gather" if gathers else _dispatch(trace, kind) if trains and routed else "",
         trains and kind.startswith("fp8") and keeps_narrow(trace),
+        any("deep_gemm" in name for name in set(trace.word("name")[trace.word("kind") == "grouped_gemm"].tolist())),
     )
 
 

@@ -80,6 +80,9 @@ def lines(trace: Trace, run: Guess | None = None, model_file: str = "") -> Itera
         if run.stack.startswith("torchtitan"):
             yield "  # no kernel has the name of a framework; this stack has PyTorch's own, as the trace"
         yield f"  stack: {run.stack}"
+    elif run.exchanges and run.deep_gemm:
+        yield "  # no kernel has the name of an engine; this one runs DeepSeek's libraries for experts, as the trace"
+        yield "  stack: sglang"
     else:
         yield "  # stack: no kernel has the name of a known framework"
     if run.precision:
