@@ -182,3 +182,21 @@ def test_an_engine_s_decoding_without_annotations(tmp_path: Path) -> None:
     scenario = yaml.safe_load(text)
     assert scenario["plans"] == [{"name": "TP8", "tp": 8}] and "nodes: 1}" in text
     assert (scenario["workload"]["pass"], scenario["workload"]["batch"]) == ("decode", 48)
+
+
+def test_sums_in_a_graph_that_nobody_records(tmp_path: Path) -> None:
+    """A replayed kernel of RCCL has no record; two a layer are those of tensor-parallel ranks."""
+    run = Recorder()
+    for _ in range(3):
+        with run.note("execute_context_0(0)_generation_64(64)"):
+            with run.replay():
+                for _ in range(80):
+                    for name in ("Cijk_qkv", "void paged_attention_ll4mi_QKV_mfma16_kernel<bf16>", "Cijk_o", GENERIC,
+                                 "Cijk_up", "Cijk_down", GENERIC):  # fmt: skip
+                        run.launch(name, 9.0)
+            run.launch("Cijk_head", 90.0, op="aten::mm", dims=[[64, 8192], [8192, 16032]])
+        run.wait()
+    trace = read(run, tmp_path, device="mi300x", world=8)
+    scenario = yaml.safe_load("\n".join(lines(trace)))
+    assert scenario["plans"] == [{"name": "TP8", "tp": 8}]
+    assert lay(trace, look_up(tspsim.load(scenario))).matched_share > 0.99

@@ -260,8 +260,10 @@ def _dispatch(trace: Trace, precision: str) -> str:
 
 
 def _sums(trace: Trace) -> float:
-    """All-reduces of a step: two a layer where a layer's heads and columns are spread over the ranks."""
-    steps = trace.columns["step"][(trace.word("kind") == "all_reduce") & (trace.columns["step"] >= 0)]
+    """All-reduces of a step, or kernels that may be one: two a layer where a layer's heads and columns are spread over
+    the ranks."""
+    sums = np.isin(trace.word("kind"), ["all_reduce", "exchange"])
+    steps = trace.columns["step"][sums & (trace.columns["step"] >= 0)]
     return len(steps) / max(len(np.unique(steps)), 1)
 
 
