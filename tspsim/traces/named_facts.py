@@ -57,6 +57,8 @@ _BACKWARD = re.compile(r"bwd|bprop|backward|_grad_|grad_input", re.IGNORECASE)
 
 #: Share of a model's layers with an exchange of replicas at which every layer has one.
 _EVERY_LAYER = 0.9
+#: Axes of groups of replicas, or of none that is told.
+_REPLICAS = ("dp", "edp", "")
 _PASSES, _WEIGHTS = ("forward", "backward"), "weight gradient"
 #: Gradients of a product, with room for a few kernels of another kind.
 _GRADIENTS = 2.3
@@ -187,13 +189,13 @@ def preferred(models: Sequence[str], trace: Trace, ranks: int, widths: frozenset
     return tuple(sorted(models, key=lacks))
 
 
-def sharding(trace: Trace, layers: int, others: re.Pattern[str], region: int) -> int:
+def sharding(trace: Trace, layers: int, region: int) -> int:
     """What replicas divide in training, as ZeRO counts it: 3 where they gather every layer's weights and scatter its
-    gradients, 1 where they do both for larger pieces. ``others``: names of groups that are not of replicas; ``region``:
-    ranks of such a group without a name, if any."""
+    gradients, 1 where they do both for larger pieces. ``region``: ranks of a tensor-parallel group without a name, if
+    any."""
     steps = max(len(np.unique(trace.columns["step"][trace.columns["step"] >= 0])), 1)
     kinds, groups = trace.word("kind"), trace.word("group")
-    own = np.array([others.search(name) is None for name in groups.tolist()], bool)
+    own = np.array([axis_of(name) in _REPLICAS for name in groups.tolist()], bool)
     if region > 1:
         sizes = {name: group.size for group in trace.groups for name in group.name.split()}
         own &= np.array([sizes.get(name) != region for name in groups.tolist()], bool)

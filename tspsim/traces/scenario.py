@@ -20,6 +20,7 @@ from ..base import catalog
 from ..base.errors import InputError
 from ..model import load_model
 from .alignment import attention_rows
+from .groups import axis_of
 from .kinds import MEASURE, STEP
 from .named_facts import (
     exchanged_width,
@@ -62,15 +63,8 @@ _TRAINERS = (
 )
 #: Without any: kernels of PyTorch's compiler, and operators of which eager PyTorch makes a norm.
 _COMPILED, _EAGER = re.compile(r"^triton_(red|per|poi)_fused"), {"aten::pow", "aten::mean", "aten::rsqrt"}
-#: Words in the description of a process group, by degree.
-_DEGREES = (
-    ("tp", re.compile(r"(\b|_)tp\b|tensor[_ ]?(model[_ ])?parallel", re.IGNORECASE)),
-    ("pp", re.compile(r"(\b|_)pp\b|pipeline", re.IGNORECASE)),
-    ("ep", re.compile(r"(\b|_)ep\b|expert", re.IGNORECASE)),
-    ("sp", re.compile(r"(\b|(?<!with)_)cp\b|context[_ ]?parallel|ulysses", re.IGNORECASE)),
-)
-#: Groups whose ranks are no replicas of each other.
-_NOT_REPLICAS = re.compile("|".join(f"(?:{pattern.pattern})" for _, pattern in _DEGREES), re.IGNORECASE)
+#: Axes of process groups that are degrees of a plan.
+_DEGREES = ("tp", "pp", "ep", "sp")
 
 
 #: Operators whose first input is (batch, heads, tokens, width), and those with (batch, tokens, heads, width).
@@ -167,8 +161,8 @@ def guess(trace: Trace) -> Guess:
     usual = Counter(batches).most_common(1)[0][0] if batches else None
     layers, hidden = forward_layers(trace), _hidden(trace)
     degrees = {}
-    for key, pattern in _DEGREES:
-        sizes = [group.size for group in trace.groups if pattern.search(group.name) and group.size > 1]
+    for key in _DEGREES:
+        sizes = [group.size for group in trace.groups if axis_of(group.name) == key and group.size > 1]
         if sizes:
             degrees[key] = Counter(sizes).most_common(1)[0][0]
     region = regions(trace, layers) if trains else 0
@@ -230,9 +224,7 @@ def guess(trace: Trace) -> Guess:
         sequences,
         runs_again(trace),
         # Layers of a stage alone do not show an optimizer; its state seldom stands whole on every replica.
-        (sharding(trace, layers, _NOT_REPLICAS, region) or int(stages > 1 and "optimizer" not in kinds))
-        if trains
-        else 0,
+        (sharding(trace, layers, region) or int(stages > 1 and "optimizer" not in kinds)) if trains else 0,
         region > 1,
         micro_batches(trace) if trains else 1,
         widths,
