@@ -69,8 +69,8 @@ class _Header:
 
 
 def _blocks(cells: list[str], place: int, threads: int | None) -> str:
-    size, each = cells[place], cells[threads] if threads is not None and threads < len(cells) else ""
-    return str(blocks(int(size), int(each))) if size.isdigit() and each.isdigit() else size
+    size, of_a_block = cells[place], cells[threads] if threads is not None and threads < len(cells) else ""
+    return str(blocks(int(size), int(of_a_block))) if size.isdigit() and of_a_block.isdigit() else size
 
 
 def read_dispatch_table(path: Path) -> FilePart:
