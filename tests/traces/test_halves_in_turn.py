@@ -16,6 +16,7 @@ from tspsim import traces
 from tspsim.base.errors import InputError
 from tspsim.cli import main
 from tspsim.step.question import Question, look_up
+from tspsim.traces import match
 from tspsim.traces.halves import orders_in_turn
 from tspsim.traces.kinds import HEAVY
 from tspsim.traces.lay import lay
@@ -236,3 +237,13 @@ def test_ranks_from_the_experts_of_one(tmp_path: Path) -> None:
     path.write_text(json.dumps(run.kineto("h800", world=0)))
     found = guess(traces.read([path]))
     assert (found.models[0], found.degrees, found.world_size) == ("deepseek-r1", {"ep": 32}, 32)
+
+
+@pytest.mark.parametrize("order", sorted(ORDERS))
+def test_nearby_kernels_are_enough(order: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long steps are aligned by kernels near every operator, and all are looked at where one lacks its kernels."""
+    trace, asked = traces.read([written(step(order), tmp_path / "t.json")]), halves(model)
+    monkeypatch.setattr(match, "_FEW_PAIRS", 1e18)
+    whole = lay(trace, asked).operation
+    monkeypatch.setattr(match, "_FEW_PAIRS", 0.0)
+    assert (lay(trace, asked).operation == whole).all()

@@ -9,6 +9,7 @@ assignment, a whole row at a time. Stated shapes are binding: a product takes no
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -89,12 +90,10 @@ def align(
         if best is None or not best[0] or not any(shapes):
             break
     assert best is not None
-    over, value, given, order, outputs_first = best
-    if reach and _lacks(operations, given, over):
+    over, _, given, order, outputs_first = best
+    if reach and _lacks(operations, given, over, kinds):
         # What is left over may be of an operator further on.
-        given, further = given_by(order, outputs_first, _FURTHER)
-        if further > value and pairs <= _ALL_PAIRS:
-            given, _ = given_by(order, outputs_first, 0)
+        given, _ = given_by(order, outputs_first, _FURTHER if pairs > _ALL_PAIRS else 0)
     return given
 
 
@@ -137,9 +136,13 @@ class _Kernels(NamedTuple):
         return numbers
 
 
-def _lacks(operations: Sequence[Operation], given: NDArray[np.int64], over: int) -> bool:
-    """Whether an assignment leaves heavy kernels over, or a heavy operator without any."""
-    return bool(over) or not {i for i, item in enumerate(operations) if item.kind in HEAVY} <= set(given.tolist())
+def _lacks(operations: Sequence[Operation], given: NDArray[np.int64], over: int, kinds: Sequence[str]) -> bool:
+    """Whether an assignment leaves heavy kernels over, or more heavy operators without any than a kind has too few
+    kernels."""
+    taken, short = set(given.tolist()), Counter(item.kind for item in operations)
+    short.subtract(Counter(kinds))
+    empty = Counter(item.kind for index, item in enumerate(operations) if item.kind in HEAVY and index not in taken)
+    return bool(over) or any(count > short[kind] for kind, count in empty.items())
 
 
 def _orders(operations: Sequence[Operation], kinds: Sequence[str]) -> list[list[int]]:
