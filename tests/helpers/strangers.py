@@ -83,7 +83,7 @@ class Recorder:
         self.ends[stream] = start + length
         self.events.append(
             {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": stream, "ts": start, "dur": length,
-             "args": {**arguments, "grid": [132, 1, 1], "block": [384, 1, 1]}}
+             "args": {"grid": [132, 1, 1], "block": [384, 1, 1], **arguments}}
         )  # fmt: skip
         return self.ends[stream]
 

@@ -173,7 +173,7 @@ def test_a_scenario_is_of_a_model_that_can_be(tmp_path: Path, capsys: pytest.Cap
              "void cutlass::device_kernel<dpsk::fp8_ptp128c::GemmKernel>", "mla_flash_fwd_kernel",
              "void dpsk::ep::internode::dispatch<false, 8, true, 8>",
              "void cutlass::device_kernel<dpsk::grouped_gemm::m_grouped_fp8_ptp128c::GemmKernel>",
-             "void dpsk::ep::internode::combine<false, 8>")  # fmt: skip
+             "void dpsk::ep::internode::combine<false, 8>", "mla_flash_bwd_kernel")  # fmt: skip
     layer = [Kernel(name, 9.0) for name in names]
     path = written(tmp_path / "a.json", kineto([("step 1", layer * 4)], device="h800", world_size=64))
     text = "\n".join(lines(traces.read([path])))

@@ -61,6 +61,7 @@ def test_templates_of_kernels_tell_width_experts_ranks_and_framework(tmp_path: P
         Kernel("void dpsk::ep::internode::dispatch<false, 8, false, 8>(int4*)", 3000.0, stream=27),
         Kernel("m_grouped_fp8_ptp128c::GemmKernel", 2000.0),
         Kernel("void dpsk::ep::internode::combine<false, 8, __nv_bfloat16, 8>(int4*)", 6000.0, stream=27),
+        Kernel("flash::FlashAttnBwd<Flash_bwd_kernel_traits<192>>", 2500.0),
     ]  # fmt: skip
     trace = traces.read([written(tmp_path / "t.json", kineto([("ProfilerStep#1", 4 * layer)], world_size=64))])
     found = guess(trace)

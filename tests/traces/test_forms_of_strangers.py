@@ -189,6 +189,10 @@ def test_a_table_says_streams_devices_and_bytes(tmp_path: Path) -> None:
     assert trace.word("stream").tolist() == ["3", "3"]
     assert trace.word("grid").tolist() == ["256×2×1", "256×1×1"]
     assert trace.word("kind").tolist() == ["gemm", "attention"]
+    # AMD's grids are in threads; with those of a block they are in blocks, as NVIDIA's.
+    threads = TABLES["rocprofv3"][1].replace("LDS_Block_Size", "Workgroup_Size_X").replace("00,0,256,", "00,64,256,")
+    (tmp_path / "c.csv").write_text(threads)
+    assert traces.read([tmp_path / "c.csv"]).word("grid").tolist() == ["4×2×1", "4×1×1"]
     (tmp_path / "b.csv").write_text(TABLES["nsys"][1])
     trace = traces.read([tmp_path / "b.csv"])
     assert (trace.device, trace.columns["bytes"].tolist()) == ("a100-80gb", [0.0, 2.5e6])
@@ -203,7 +207,8 @@ def rocpd(path: Path, suffix: str = "_0000_5cb") -> Path:
             ("rocpd_string", "id INTEGER PRIMARY KEY, string TEXT"),
             ("rocpd_region", "id INTEGER PRIMARY KEY, tid INTEGER, start BIGINT, end BIGINT, name_id INTEGER"),
             ("rocpd_kernel_dispatch", "id INTEGER PRIMARY KEY, agent_id INTEGER, kernel_id INTEGER, stream_id INTEGER, "
-             "start BIGINT, end BIGINT, grid_size_x INTEGER, grid_size_y INTEGER, grid_size_z INTEGER"),
+             "start BIGINT, end BIGINT, workgroup_size_x INTEGER, workgroup_size_y INTEGER, "
+             "workgroup_size_z INTEGER, grid_size_x INTEGER, grid_size_y INTEGER, grid_size_z INTEGER"),
         ):  # fmt: skip
             base.execute(f"CREATE TABLE `{table}{suffix}` ({columns})")
             if suffix:
@@ -218,7 +223,10 @@ def rocpd(path: Path, suffix: str = "_0000_5cb") -> Path:
         )
         base.execute(f"INSERT INTO `rocpd_string{suffix}` VALUES (1, 'train_step_3'), (2, 'hipLaunchKernel')")
         base.execute(f"INSERT INTO `rocpd_region{suffix}` VALUES (1, 7, 900, 9000, 1), (2, 7, 950, 960, 2)")
-        base.execute(f"INSERT INTO {own} VALUES (1, 4, 3, 2, 1000, 3000, 64, 1, 1), (2, 4, 3, 2, 4000, 3999, 64, 1, 1)")
+        base.execute(
+            f"INSERT INTO {own} VALUES (1, 4, 3, 2, 1000, 3000, 256, 1, 1, 8192, 1, 1), "
+            "(2, 4, 3, 2, 4000, 3999, 64, 1, 1, 64, 1, 1)"
+        )
     base.close()
     return path
 
@@ -228,7 +236,7 @@ def test_databases_of_rocprofv3(suffix: str, tmp_path: Path) -> None:
     trace = traces.read([rocpd(tmp_path / "a.db", suffix)])
     assert (trace.format, trace.device, len(trace)) == ("rocpd", "mi300x", 1)
     assert trace.columns["duration_s"].tolist() == pytest.approx([2e-6])
-    assert trace.word("kind").tolist() == ["norm"]
+    assert trace.word("kind").tolist() == ["norm"] and trace.word("grid").tolist() == ["32×1×1"]
     assert [mark.name for mark in trace.marks] == ["train_step_3"]
     assert any("1 dispatches without times" in text for text in trace.missing)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from helpers.strangers import Recorder
 
 import tspsim
@@ -15,10 +16,12 @@ from tspsim import traces
 from tspsim.base.errors import InputError
 from tspsim.cli import main
 from tspsim.step.question import Question, look_up
+from tspsim.traces import match
 from tspsim.traces.halves import orders_in_turn
 from tspsim.traces.kinds import HEAVY
 from tspsim.traces.lay import lay
 from tspsim.traces.scenario import guess
+from tspsim.traces.scenario_text import lines
 
 LAYERS, DENSE = 8, 1
 MODEL = f"""
@@ -44,7 +47,8 @@ ORDERS: dict[str, tuple[list[str], int]] = {
 }
 
 
-def step(order: str, low_latency: bool = True) -> Recorder:
+def step(order: str, low_latency: bool = True, whole: bool = True) -> Recorder:
+    """A step with one order of turns, or some layers of it without begin and end."""
     run = Recorder(launch_us=1.0)
 
     def of(*names: str) -> None:
@@ -73,7 +77,8 @@ def step(order: str, low_latency: bool = True) -> Recorder:
     def route() -> None:
         of("void layer_norm::ln_fwd_kernel<2048u>", "sm90_xmma_gemm_bf16f32_bf16f32_f32_tn_n_tilesize64x64x64",
            "void at::native::vectorized_elementwise_kernel<4, sigmoid_kernel_cuda>",
-           "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>")  # fmt: skip
+           )  # fmt: skip
+        run.launch("void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>", 4.0, grid=[32, 1, 1])
 
     def shared() -> None:
         of("void cuda::per_token_cast_to_fp8<__nv_bfloat16, 128>", GEMM.format(5632, 0),
@@ -90,7 +95,7 @@ def step(order: str, low_latency: bool = True) -> Recorder:
     }  # fmt: skip
     turns, lag = ORDERS[order]
     with run.note("ProfilerStep#1"):
-        for _ in range(DENSE):
+        for _ in range(DENSE if whole else 0):
             for part in (before, attend, shared):
                 part()
         whole = " | ".join(" | ".join(turns) for _ in range(LAYERS - DENSE))
@@ -100,7 +105,8 @@ def step(order: str, low_latency: bool = True) -> Recorder:
             for half in ([own[place]] if place < len(own) else []) + ([own[place - lag]] if place >= lag else []):
                 for part in half.split():
                     parts[part]()
-        of("void layer_norm::ln_fwd_kernel<2048u>", "nvjet_tst_128x64_64x8_2x1_v_bz_TNT")
+        if whole:
+            of("void layer_norm::ln_fwd_kernel<2048u>", "nvjet_tst_128x64_64x8_2x1_v_bz_TNT")
     run.wait()
     return run
 
@@ -158,4 +164,86 @@ def test_a_scenario_from_a_serving_step_with_exchanges(tmp_path: Path, capsys: p
     assert (run.degrees, run.few_tokens, run.decodes, run.stack) == ({"ep": 8}, True, True, "")
     assert main(["trace", "scenario", str(path)]) == 0
     said = capsys.readouterr().out
+    assert "stack: sglang" in said  # its experts' products are DeepGEMM's
     assert "pass: decode" in said and "dp: 8, ep: 8, expert_dispatch: low_latency" in said
+
+
+@pytest.mark.parametrize("order", sorted(ORDERS))
+@pytest.mark.parametrize("low_latency", (True, False))
+def test_some_layers_show_that_halves_take_turns(order: str, low_latency: bool, tmp_path: Path) -> None:
+    """No model's number of layers tells; without halves the same kernels show none."""
+    if not low_latency and ORDERS[order][1]:
+        pytest.skip("with this lag one half waits for its exchange before the other computes")
+    trace = traces.read([written(step(order, low_latency, whole=False), tmp_path / "t.json")])
+    assert guess(trace).halves and guess(trace).tokens == 32
+    one = Recorder(launch_us=1.0)
+    with one.note("ProfilerStep#1"):
+        for _ in range(LAYERS):
+            for name in (GEMM.format(3648, 0), MLA, GEMM.format(2048, 0), LOW.format("dispatch"), GEMM.format(5632, 0),
+                         LOW.format("dispatch"), GEMM.format(2816, 2), GEMM.format(2048, 2), LOW.format("combine"),
+                         GEMM.format(2048, 0), LOW.format("combine")):  # fmt: skip
+                one.launch(name, 10.0)
+    one.wait()
+    assert not guess(traces.read([written(one, tmp_path / "one.json")])).halves
+
+
+def test_a_trainer_s_kernels_in_a_step_that_serves(tmp_path: Path) -> None:
+    """DeepSeek's profile of prompts has the kernels of its training, and no backward pass."""
+    text = json.dumps(step("deepseek-prefill", low_latency=False).kineto("h800", world=8))
+    path = tmp_path / "prompts.json"
+    path.write_text(text.replace("deep_ep::intranode", "dpsk::ep::intranode"))
+    run = guess(traces.read([path]))
+    assert run.exchanges and run.halves and not run.trains and not run.stack
+
+
+def test_all_tokens_to_all_ranks_are_an_exchange_too(tmp_path: Path) -> None:
+    """vLLM's default between replicas: a gather before the experts and a scatter of sums behind them."""
+    run = Recorder(launch_us=1.0)
+    nccl = "ncclDevKernel_{}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    layer = ("nvjet_qkv", "flash::FlashAttnFwdSm90<Mainloop>", "nvjet_o", "nvjet_router", nccl.format("AllGather"),
+             "void vllm::moe::topkGatingSoftmax<4, 128>", "fused_moe_kernel", "void vllm::act_and_mul_kernel<silu>",
+             "fused_moe_kernel", "void vllm::moe::moe_sum_kernel<8>", nccl.format("ReduceScatter_Sum"))  # fmt: skip
+    for _ in range(3):
+        with run.note("execute_context_0(0)_generation_32(32)"):
+            with run.replay():
+                for name in layer * 48:
+                    run.launch(name, 12.0)
+            run.launch("nvjet_head", 90.0, op="aten::mm", dims=[[32, 2048], [2048, 151936]])
+        run.wait()
+    trace = traces.read([written(run, tmp_path / "t.json")])
+    text = "\n".join(lines(trace))
+    assert "dp: 8, ep: 8, expert_dispatch: gather}" in text and "model: qwen3-30b-a3b" in text
+    laid = lay(trace, look_up(tspsim.load(yaml.safe_load(text))))
+    assert laid.matched_share > 0.97
+    assert not [row for row in laid.left_over if row.kind in HEAVY]
+
+
+def test_ranks_from_the_experts_of_one(tmp_path: Path) -> None:
+    """A profile that states no ranks has the experts of one in the template of their product."""
+    run = Recorder(launch_us=1.0)
+    low, product = (
+        "void deep_ep::internode_ll::{}<true, false, 7168>(void*)",
+        "void deep_gemm::sm90_fp8_gemm_1d2d_impl<{}>",
+    )
+    layer = (product.format("(Major)0, 0u, 2112u, 7168u, 1u, 64u, (GemmType)0"), MLA, "nvjet_o", "nvjet_router",
+             low.format("dispatch"), product.format("(Major)0, 0u, 4096u, 7168u, 8u, 64u, (GemmType)2"),
+             product.format("(Major)0, 0u, 7168u, 2048u, 8u, 64u, (GemmType)2"),
+             low.format("combine"))  # fmt: skip
+    with run.note("step[DECODE bs=64]"):
+        for name in layer * 61:
+            run.launch(name, 9.0)
+    run.wait()
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(run.kineto("h800", world=0)))
+    found = guess(traces.read([path]))
+    assert (found.models[0], found.degrees, found.world_size) == ("deepseek-r1", {"ep": 32}, 32)
+
+
+@pytest.mark.parametrize("order", sorted(ORDERS))
+def test_nearby_kernels_are_enough(order: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long steps are aligned by kernels near every operator, and all are looked at where one lacks its kernels."""
+    trace, asked = traces.read([written(step(order), tmp_path / "t.json")]), halves(model)
+    monkeypatch.setattr(match, "_FEW_PAIRS", 1e18)
+    whole = lay(trace, asked).operation
+    monkeypatch.setattr(match, "_FEW_PAIRS", 0.0)
+    assert (lay(trace, asked).operation == whole).all()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from helpers.profiles import hash_of, kineto, of_lane, written
 from plotly.offline import get_plotlyjs
 
@@ -23,6 +24,7 @@ from tspsim.traces.lay import lay
 from tspsim.traces.learned import factors_of
 from tspsim.traces.match import align
 from tspsim.traces.product_sizes import fits, gradient_of
+from tspsim.traces.scenario_text import lines
 from tspsim.traces.simulated import Simulated, replay
 
 SHARED = Path(os.environ.get("TSPSIM_SHARED_DATA", Path(__file__).parents[3] / "shared/data")) / "traces_measured"
@@ -251,3 +253,19 @@ def test_deepseek_s_profile_is_met_kind_by_kind() -> None:
     ratios = {row.kind: row.simulated_s / row.measured_s for row in laid.kinds if row.measured_s >= 1e-3}
     assert ratios.pop("wait") == 0.0 and len(ratios) == 11
     assert {kind: ratio for kind, ratio in ratios.items() if not 0.85 <= ratio <= 1.15} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DEEPSEEK.is_file(), reason="the measured traces are not here (TSPSIM_SHARED_DATA)")
+def test_deepseek_s_profile_writes_a_scenario_of_its_own_step() -> None:
+    """What is written from the profile alone, with nothing filled in: the step within 5 % and a plan that fits."""
+    trace = traces.read([DEEPSEEK])
+    scenario = yaml.safe_load("\n".join(lines(trace)))
+    plan = scenario["plans"][0]
+    assert (plan["ep"], plan["pp"], plan["schedule"]) == (64, 16, "dualpipe")
+    assert (plan["expert_overlap"], plan["expert_dispatch"], plan["recomputation"]) == (
+        "micro_batches", "ranks_fp8", "cheap",
+    )  # fmt: skip
+    laid = lay(trace, look_up(tspsim.load(scenario)))
+    assert laid.matched_share >= 0.98 and laid.simulated_s == pytest.approx(laid.measured_s, rel=0.05)
+    assert not any("it is laid all the same" in note for note in laid.notes)

@@ -176,6 +176,7 @@ def _described(profile: Trace) -> Iterator[str]:
     from ..base.units import duration, percent
     from ..traces.clocks import in_words
     from ..traces.kinds import MEASURE, STEP
+    from ..traces.named_facts import forward_layers
     from ..traces.table import busy_s, step_length_s
 
     by_kind = profile.time_by("kind")
@@ -197,8 +198,7 @@ def _described(profile: Trace) -> Iterator[str]:
         several = " each" if len(steps) > 1 else ""
         lasting = f", {duration(length)}{several}" if (length := step_length_s(own)) else ""
         yield f"steps: {len(steps)}{how}{lasting}"
-        layers = int(profile.columns["layer"].max()) + 1
-        yield f"layers: {layers or 'no repetition'}"
+        yield f"layers: {forward_layers(profile) or 'no repetition'}"
         total = sum(by_kind.values())
         busy = busy_s(own.columns["start_s"], own.end_s)
         device = "the device" if len(profile.ranks) == 1 else f"rank {profile.ranks[0]}"

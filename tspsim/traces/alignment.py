@@ -53,6 +53,11 @@ def attention_rows(measured: Trace, phase: str = "forward") -> NDArray[Any]:
 #: What names of one kernel's variants differ in: numbers, flags, masks and windows.
 _VARIANT = re.compile(r"\d+|\b(true|false)\b|_?(no_?|non_?)?(causal|mask(ed)?|window|swa|local)(?=_|\b)", re.IGNORECASE)
 
+#: Copies and signals between ranks that share memory.
+_SHARED_MEMORY = re.compile(r"[Mm]emcpy|symmetric_memory|\bbarrier_kernel\(|signal\w*_kernel|stream_write_value")
+#: What libraries put around every kernel.
+_WRAPPED = re.compile(r"(cutlass::device_kernel|flash::enable_sm\w+|ck_tile::kentry)<")
+
 
 @remembered(8192)
 def family_of(kernel: str) -> str:
@@ -63,7 +68,7 @@ def family_of(kernel: str) -> str:
     >>> family_of("aiter::fmha_fwd_hd128_bf16_causal_group") == family_of("aiter::fmha_fwd_hd128_bf16_group")
     True
     """
-    return " ".join(re.findall(r"[A-Za-z_:]{4,}", _VARIANT.sub("", kernel))[:3])
+    return " ".join(re.findall(r"[A-Za-z_:]{4,}", _VARIANT.sub("", _WRAPPED.sub("", kernel)))[:3])
 
 
 def states_phases(measured: Trace) -> bool:
@@ -236,8 +241,10 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
     """The operation of every kernel. Transfers and kernels are matched apart, and so are phases where the trace states
     them."""
     kinds, phases, shapes, names = (measured.word(column) for column in ("kind", "phase", "shapes", "name"))
-    groups = measured.word("group")
-    transfer = np.isin(kinds, COLLECTIVES)
+    groups, transfer = measured.word("group"), np.isin(kinds, COLLECTIVES)
+    # Memory that ranks share has no process group in a profile; PyTorch's tensor-parallel products exchange through it.
+    shares = np.array([_SHARED_MEMORY.search(name) is not None for name in names.tolist()], bool)
+    groups = np.where(transfer & shares & (groups == ""), "tensor", groups)
     waiting = np.array([waits(name) for name in names.tolist()], bool)
     eight = np.array([narrow(name) for name in names.tolist()], bool) & tells_narrow(operations)
     back = np.array([_BACKWARD_KERNEL.search(name) is not None for name in names.tolist()], bool)

@@ -17,6 +17,7 @@ from pathlib import Path
 from ..base.errors import InputError
 from .logs import lines_of
 from .reader import TRACE_READERS, FilePart, TraceReader
+from .rocprof import blocks
 from .table import Rows, TracedDevice
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
@@ -38,6 +39,8 @@ class DispatchColumns:
     stream: tuple[str, ...] = ("stream_id", "strm", "queue_id", "queue-id")
     device: tuple[str, ...] = ("agent_id", "device", "gpu-id")
     grid: tuple[str, ...] = ("grid_size_{}", "grd{}")
+    #: Threads of a block, where a grid is stated in threads.
+    threads: tuple[str, ...] = ("workgroup_size_{}",)
     size_bytes: tuple[str, ...] = ("bytes",)
 
 
@@ -65,6 +68,11 @@ class _Header:
         return units.get(unit, otherwise)
 
 
+def _blocks(cells: list[str], place: int, threads: int | None) -> str:
+    size, of_a_block = cells[place], cells[threads] if threads is not None and threads < len(cells) else ""
+    return str(blocks(int(size), int(of_a_block))) if size.isdigit() and of_a_block.isdigit() else size
+
+
 def read_dispatch_table(path: Path) -> FilePart:
     """Read a table; raises InputError where it has no columns of times and names."""
     lines = lines_of(path)
@@ -78,7 +86,7 @@ def read_dispatch_table(path: Path) -> FilePart:
     scale = header.unit(_COLUMNS.start, _SECONDS, 1e-9)
     sizes = header.unit(_COLUMNS.size_bytes, _BYTES, 1e6)
     stream, device, data = (header.place(names) for names in (_COLUMNS.stream, _COLUMNS.device, _COLUMNS.size_bytes))
-    axes = [header.place(_COLUMNS.grid, axis) for axis in "xyz"]
+    axes = [(header.place(_COLUMNS.grid, axis), header.place(_COLUMNS.threads, axis)) for axis in "xyz"]
     entries, refused = [], 0
     for cells in table:
         try:
@@ -94,7 +102,7 @@ def read_dispatch_table(path: Path) -> FilePart:
     for begin, seconds, cells in entries:
         owner = cells[device] if device is not None and device < len(cells) else ""
         rank = ranks.setdefault(owner, len(ranks))
-        grid = [cells[place] for place in axes if place is not None and cells[place]]
+        grid = [_blocks(cells, place, threads) for place, threads in axes if place is not None and cells[place]]
         text = cells[data] if data is not None and data < len(cells) else ""
         rows.add(
             rank=rank,

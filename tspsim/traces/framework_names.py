@@ -16,7 +16,7 @@ KERNEL_NAMES.register(
         "frameworks",
         "kernels of PyTorch, Triton's compiler, and what launched them",
         kinds={
-            "memcpy": (r"^\[?(CUDA )?[Mm]emcpy", r"copyBuffer", r"^Copy(Device|Host)To(Device|Host)"),
+            "memcpy": (r"^\[?(CUDA )?[Mm]emcpy(?! PtoP| Peer)", r"copyBuffer", r"^Copy(Device|Host)To(Device|Host)"),
             "memset": (r"^\[?(CUDA )?[Mm]emset", r"fillBuffer", r"FillFunctor"),
             # Inductor's templates are products, convolutions and flexible attention; many of their names have no word
             # for it.
@@ -66,7 +66,7 @@ KERNEL_NAMES.register(
                 r"nvfuser_(inner_outer|inner|outer)_persistent",
             ),
             "quantize": (
-                r"triton_\w+_fused.*(_scaled_mm|float8|clamp.*reciprocal|reciprocal.*clamp)",
+                r"triton_\w+_fused(?!\w*(silu|gelu)).*(_scaled_mm|float8|clamp.*reciprocal|reciprocal.*clamp)",
                 r"triton_(red|per)_fused(?!\w*_exp_)\w*_abs_\w*amax",
             ),
             "activation": (

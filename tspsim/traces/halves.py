@@ -95,20 +95,33 @@ def orders_in_turn(operations: Sequence[Operation], kinds: Sequence[str]) -> lis
     shared = any(parts.get(SHARED) for half in layers for parts in half)
     begins = [[_telling(operations, parts) for parts in half[:_SHOW]] for half in layers]
     away = []
+    offs: dict[tuple[str, ...], float] = {}
+    before: tuple[tuple[int, ...], bool] | None = None
+    stages: list[list[list[Any]]] = []
     for number, turns in enumerate(TURNS):
         if turns.shared_last and not shared:
             continue
-        shares = _shares(_merged(turns, *begins))
-        off = sum(abs(measured.get(pair, 0.0) - shares.get(pair, 0.0)) for pair in {*measured, *shares})
-        away.append((round(off, 6), number))
+        if (turns.cuts, turns.shared_last) != before:
+            before = turns.cuts, turns.shared_last
+            stages = [_in_turns(turns, half) for half in begins]
+        merged = tuple(_merged(turns.lag, *stages))
+        if merged not in offs:
+            offs[merged] = _away(measured, _shares(merged))
+        away.append((offs[merged], number))
     orders: list[list[int]] = []
     for _, number in sorted(away):
-        order = [*ahead, *_merged(TURNS[number], *layers), *behind]
+        own_turns = [_in_turns(TURNS[number], half) for half in layers]
+        order = [*ahead, *_merged(TURNS[number].lag, *own_turns), *behind]
         if order not in orders:
             orders.append(order)
         if len(orders) == _NEAREST:
             break
     return orders
+
+
+def _away(one: Mapping[Any, float], other: Mapping[Any, float]) -> float:
+    """How much the shares of pairs differ."""
+    return round(sum(abs(one.get(pair, 0.0) - other.get(pair, 0.0)) for pair in {*one, *other}), 6)
 
 
 def _telling(operations: Sequence[Operation], parts: Mapping[int, list[int]]) -> dict[int, list[str]]:
@@ -119,17 +132,14 @@ def _telling(operations: Sequence[Operation], parts: Mapping[int, list[int]]) ->
     }
 
 
-def _merged(
-    turns: TurnsOfHalves, one: Sequence[Mapping[int, list[Any]]], other: Sequence[Mapping[int, list[Any]]]
-) -> list[Any]:
+def _merged(lag: int, first: Sequence[list[Any]], second: Sequence[list[Any]]) -> list[Any]:
     """The operations of both halves, or what stands for them, in their turns."""
-    first, second = _in_turns(turns, one), _in_turns(turns, other)
     merged: list[Any] = []
-    for place in range(max(len(first), len(second)) + turns.lag):
+    for place in range(max(len(first), len(second)) + lag):
         if place < len(first):
             merged += first[place]
-        if 0 <= place - turns.lag < len(second):
-            merged += second[place - turns.lag]
+        if 0 <= place - lag < len(second):
+            merged += second[place - lag]
     return merged
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +80,7 @@ def lay(
     if simulated.unfit:
         notes.append(f"plan {chosen_plan.name} {simulated.unfit}; it is laid all the same, since it ran")
     same_plan(lane, measured, trace)
+    measured = _of_pieces(lane, measured)
     _same_rows(lane, measured, trace)
     operation = matched(lane.operations, measured)
     start, end = float(measured.columns["start_s"].min()), float(measured.end_s.max())
@@ -272,6 +275,8 @@ def _same_batch(simulated: Simulated, batch: TracedBatch | None, trace: Trace) -
         )
 
 
+#: Axes of ranks that have the same weights.
+_REPLICAS = ("dp", "edp")
 #: Kinds of transfers whose counts show the plan.
 _TELLING = ("all_reduce", "all_gather", "reduce_scatter", "dispatch", "combine", "all_to_all")
 
@@ -302,16 +307,23 @@ def same_plan(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
             file=file,
         )
     transfers = [operation for operation in lane.operations if operation.is_transfer]
-    # Those between layers (embedding, head, weights of several layers) frameworks count otherwise.
+    # Those between layers (embedding, head, weights of several layers) frameworks count otherwise, and gradients and
+    # weights that replicas have whole travel in buckets of several layers.
     least = Counter(operation.kind for operation in transfers if operation.layer >= 0)
+    replicas = Counter(item.kind for item in transfers if item.layer >= 0 and item.axis in _REPLICAS)
+    in_buckets = lane.job.plan.zero < 3
     most = Counter(operation.kind for operation in transfers)
     kinds = measured.word("kind")
     names = measured.word("name")
     received = receives(kinds, names, exchanges_of(lane.operations)) >= 0
     counts: Counter[str] = Counter()
+    copied = ""
     for kind, name in zip(kinds[~received].tolist(), names[~received].tolist(), strict=True):
         if kind in COLLECTIVES and not waits(name):
-            counts[kind] += 1
+            # Copies from peers, piece by piece, are one transfer.
+            copies = "emcpy" in name
+            counts[kind] += not copies or kind != copied
+            copied = kind if copies else copied
     if counts["exchange"]:
         # One kernel name for every kind shows only whether the plan has transfers at all.
         if not any(item.is_transfer for item in lane.operations) and counts["exchange"] > max(layers, 4):
@@ -322,7 +334,8 @@ def same_plan(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
         return
     for kind in _TELLING:
         there = counts[kind]
-        wanted = min(max(least[kind], there), most[kind])
+        fewest = least[kind] - (replicas[kind] if in_buckets and there else 0)
+        wanted = min(max(fewest, there), most[kind])
         if kind == "all_to_all" and (counts["dispatch"] or counts["send_recv"]):
             continue
         if max(wanted, there) < max(layers, 4):
@@ -333,14 +346,8 @@ def same_plan(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
             raise InputError(f"expected {wanted} {words}, found {there}: it is of another plan than stated", file=file)
 
 
-def _same_rows(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
-    """Refuse a trace whose products state other rows (tokens of a pass) than the plan's.
-
-    Raises
-    ------
-    InputError
-        The message has both numbers, and the keys that set them.
-    """
+def _rows_of_products(lane: RankTimeline, measured: Trace) -> tuple[Counter[int], Counter[int], int]:
+    """Rows of forward products, as kernels state them and as simulated, and the number of such kernels."""
     forward = np.flatnonzero(
         (measured.word("kind") == "gemm") & np.isin(measured.word("phase"), ["forward", ""])
     )  # gradients have their tokens in other places
@@ -350,10 +357,39 @@ def _same_rows(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
         for operation in lane.operations
         if operation.sizes is not None and operation.layer >= 0 and operation.computes is Computes.OUTPUT
     )
-    if not wanted or 2 * stated.total() <= len(forward):
+    return stated, wanted, len(forward)
+
+
+def _of_pieces(lane: RankTimeline, measured: Trace) -> Trace:
+    """The trace with whole products where tensor-parallel ranks multiply their tokens piece by piece, each while the
+    next one travels: a piece states a rank's part of the rows."""
+    pieces = lane.job.plan.tp
+    stated, wanted, _ = _rows_of_products(lane, measured)
+    if pieces < 2 or not stated or not wanted:
+        return measured
+    part, rows = stated.most_common(1)[0][0], wanted.most_common(1)[0][0]
+    if part * pieces != rows:
+        return measured
+    words = [
+        re.sub(rf"^\[\[{part},", f"[[{rows},", text) if stated_sizes(text) else text
+        for text in measured.words["shapes"]
+    ]
+    return replace(measured, words={**measured.words, "shapes": words})
+
+
+def _same_rows(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
+    """Refuse a trace whose products state other rows (tokens of a pass) than the plan's.
+
+    Raises
+    ------
+    InputError
+        The message has both numbers, and the keys that set them.
+    """
+    stated, wanted, kernels = _rows_of_products(lane, measured)
+    if not wanted or 2 * stated.total() <= kernels:
         return
     (there, count), (here, _) = stated.most_common(1)[0], wanted.most_common(1)[0]
-    if 2 * count > len(forward) and not any(within_padding(there, rows) for rows in wanted):
+    if 2 * count > kernels and not any(within_padding(there, rows) for rows in wanted):
         raise InputError(
             f"its products have {there:,} rows (tokens of one pass), the plan's {here:,}: another sequence, batch or "
             "micro_batch than stated",

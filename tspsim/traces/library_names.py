@@ -179,8 +179,19 @@ KERNEL_NAMES.register(
             # What TensorRT-LLM and FlashInfer run before and behind an exchange moves nothing between ranks.
             r"A2A(Prepare|Sanitize)",
             r"\bbarrier_all|signal_wait|(node|elastic)::barrier",
-            r"nvshmem\w*(barrier|sync|quiet)|symmetric_memory::.*barrier",
+            r"nvshmem\w*(barrier|sync|quiet)|symmetric_memory::.*(barrier|signal)",
+            # PyTorch's symmetric memory, without its namespaces.
+            r"\bbarrier_kernel\(|\b(put|wait|set|reset)_signal\w*_kernel|stream_write_value",
         ),
+        # Operators of torch.distributed, and what PyTorch records of a collective whose kernel has every kind's name.
+        operators={
+            "all_reduce": (r"all_?reduce",),
+            "all_gather": (r"all_?gather",),
+            "reduce_scatter": (r"reduce_?scatter",),
+            "all_to_all": (r"all_?to_?all",),
+            "broadcast": (r"broadcast",),
+            "send_recv": (r"^(c10d::)?(send|recv)\b",),
+        },
         kinds={
             "dispatch": (
                 r"notify_dispatch|A2ASanitize",
@@ -192,7 +203,7 @@ KERNEL_NAMES.register(
             ),
             "all_reduce": (
                 r"nccl\w*(Kernel|Func)_AllReduce",
-                r"cross_device_reduce|quick_?reduce|one_?shot_?all_?reduce|two_?shot_?all_?reduce",
+                r"cross_device_(reduce|store)|quick_?reduce|one_?shot_?all_?reduce|two_?shot_?all_?reduce",
                 # A compiled kernel has the names of the operators beside it.
                 r"^(?!triton_).*([Aa]ll_?[Rr]educe|mnnvl_ar_|RmsNormLamport)",
                 r"userbuffers_\w*sum_inplace_gpu(?!\w*(allgather|_ag|_rs))",
@@ -210,10 +221,13 @@ KERNEL_NAMES.register(
             "send_recv": (r"nccl\w*(Kernel|Func)_SendRecv|userbuffers_push",),
             "exchange": (
                 r"nccl\w*(Kernel|Func)",
+                # A copy from one device's memory into another's.
+                r"^\[?(CUDA )?[Mm]emcpy (PtoP|Peer)",
                 r"nvshmem",
                 r"rccl",
-                r"mscclpp|msccl|symmetric_memory::.*barrier",
+                r"mscclpp|msccl|symmetric_memory::.*(barrier|signal)",
                 r"\bbarrier_all|signal_wait|(node|elastic)::barrier",
+                r"\bbarrier_kernel\(|\b(put|wait|set|reset)_signal\w*_kernel|stream_write_value",
             ),
         },
     )

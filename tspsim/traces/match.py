@@ -9,24 +9,28 @@ assignment, a whole row at a time. Stated shapes are binding: a product takes no
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..operators import Computes
+from .assignment import Taker, assigned
 from .experts import orders_of_experts
 from .halves import orders_in_turn
-from .kinds import COLLECTIVES, HEAVY, KINDS, MOVES
+from .kinds import ATTENTION, COLLECTIVES, HEAVY, KINDS, MOVES
 from .product_sizes import fits, gradient_of, stated_sizes
 from .simulated import Operation
-from .worth import EMPTY, HEAVIER, HELPS, LEFT, NEVER, OWN, SEVERAL, STANDS_FOR, TAKES, Floats, Worth, table
+from .steps import Repetition, repetitions
+from .worth import EMPTY, HEAVIER, HELPS, LEFT, NEVER, OWN, SEVERAL, STANDS_FOR, TAKES, Worth, table
 
 #: Kinds of small operators that frameworks run in pieces, each beside the product that it belongs to.
 _IN_PIECES = frozenset({"rope"})
 _MOVES = [KINDS.index(kind) for kind in MOVES]
+_HEAVY = [KINDS.index(kind) for kind in HEAVY]
 #: Largest difference in worth between assignments that count as equal.
 _SAME = 0.5
 #: Parts of a program that draft tokens.
@@ -65,34 +69,80 @@ def align(
     may_split
         Whether a product of several weights may still be several kernels.
     """
-    heavy = np.isin(kinds, list(HEAVY)) if len(kinds) else np.zeros(0, bool)
-    near = len(kinds) * len(operations) > _FEW_PAIRS
+    kernels = _Kernels.of(kinds, shapes, helpers, narrow, back)
+    pairs = len(kinds) * len(operations)
+    reach = _NEAR if pairs > _FEW_PAIRS else 0
     best: tuple[int, float, NDArray[np.int64], list[int], bool] | None = None
 
-    def given_by(order: list[int], outputs_first: bool, near: bool) -> tuple[NDArray[np.int64], float]:
+    def given_by(order: list[int], outputs_first: bool, reach: int) -> tuple[NDArray[np.int64], float]:
         own = [operations[place] for place in order]
-        given, value = _aligned(kinds, shapes, own, helpers, narrow, back, outputs_first, may_split, near)
+        given, value = _aligned(kernels, own, outputs_first, may_split, reach)
         return np.where(given >= 0, np.array([*order, -1])[given], -1), value
 
     for outputs_first in (True, False):
         for order in _orders(operations, kinds):
-            given, value = given_by(order, outputs_first, near)
-            over = int((heavy & (given < 0)).sum())
+            given, value = given_by(order, outputs_first, reach)
+            over = int((kernels.heavy & (given < 0)).sum())
             if best is None or over < best[0] or (over == best[0] and value > best[1] + _SAME):
                 best = over, value, given, order, outputs_first
-            if not over and len(kinds) * len(operations) > _ALL_PAIRS:
+            if not over and pairs > _ALL_PAIRS:
                 return given  # each further order takes seconds
         if best is None or not best[0] or not any(shapes):
             break
     assert best is not None
-    if near and len(kinds) * len(operations) <= _ALL_PAIRS and _lacks(operations, best[2], best[0]):
-        return given_by(best[3], best[4], False)[0]
-    return best[2]
+    over, _, given, order, outputs_first = best
+    if reach and _lacks(operations, given, over, kinds):
+        # What is left over may be of an operator further on.
+        given, _ = given_by(order, outputs_first, _FURTHER if pairs > _ALL_PAIRS else 0)
+    return given
 
 
-def _lacks(operations: Sequence[Operation], given: NDArray[np.int64], over: int) -> bool:
-    """Whether an assignment leaves heavy kernels over, or a heavy operator without any."""
-    return bool(over) or not {i for i, item in enumerate(operations) if item.kind in HEAVY} <= set(given.tolist())
+class _Kernels(NamedTuple):
+    """The kernels of a lane: kinds as words and as numbers, stated widths, and which only wait, have operands of eight
+    bits, or are of a backward pass."""
+
+    kinds: Sequence[str]
+    codes: NDArray[np.int64]
+    widths: list[tuple[int, int, int] | None]
+    waiting: NDArray[np.bool_]
+    eight: NDArray[np.bool_]
+    gradients: NDArray[np.bool_]
+    heavy: NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls,
+        kinds: Sequence[str],
+        shapes: Sequence[str],
+        helpers: Sequence[bool] | None,
+        narrow: Sequence[bool] | None,
+        back: Sequence[bool] | None,
+    ) -> _Kernels:
+        codes = np.array([KINDS.index(kind) for kind in kinds], np.int64)
+        waiting, eight, gradients = (
+            np.array(flags, bool) if flags is not None else np.zeros(len(kinds), bool)
+            for flags in (helpers, narrow, back)
+        )
+        widths = [stated_sizes(text) for text in shapes]
+        return cls(kinds, codes, widths, waiting, eight, gradients, np.isin(codes, _HEAVY))
+
+    @property
+    def alike(self) -> NDArray[np.int64]:
+        """Numbers of what makes kernels worth what they are to an operator."""
+        shown = {width: number for number, width in enumerate(dict.fromkeys(self.widths))}
+        numbers = np.array([shown[width] for width in self.widths], np.int64) * len(KINDS) + self.codes
+        for flags in (self.waiting, self.eight, self.gradients):
+            numbers = 2 * numbers + flags
+        return numbers
+
+
+def _lacks(operations: Sequence[Operation], given: NDArray[np.int64], over: int, kinds: Sequence[str]) -> bool:
+    """Whether an assignment leaves heavy kernels over, or more heavy operators without any than a kind has too few
+    kernels."""
+    taken, short = set(given.tolist()), Counter(item.kind for item in operations)
+    short.subtract(Counter(kinds))
+    empty = Counter(item.kind for index, item in enumerate(operations) if item.kind in HEAVY and index not in taken)
+    return bool(over) or any(count > short[kind] for kind, count in empty.items())
 
 
 def _orders(operations: Sequence[Operation], kinds: Sequence[str]) -> list[list[int]]:
@@ -100,6 +150,9 @@ def _orders(operations: Sequence[Operation], kinds: Sequence[str]) -> list[list[
     experts, the shared ones may also run after the routed ones, or the first of them before and the second after. Two
     halves of a batch may take turns elsewhere."""
     whole = list(range(len(operations)))
+    # Halves in turn have their shared experts before or behind the routed ones too.
+    if turns := orders_in_turn(operations, kinds):
+        return [whole, *turns]
     orders = [whole]
     for order in orders_of_experts(operations):
         if order not in orders:
@@ -108,32 +161,19 @@ def _orders(operations: Sequence[Operation], kinds: Sequence[str]) -> list[list[
     drafts = next((index for index, operation in enumerate(operations) if _DRAFTS.search(operation.part)), 0)
     if drafts:
         orders.append([*whole[drafts:], *whole[:drafts]])
-    return orders + orders_in_turn(operations, kinds)
+    return orders
 
 
 def _aligned(
-    kinds: Sequence[str],
-    shapes: Sequence[str],
-    operations: Sequence[Operation],
-    helpers: Sequence[bool] | None,
-    narrow: Sequence[bool] | None,
-    back: Sequence[bool] | None,
-    outputs_first: bool,
-    may_split: bool,
-    near: bool,
+    kernels: _Kernels, operations: Sequence[Operation], outputs_first: bool, may_split: bool, reach: int
 ) -> tuple[NDArray[np.int64], float]:
-    """The operation of every kernel in the operations' order, and the worth of the assignment."""
+    """The operation of every kernel in the operations' order, and the worth of the assignment. With a ``reach``
+    operators look at so many kernels on either side of their own place."""
+    kinds, codes, widths, waiting, eight, gradients, heavy = kernels
     size = len(kinds)
-    takers = np.full(size, -1, np.int64)
     if not size or not len(operations):
-        return takers, 0.0
-    codes = np.array([KINDS.index(kind) for kind in kinds])
-    waiting = np.array(helpers, bool) if helpers is not None else np.zeros(size, bool)
-    eight = np.array(narrow, bool) if narrow is not None else np.zeros(size, bool)
-    gradients = np.array(back, bool) if back is not None else np.zeros(size, bool)
-    left = np.where(np.isin(codes, [KINDS.index(word) for word in HEAVY]) & ~waiting, HEAVIER * OWN, LEFT)
-    skipped = np.concatenate([[0.0], np.cumsum(left)])
-    widths = [stated_sizes(text) for text in shapes]
+        return np.full(size, -1, np.int64), 0.0
+    left = np.where(heavy & ~waiting, HEAVIER * OWN, LEFT)
     stated = any(widths)
     worths: dict[Any, Worth] = {}
     grouped = "grouped_gemm" in kinds
@@ -173,35 +213,26 @@ def _aligned(
             own_worth = worths[key] = Worth(first, further, helper)
         return own_worth
 
-    empty = [HEAVIER * OWN if operation.kind in HEAVY else EMPTY for operation in operations]
-    every = max(1, int(len(operations) ** 0.5))
-    blocks = range(0, len(operations), every)
-    windows = _windows(codes, operations, blocks, near)
-    whole = slice(0, size)
-    row = -skipped
-    checkpoints: list[Floats] = []
-    for begin, window, before in zip(blocks, windows, (whole, *windows), strict=False):
-        row = _moved(row, before, window, skipped)
-        checkpoints.append(row)
-        for index in range(begin, min(begin + every, len(operations))):
-            row = _row(row, worth(operations[index]).within(window), empty[index], _ends(skipped, window))[0]
-    place = size
-    for begin, window, checkpoint in reversed(list(zip(blocks, windows, checkpoints, strict=True))):
-        own, left_over = range(begin, min(begin + every, len(operations))), _ends(skipped, window)
-        rows = [checkpoint]
-        for index in own:
-            rows.append(_row(rows[-1], worth(operations[index]).within(window), empty[index], left_over)[0])
-        place = min(max(place - window.start, 0), window.stop - window.start)
-        mine = takers[window]
-        for index in reversed(own):
-            of = worth(operations[index]).within(window)
-            place = _back(rows[index - begin], of, empty[index], left_over, place, mine, index)
-        place += window.start
+    worths_of = [worth(operation) for operation in operations]
+    numbers = {id(own): number for number, own in enumerate(worths.values())}
+    takes = [
+        Taker(2 * numbers[id(own)] + (item.kind in HEAVY), own, HEAVIER * OWN if item.kind in HEAVY else EMPTY)
+        for own, item in zip(worths_of, operations, strict=True)
+    ]
+    alike = kernels.alike
+    own_numbers = np.array([taker.number for taker in takes], np.int64)
+    layers = _layers(own_numbers, [item.kind for item in operations]) if reach else None
+    begins = _blocks(len(operations), layers)
+    windows = [slice(0, size)] * len(begins)
+    if reach and heavy.any():
+        ends = [*begins, len(operations)]
+        windows = _windows(_places(ends, operations, layers, kernels, alike), size, max(reach, size // 200))
+    takers, value = assigned(takes, alike, left, begins, windows)
     _tell_gradients_apart(takers, widths, operations, outputs_first=outputs_first)
     _share_out(takers, kinds, operations)
     _join_pieces(takers, kinds, operations)
     _pass_on(takers, kinds, operations)
-    return takers, float(row[-1])
+    return takers, value
 
 
 #: Pairs of a kernel and an operator up to which each may belong to each; beyond, operators look at kernels near their
@@ -209,40 +240,68 @@ def _aligned(
 _ALL_PAIRS = 4e7
 #: Pairs from which orders are compared by nearby kernels, and all are looked at only where something is left over.
 _FEW_PAIRS = 1e6
-#: Kernels on either side of an operator's own place that it looks at then; a two-hundredth of all, if that is more.
-_NEAR = 512
+#: Kernels on either side of an operator's own place that it looks at first, and where that leaves something over; a
+#: two-hundredth of all, if that is more.
+_NEAR, _FURTHER = 128, 512
 
 
-def _windows(codes: NDArray[np.int64], operations: Sequence[Operation], blocks: range, near: bool) -> list[slice]:
-    """The kernels that each block of operators may take: all, or in a very long step those near the heavy kernel whose
-    place among all heavy ones is that of the block's first and last operator."""
-    size = len(codes)
-    heavy = np.flatnonzero(np.isin(codes, [KINDS.index(word) for word in HEAVY]))
-    if not (near or size * len(operations) > _ALL_PAIRS) or not len(heavy):
-        return [slice(0, size)] * len(blocks)
-    before = np.cumsum([0, *(operation.kind in HEAVY for operation in operations)]) / max(
-        1, sum(operation.kind in HEAVY for operation in operations)
-    )
-    ends = [*blocks, len(operations)]
-    places = [int(heavy[min(int(before[end] * len(heavy)), len(heavy) - 1)]) for end in ends]
-    reach = max(_NEAR, size // 200)
+def _layers(numbers: NDArray[np.int64], kinds: Sequence[str]) -> Repetition | None:
+    """The layers of operators or kernels: the run of equal stretches, from the first attention in it on."""
+    runs = repetitions(numbers)
+    if not runs:
+        return None
+    own = min((run for run in runs if 10 * run.length >= 8 * runs[0].length), key=lambda run: run.period)
+    first = next((place for place in range(own.start, own.start + own.period) if kinds[place] in ATTENTION), own.start)
+    return Repetition(first, own.period, own.count - (first > own.start))
+
+
+def _of_several(layers: Repetition, count: int) -> Repetition:
+    """The same in stretches of several layers, about ``count`` of them."""
+    many = max(1, round(layers.count / count))
+    return Repetition(layers.start, many * layers.period, layers.count // many)
+
+
+def _blocks(size: int, layers: Repetition | None) -> list[int]:
+    """The first operator of every block: about as many blocks as each has operators, and whole layers where these are
+    told, which are alike."""
+    every = max(1, int(size**0.5))
+    if layers is None:
+        return list(range(0, size, every))
+    every = layers.period * max(1, round(every / layers.period))
+    first = layers.start % every
+    return [*([0] if first else []), *range(first, size, every)]
+
+
+def _places(
+    ends: Sequence[int],
+    operations: Sequence[Operation],
+    layers: Repetition | None,
+    kernels: _Kernels,
+    alike: NDArray[np.int64],
+) -> list[int]:
+    """The kernel nearest to where an operator ends, if all is as simulated: of the same layer where both sides have as
+    many, else at the same place among the heavy ones."""
+    shown = np.flatnonzero(kernels.heavy)
+    there = _layers(alike[shown], [kernels.kinds[row] for row in shown.tolist()]) if layers is not None else None
+    last = len(shown) - 1
+    if layers is not None and there is not None:
+        # Two halves of a batch may look like two layers on one side alone.
+        layers, there = _of_several(layers, there.count), _of_several(there, layers.count)
+    if layers is not None and there is not None and abs(there.count - layers.count) <= 1:
+        count = min(there.count, layers.count)
+        own = [0, *(layers.start + layers.period * layer for layer in range(count + 1)), len(operations)]
+        met = [0, *(there.start + there.period * layer for layer in range(count + 1)), len(shown)]
+    else:
+        own = np.cumsum([0, *(operation.kind in HEAVY for operation in operations)]).tolist()
+        ends, met, own = [own[end] for end in ends], [0, len(shown)], [0, own[-1]]
+    return [int(shown[min(int(place), last)]) for place in np.interp(ends, own, met).tolist()]
+
+
+def _windows(places: Sequence[int], size: int, reach: int) -> list[slice]:
+    """The kernels that each block of operators may take: those near the places of its first and last operator."""
     windows = [slice(max(0, low - reach), min(size, high + reach)) for low, high in pairwise(places)]
     windows[-1] = slice(windows[-1].start, size)
     return windows
-
-
-def _ends(skipped: Floats, window: slice) -> Floats:
-    """Costs of leaving over the kernels before every place of a window, its end included."""
-    return skipped[window.start : window.stop + 1]
-
-
-def _moved(row: Floats, before: slice, window: slice, skipped: Floats) -> Floats:
-    """The best values of a window's places, from those of the window before it: kernels behind that are left over."""
-    if before == window:
-        return row
-    kept = row[window.start - before.start :]
-    more = skipped[before.stop] - skipped[before.stop + 1 : window.stop + 1]
-    return np.concatenate([kept, kept[-1] + more]) if len(more) else kept[: window.stop - window.start + 1]
 
 
 def _tell_gradients_apart(
@@ -337,30 +396,3 @@ def _pass_on(takers: NDArray[np.int64], kinds: Sequence[str], operations: Sequen
 def _product(operation: Operation) -> str:
     """The common name of a product's two gradients."""
     return operation.name.rpartition(",")[0]
-
-
-def _row(before: Floats, worth: Worth, empty: float, skipped: Floats) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Best value for every number of kernels (taken or left over) after one more operator, and its terms."""
-    helped, gone = worth.helped, worth.gone
-    # Helpers in front: a run begins after any earlier kernel and has only helpers so far.
-    ahead = np.maximum.accumulate(before - helped) + helped
-    opened = ahead[:-1] + worth.first
-    run = np.maximum.accumulate(opened - gone[1:]) + gone[1:]
-    ends = np.maximum(before - empty, np.concatenate([[NEVER * 2], run]))
-    return np.maximum.accumulate(ends + skipped) - skipped, ends, run, opened, helped
-
-
-def _back(
-    before: Floats, worth: Worth, empty: float, skipped: Floats, place: int, takers: NDArray[np.int64], index: int
-) -> int:
-    """Assign kernels to an operator, from the number of kernels up to its last one; returns the number before its
-    first."""
-    _, ends, run, opened, helped = _row(before, worth, empty, skipped)
-    place = int(np.argmax((ends + skipped)[: place + 1]))
-    if place == 0 or before[place] - empty >= run[place - 1]:
-        return place
-    last = place
-    first = int(np.argmax((opened - worth.gone[1:])[:last]))
-    start = int(np.argmax((before - helped)[: first + 1]))
-    takers[start:last] = index
-    return start

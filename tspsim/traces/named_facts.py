@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
 from ..model import load_model
 from ..model.parts import WeightClass
-from .alignment import family_of
+from .groups import axis_of
 from .kinds import ATTENTION
 from .names import narrow
 from .table import Trace
@@ -27,10 +26,20 @@ _PRODUCT_WIDTHS = (
     re.compile(r"deep_gemm::fp8_gemm_kernel<(\d{3,})u?, *(\d{3,})u?,"),
     re.compile(r"deep_gemm::sm\d+_\w+_impl<[^<>]*?\b0u?, *(\d{3,})u?, *(\d{3,})u?,"),
 )
+#: Groups in DeepGEMM's templates: behind the blocks of its first version, behind n and k of later ones.
+_GROUPS = (
+    re.compile(r"deep_gemm::fp8_gemm_kernel<(?:\d+u?, *){5}(\d+)u?,"),
+    re.compile(r"deep_gemm::sm\d+_\w+_impl<[^<>]*?\b0u?, *\d{3,}u?, *\d{3,}u?, *(\d+)u?,"),
+)
 #: In templates of DeepEP: the number of nodes (of eight ranks), or of ranks in a node.
 _EXCHANGED = (
     (re.compile(r"internode::(?:dispatch|combine)<\w+, *(\d+)"), 8),
-    (re.compile(r"intranode::(?:dispatch|combine)<(?:\w+, *)?(\d+)"), 1),
+    (re.compile(r"intranode::(?:dispatch|combine)<(?:[A-Za-z_]\w*, *)?(\d+)"), 1),
+)
+#: Ranks in templates of engines' own all-reduces, as they are written and as symbols.
+_SUMMED = (
+    re.compile(r"cross_device_(?:reduce_\dstage|store)\w*?(?:<[^,<>]+, *|I\w+?Li)(\d+)"),
+    re.compile(r"allreduce_fusion_kernel\w*<[^<>]*?(?:bfloat16|half|float)\w*, *(\d+)"),
 )
 #: Types of products in names; the first that fits.
 _TYPES = (
@@ -39,13 +48,17 @@ _TYPES = (
     ("fp8_block", re.compile(r"deep_?gemm|dpsk|block", re.IGNORECASE)),
     ("fp8", re.compile(r"fp8|f8|e4m3|float_?8|8b|a8w8|scaled_mm", re.IGNORECASE)),
 )
+#: Kernels with a block for every token: PyTorch's choice of experts; norms, rotations, activations, caches of engines.
+_BLOCK_A_TOKEN = re.compile(
+    r"sbtopk::gatherTopK|((vllm|flashinfer|aiter|sgl\w*)\b.*|\daiter\d+\w*)(rms_?norm|RMSNorm)"
+    r"|(?<!_)rotary_embedding_kernel|act_and_mul_kernel|reshape_and_cache|store_kvcache"
+)
 _BACKWARD = re.compile(r"bwd|bprop|backward|_grad_|grad_input", re.IGNORECASE)
-#: Share of steps from one anchor of a layer to another than the next one's that halves in turn take.
-_IN_TURN = 0.1
-
 
 #: Share of a model's layers with an exchange of replicas at which every layer has one.
 _EVERY_LAYER = 0.9
+#: Axes of groups of replicas, or of none that is told.
+_REPLICAS = ("dp", "edp", "")
 _PASSES, _WEIGHTS = ("forward", "backward"), "weight gradient"
 #: Gradients of a product, with room for a few kernels of another kind.
 _GRADIENTS = 2.3
@@ -80,6 +93,56 @@ def exchanging(names: Sequence[str]) -> int:
         per * int(match.group(1)) for pattern, per in _EXCHANGED for name in names if (match := pattern.search(name))
     ]
     return max(ranks, default=0)
+
+
+def forward_layers(trace: Trace) -> int:
+    """Layers of a pass; what a backward pass computes again counts once."""
+    forward = trace.word("phase") == "forward"
+    own = forward | (trace.word("phase") == "") if forward.any() else np.ones(len(trace), bool)
+    return int(trace.columns["layer"][own].max(initial=-1)) + 1
+
+
+def tokens(trace: Trace, hidden: int) -> int:
+    """Tokens of a pass through a layer, from the bytes of forward exchanges of tensor-parallel ranks (two bytes an
+    element), else from the blocks of kernels with one for every token; 0 where none tells. A norm of heads has a block
+    for each, so that most kernels decide. As many blocks as multiprocessors are of a kernel that stays on them."""
+    exchanges = np.isin(trace.word("kind"), ["all_reduce", "all_gather", "reduce_scatter"])
+    exchanges &= np.isin(trace.word("phase"), ["forward", ""]) & (trace.columns["layer"] >= 0)
+    spread = np.array([axis_of(word) == "tp" for word in trace.words["group"]] or [False])[trace.columns["group"]]
+    sizes = Counter(trace.columns["bytes"][exchanges & spread].tolist()).most_common(1)
+    if hidden and sizes and sizes[0][0] > 0.0 and not sizes[0][0] % (2 * hidden):
+        return int(sizes[0][0]) // (2 * hidden)
+    own = np.array([_BLOCK_A_TOKEN.search(word) is not None for word in trace.words["name"]] or [False])
+    rows = np.flatnonzero(own[trace.columns["name"]] & (trace.columns["layer"] >= 0))
+    calls = Counter(zip(trace.word("name")[rows].tolist(), trace.word("grid")[rows].tolist(), strict=True))
+    usual = {name: grid for (name, grid), _ in reversed(calls.most_common())}
+    counts = Counter(int(blocks) for grid in usual.values() if (blocks := grid.partition("×")[0]).isdigit())
+    counts.pop(trace.machine.compute_units, None)
+    return counts.most_common(1)[0][0] if counts else 0
+
+
+def reducing(names: Sequence[str]) -> int:
+    """Ranks of an engine's own all-reduces, from their templates; 0 without any.
+
+    >>> reducing(["void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(vllm::RankData*)"])
+    4
+    >>> reducing(["_ZN5aiter26cross_device_reduce_1stageIDF16bLi8EEEvPNS_8RankDataE"])
+    8
+    """
+    ranks = [int(match[1]) for pattern in _SUMMED for name in names if (match := pattern.search(name)) is not None]
+    return max(ranks, default=0)
+
+
+def local_experts(names: Sequence[str]) -> int:
+    """Experts of a rank, from the groups in a product's template; 0 where none has several.
+
+    >>> local_experts(["void deep_gemm::fp8_gemm_kernel<4096u, 7168u, 64u, 128u, 128u, 2u, 8u, 2u, (GemmType)2>"])
+    2
+    >>> local_experts(["void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 4096u, 7168u, 16u, 128u>"])
+    16
+    """
+    groups = (int(match[1]) for pattern in _GROUPS for name in names if (match := pattern.search(name)) is not None)
+    return max((count for count in groups if count > 1), default=0)
 
 
 def runs_backward(trace: Trace) -> bool:
@@ -126,31 +189,13 @@ def preferred(models: Sequence[str], trace: Trace, ranks: int, widths: frozenset
     return tuple(sorted(models, key=lacks))
 
 
-def takes_turns(trace: Trace) -> bool:
-    """Whether two halves of a batch take turns: attention, what is sent to experts and these do not follow each other
-    in one order."""
-    kinds, names = trace.word("kind"), trace.word("name")
-    rows = np.isin(kinds, [*ATTENTION, "dispatch", "grouped_gemm"])
-    main = Counter(family_of(name) for name in names[np.isin(kinds, ATTENTION)].tolist()).most_common(1)
-    order: list[str] = []
-    for kind, name in zip(kinds[rows].tolist(), names[rows].tolist(), strict=True):
-        if kind in ATTENTION:
-            if family_of(name) == main[0][0]:
-                order.append("attention")
-        elif order[-1:] != [kind]:
-            order.append(kind)
-    usual = {("attention", "dispatch"), ("dispatch", "grouped_gemm"), ("grouped_gemm", "attention")}
-    follows = list(pairwise(order))
-    return sum(pair not in usual for pair in follows) > _IN_TURN * len(follows)
-
-
-def sharding(trace: Trace, layers: int, others: re.Pattern[str], region: int) -> int:
+def sharding(trace: Trace, layers: int, region: int) -> int:
     """What replicas divide in training, as ZeRO counts it: 3 where they gather every layer's weights and scatter its
-    gradients, 1 where they do both for larger pieces. ``others``: names of groups that are not of replicas; ``region``:
-    ranks of such a group without a name, if any."""
+    gradients, 1 where they do both for larger pieces. ``region``: ranks of a tensor-parallel group without a name, if
+    any."""
     steps = max(len(np.unique(trace.columns["step"][trace.columns["step"] >= 0])), 1)
     kinds, groups = trace.word("kind"), trace.word("group")
-    own = np.array([others.search(name) is None for name in groups.tolist()], bool)
+    own = np.array([axis_of(name) in _REPLICAS for name in groups.tolist()], bool)
     if region > 1:
         sizes = {name: group.size for group in trace.groups for name in group.name.split()}
         own &= np.array([sizes.get(name) != region for name in groups.tolist()], bool)
@@ -168,7 +213,9 @@ def regions(trace: Trace, layers: int) -> int:
     if not layers or scatters.sum() < _EVERY_LAYER * layers * steps:
         return 0
     name = Counter(trace.word("group")[scatters].tolist()).most_common(1)[0][0]
-    sizes = [group.size for group in trace.groups if name and name in group.name.split()]
+    # Memory that ranks share has no group in a profile.
+    of = [group for group in trace.groups if (name in group.name.split() if name else axis_of(group.name) == "tp")]
+    sizes = [group.size for group in of]
     return sizes[0] if len(sizes) == 1 else 0
 
 
@@ -183,12 +230,13 @@ def micro_batches(trace: Trace) -> int:
 
 def runs_again(trace: Trace) -> str:
     """What a backward pass computes again, as far as kernels show it: ``full`` with attention, ``cheap`` where it has
-    more products than gradients, else ``none``."""
+    norms of the forward pass, or more products than gradients, else ``none``."""
     phases, kinds = trace.word("phase"), trace.word("kind")
     forward, backward = (set(trace.word("name")[(kinds == "attention") & (phases == p)]) for p in _PASSES)
     if forward & backward:
         return "full"
-    return "cheap" if products_back(trace) > _GRADIENTS else "none"
+    forward, backward = (set(trace.word("name")[(kinds == "norm") & (phases == p)]) for p in _PASSES)
+    return "cheap" if forward & backward or products_back(trace) > _GRADIENTS else "none"
 
 
 def products_back(trace: Trace) -> float:

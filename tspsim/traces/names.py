@@ -87,12 +87,17 @@ def guessed(kernel: str, operator: str = "") -> bool:
     return _kind_of(kernel, operator, changes())[1]
 
 
+#: Kinds of kernels whose name several operators have.
+_OF_ANY = frozenset({"elementwise", "exchange", "send_recv"})
+
+
 @remembered(65_536)
 def _kind_of(kernel: str, operator: str, version: int) -> tuple[str, bool]:
     rules = tuple(reversed(KERNEL_NAMES.values()))
     named = _named(rules, readable(kernel)) or _named(rules, kernel)
-    # One elementwise kernel serves many operators, and its name seldom states which.
-    if (kind := next((kind for kind in named if kind != "elementwise"), None)) is not None:
+    # One elementwise kernel serves many operators, one of RCCL every collective, one of NCCL every
+    # exchange of messages: their names seldom state which.
+    if (kind := next((kind for kind in named if kind not in _OF_ANY), None)) is not None:
         return kind, False
     launched = next(
         (kind for rule in rules if operator and (kind := rule.kind_of_operator(operator)) is not None), None

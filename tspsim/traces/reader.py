@@ -205,7 +205,8 @@ def _in_order(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_kinds(columns: dict[str, Any], words: dict[str, list[str]]) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """Rows with kinds; a rule runs once for each pair of name and operator."""
+    """Rows with kinds; a rule runs once for each pair of name and operator. A collective that the profiler records is
+    in the place of an operator that only records one."""
     given = np.array([bool(word) for word in words["kind"]] or [False])[columns["kind"]]
     pairs = columns["name"].astype(np.int64) * (len(words["operator"]) + 1) + columns["operator"]
     distinct, place = np.unique(pairs, return_inverse=True)
@@ -216,7 +217,13 @@ def _with_kinds(columns: dict[str, Any], words: dict[str, list[str]]) -> tuple[d
         name, operator = divmod(pair, len(words["operator"]) + 1)
         kind = kind_of(words["name"][name], words["operator"][operator])
         codes.append(number.setdefault(kind, len(number)))
-    columns["kind"] = np.where(given, columns["kind"], np.array(codes, np.int32)[place]).astype(np.int32)
+    own = np.array(codes, np.int32)[place] if codes else np.zeros(0, np.int32)
+    recorded = np.array([bool(word) for word in words["collective"]] or [False])[columns["collective"]]
+    several = [number.get(kind, -1) for kind in ("exchange", "send_recv")]
+    for row in np.flatnonzero(recorded & np.isin(own, several)).tolist():
+        kind = kind_of(words["name"][columns["name"][row]], words["collective"][columns["collective"][row]])
+        own[row] = number.setdefault(kind, len(number))
+    columns["kind"] = np.where(given, columns["kind"], own).astype(np.int32)
     return columns, words | {"kind": list(number)}
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..base.errors import InputError
 from .reader import TRACE_READERS, FilePart, TraceReader
+from .rocprof import blocks
 from .table import Mark, Rows, TracedDevice
 
 _MAGIC = b"SQLite format 3\x00"
@@ -48,10 +49,8 @@ def _read(base: sqlite3.Connection) -> FilePart:
     columns = {name for _, name, *_ in base.execute(f"pragma table_info({symbols})")}
     name = next((f"s.{column}" for column in ("display_name", "kernel_name") if column in columns), "''")
     own = {column for _, column, *_ in base.execute(f"pragma table_info({dispatches})")}
-    agent, stream, *axes = (
-        f"k.{column}" if column in own else "null"
-        for column in ("agent_id", "stream_id", "grid_size_x", "grid_size_y", "grid_size_z")
-    )
+    sizes = [f"{what}_size_{axis}" for what in ("grid", "workgroup") for axis in "xyz"]
+    agent, stream, *axes = (f"k.{column}" if column in own else "null" for column in ("agent_id", "stream_id", *sizes))
     query = f"""select k.start, k.end, {agent}, {stream}, {name}, {", ".join(axes)}
         from {dispatches} k left join {symbols} s on s.id = k.kernel_id order by k.start"""
     ranks: dict[int | None, int] = {}
@@ -69,7 +68,9 @@ def _read(base: sqlite3.Connection) -> FilePart:
             start_s=(start - first) / 1e9,
             duration_s=(end - start) / 1e9,
             name=str(kernel or "kernel"),
-            grid="×".join(str(size) for size in grid if size is not None),
+            grid="×".join(
+                str(blocks(size, threads)) for size, threads in zip(grid[:3], grid[3:], strict=True) if size is not None
+            ),
         )
     if refused:
         missing.append(f"{refused} dispatches without times; they are left out")

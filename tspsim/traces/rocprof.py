@@ -60,7 +60,8 @@ def read_rocprof(path: Path) -> FilePart:
                     raise ValueError
                 # A process may use several agents; each is a rank.
                 rank = ranks.setdefault(_handle(info["agent_id"]), len(ranks))
-                sizes = info.get("grid_size") or {}
+                # AMD's grids are in threads.
+                sizes, threads = info.get("grid_size") or {}, info.get("workgroup_size") or {}
                 rows.add(
                     rank=rank,
                     device=int(agent.get("logical_node_id", 0)),
@@ -68,7 +69,7 @@ def read_rocprof(path: Path) -> FilePart:
                     start_s=(start - first) / 1e9,
                     duration_s=(end - start) / 1e9,
                     name=symbols.get(info.get("kernel_id"), "") or f"kernel {info.get('kernel_id')}",
-                    grid="×".join(str(sizes[axis]) for axis in "xyz" if axis in sizes),
+                    grid="×".join(str(blocks(sizes[axis], threads.get(axis))) for axis in "xyz" if axis in sizes),
                 )
             except (KeyError, TypeError, ValueError, AttributeError):
                 refused += 1
@@ -95,6 +96,15 @@ def _records(process: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 def _time(record: dict[str, Any], key: str = "start_timestamp") -> int:
     value = record.get(key)
     return value if isinstance(value, int) else 0
+
+
+def blocks(size: int, threads: int | None) -> int:
+    """Blocks along an axis of an AMD grid, which counts threads; the grid itself where a block's threads are not known.
+
+    >>> blocks(512 * 48, 512), blocks(64, None)
+    (48, 64)
+    """
+    return -(-size // threads) if threads else size
 
 
 def _handle(value: object) -> int:

@@ -20,22 +20,27 @@ from ..base import catalog
 from ..base.errors import InputError
 from ..model import load_model
 from .alignment import attention_rows
+from .groups import axis_of
 from .kinds import MEASURE, STEP
 from .named_facts import (
     exchanged_width,
     exchanging,
+    forward_layers,
     is_checkpoints,
+    local_experts,
     micro_batches,
     norm_width,
     precision,
     preferred,
     product_widths,
+    reducing,
     regions,
     runs_again,
     runs_backward,
     sharding,
-    takes_turns,
+    tokens,
 )
+from .overlaps import gathers_for_experts, interleaved, keeps_narrow, sends_narrow, takes_turns
 from .product_sizes import stated_sizes
 from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace
@@ -58,15 +63,8 @@ _TRAINERS = (
 )
 #: Without any: kernels of PyTorch's compiler, and operators of which eager PyTorch makes a norm.
 _COMPILED, _EAGER = re.compile(r"^triton_(red|per|poi)_fused"), {"aten::pow", "aten::mean", "aten::rsqrt"}
-#: Words in the description of a process group, by degree.
-_DEGREES = (
-    ("tp", re.compile(r"\btp\b|tensor[_ ]?(model[_ ])?parallel", re.IGNORECASE)),
-    ("pp", re.compile(r"\bpp\b|pipeline", re.IGNORECASE)),
-    ("ep", re.compile(r"\bep\b|expert", re.IGNORECASE)),
-    ("sp", re.compile(r"\bcp\b|context[_ ]?parallel|ulysses", re.IGNORECASE)),
-)
-#: Groups whose ranks are no replicas of each other.
-_NOT_REPLICAS = re.compile("|".join(f"(?:{pattern.pattern})" for _, pattern in _DEGREES), re.IGNORECASE)
+#: Axes of process groups that are degrees of a plan.
+_DEGREES = ("tp", "pp", "ep", "sp")
 
 
 #: Operators whose first input is (batch, heads, tokens, width), and those with (batch, tokens, heads, width).
@@ -125,6 +123,16 @@ class Guess:
     #: Whether the model has experts, and the stages of a pipeline of which the trace shows one.
     routed: bool = False
     stages: int = 1
+    #: Tokens of a pass, by what tensor-parallel ranks exchange or kernels with a block for each; 0 where none tells.
+    tokens: int = 0
+    #: Share of a training step's exchanges beside products of the other direction; 0 where no micro-batches alternate.
+    interleaved: float = 0.0
+    #: The ``expert_dispatch`` where the trace shows another than the usual one, and whether activations are kept in
+    #: eight bits.
+    dispatch: str = ""
+    keeps_narrow: bool = False
+    #: Whether experts' products are DeepGEMM's.
+    deep_gemm: bool = False
 
 
 def guess(trace: Trace) -> Guess:
@@ -141,22 +149,27 @@ def guess(trace: Trace) -> Guess:
     backward = bool({"backward", "weight gradient"} & phases) or (
         stack in ("", *dict(_TRAINERS)) and runs_backward(trace)
     )
+    exchanges = "dispatch" in kinds and not backward
+    if exchanges and stack in dict(_TRAINERS):
+        stack = ""  # a framework's kernels for experts, in a step that serves
     trains = backward or stack in dict(_TRAINERS)
-    exchanges = "dispatch" in kinds and not trains
+    gathers = not trains and gathers_for_experts(trace)
+    exchanges = exchanges or gathers
     stack = stack or ("" if exchanges else _plain_pytorch(trace))
     marks = step_marks(trace.marks, trace.ranks[0])
     batches = [batch for mark in marks if (batch := batch_of(mark.name)) is not None]
     usual = Counter(batches).most_common(1)[0][0] if batches else None
-    forward = np.isin(trace.word("phase"), ["forward", ""]) if "forward" in phases else np.ones(len(trace), bool)
-    layers, hidden = int(trace.columns["layer"][forward].max(initial=-1)) + 1, _hidden(trace)
+    layers, hidden = forward_layers(trace), _hidden(trace)
     degrees = {}
-    for key, pattern in _DEGREES:
-        sizes = [group.size for group in trace.groups if pattern.search(group.name) and group.size > 1]
+    for key in _DEGREES:
+        sizes = [group.size for group in trace.groups if axis_of(group.name) == key and group.size > 1]
         if sizes:
             degrees[key] = Counter(sizes).most_common(1)[0][0]
     region = regions(trace, layers) if trains else 0
     if region > 1:
         degrees.setdefault("tp", region)
+    if "tp" not in degrees and not trains and (ranks := reducing(trace.words["name"])) > 1:
+        degrees["tp"] = ranks
     if "ep" not in degrees and (ranks := exchanging(trace.words["name"])) > 1:
         degrees["ep"] = ranks
     routed = bool(kinds & {"grouped_gemm", "dispatch", "combine"})
@@ -175,13 +188,19 @@ def guess(trace: Trace) -> Guess:
     models: tuple[str, ...] = ()
     for count in candidates:
         heads = sequences.heads * degrees.get("tp", 1)
-        models = models or tuple(_models(count, hidden, heads, widths_seen, routed=routed, latent=latent))
-    ranks = max(trace.world_size, len(trace.ranks))
+        spread = degrees.get("tp", 1)
+        models = models or tuple(_models(count, hidden, heads, widths_seen, spread, routed=routed, latent=latent))
+    ranks = max(trace.world_size, len(trace.ranks), degrees.get("tp", 1))
     models = preferred(models, trace, ranks, widths_seen)
     kind = precision(trace)
+    if exchanges and ranks == 1 and models and (own := local_experts(trace.words["name"])):
+        experts = load_model(models[0]).experts
+        ranks = experts.count // own if experts is not None else 1
     if exchanges:
         degrees.setdefault("ep", ranks)
-    halves = exchanges and (takes_turns(trace) or (bool(models) and visits > 1.6 * load_model(models[0]).layers))
+        ranks = max(ranks, degrees["ep"])
+    attends_twice = bool(models) and visits > 1.6 * load_model(models[0]).layers
+    halves = exchanges and (attends_twice or (not gathers and takes_turns(trace)))
     stages = 1
     if models and trains and "pp" not in degrees and 0 < 2 * layers <= load_model(models[0]).layers:
         stages = -(-load_model(models[0]).layers // layers)
@@ -204,7 +223,8 @@ def guess(trace: Trace) -> Guess:
         backward,
         sequences,
         runs_again(trace),
-        sharding(trace, layers, _NOT_REPLICAS, region) if trains else 0,
+        # Layers of a stage alone do not show an optimizer; its state seldom stands whole on every replica.
+        (sharding(trace, layers, region) or int(stages > 1 and "optimizer" not in kinds)) if trains else 0,
         region > 1,
         micro_batches(trace) if trains else 1,
         widths,
@@ -215,12 +235,27 @@ def guess(trace: Trace) -> Guess:
         "" if models and is_checkpoints(models[0], kind) and not trains else kind,
         routed,
         stages,
+        tokens(trace, hidden),
+        interleaved(trace) if trains else 0.0,
+        "gather" if gathers else _dispatch(trace, kind) if trains and routed else "",
+        trains and kind.startswith("fp8") and keeps_narrow(trace),
+        any("deep_gemm" in name for name in set(trace.word("name")[trace.word("kind") == "grouped_gemm"].tolist())),
     )
 
 
+def _dispatch(trace: Trace, precision: str) -> str:
+    """How tokens travel to experts in training: a copy to each expert by plain all-to-alls, or in eight bits."""
+    kinds = set(trace.word("kind").tolist())
+    if "dispatch" not in kinds:
+        return "experts" if "all_to_all" in kinds else ""
+    return "ranks_fp8" if precision.startswith("fp8") and sends_narrow(trace) else ""
+
+
 def _sums(trace: Trace) -> float:
-    """All-reduces of a step: two a layer where a layer's heads and columns are spread over the ranks."""
-    steps = trace.columns["step"][(trace.word("kind") == "all_reduce") & (trace.columns["step"] >= 0)]
+    """All-reduces of a step, or kernels that may be one: two a layer where a layer's heads and columns are spread over
+    the ranks."""
+    sums = np.isin(trace.word("kind"), ["all_reduce", "exchange"])
+    steps = trace.columns["step"][sums & (trace.columns["step"] >= 0)]
     return len(steps) / max(len(np.unique(steps)), 1)
 
 
@@ -289,10 +324,11 @@ def _widths(trace: Trace) -> frozenset[int]:
 
 
 def _models(
-    layers: int, hidden: int, heads: int, widths: frozenset[int], *, routed: bool, latent: bool
+    layers: int, hidden: int, heads: int, widths: frozenset[int], spread: int, *, routed: bool, latent: bool
 ) -> Iterator[str]:
-    """Models of the catalog with these layers, widths and heads. Models whose vocabulary is the width of a product are
-    returned alone. ``latent``: kernels are named after latent attention."""
+    """Models of the catalog with these layers, widths and heads. Models whose vocabulary, or the part of it that one of
+    ``spread`` ranks has, is the width of a product are returned alone. ``latent``: kernels are named after latent
+    attention."""
     if not layers:
         return
     alike: dict[str, int] = {}
@@ -308,6 +344,6 @@ def _models(
             alike[name] = model.vocab
         elif hidden and fits and model.layers > layers:
             longer.append(name)
-    same_vocabulary = [name for name, vocabulary in alike.items() if vocabulary in widths]
+    same_vocabulary = [name for name, vocabulary in alike.items() if {vocabulary, -(-vocabulary // spread)} & widths]
     # The stage of a pipeline has only some of the model's layers.
     yield from same_vocabulary or alike or longer

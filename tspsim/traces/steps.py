@@ -282,7 +282,7 @@ def _passes(
 ) -> list[NDArray[np.int64]]:
     """A step's rows by micro-batch, each of which looks its tokens up; whole where these parts have not as many
     products each."""
-    lookups = start_s[np.flatnonzero(embeds)]
+    lookups = start_s[rows[embeds[rows]]]
     if not len(rows) or not len(lookups):
         return [rows]
     place = np.searchsorted(lookups, start_s[rows], side="right")

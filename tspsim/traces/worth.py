@@ -37,7 +37,8 @@ TAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     # Eager frameworks run products, sums and copies one by one instead of these two.
     "activation": (("elementwise",), ("copy", "quantize")),
     "rope": (("elementwise",), ("norm", "copy", "cache", "memcpy")),
-    "cache": ((), ("copy", "quantize", "memcpy", "elementwise")),
+    # Eager frameworks append to a cache by copying it.
+    "cache": (("copy",), ("quantize", "memcpy", "elementwise")),
     "router": (
         ("permute",),
         ("reduction", "elementwise", "copy", "memset", "memcpy", "sample", "activation", "quantize"),
@@ -83,9 +84,9 @@ class Worth:
 
     def __init__(self, first: Floats, further: Floats, helper: Floats) -> None:
         self.first, self.further, self.helper = first, further, helper
-        #: Sums up to every place: of helpers, and of what goes on with a run.
+        #: Sums: of helpers before every place, and of what goes on with a run up to every kernel.
         self.helped = np.concatenate([[0.0], np.cumsum(helper)])
-        self.gone = np.concatenate([[0.0], np.cumsum(np.maximum(further, helper))])
+        self.gone = np.cumsum(np.maximum(further, helper))
         self._within: dict[tuple[int, int], Worth] = {}
 
     def within(self, window: slice) -> Worth:
