@@ -66,9 +66,9 @@ class Device(IsolatedKernels, DeviceFacts):
         empty: the device's default libraries.
     overrides
         (words, library) pairs: kernels that the engine runs in place of its own, by family, types and vendor, as
-        ``fused_moe bf16 mxfp4``, with ``divided`` for experts whose columns ranks divide and ``contiguous`` for those
-        to which an exchange sends rows without places kept for every expert. ``grouped products`` of
-        experts: the device's grouped products, and what moves their rows. A library ``as bf16`` of a
+        ``fused_moe bf16 mxfp4``, with ``divided`` for experts whose columns ranks divide, and ``contiguous`` or
+        ``masked`` for those to which an exchange sends rows without or in places kept for every expert. ``grouped
+        products`` of experts: the device's grouped products, and what moves their rows. A library ``as bf16`` of a
         family and a type of cache: the kernel for bf16 reads that cache, as fast a byte.
     """
 

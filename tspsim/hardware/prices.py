@@ -235,7 +235,8 @@ def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
     words = (
         "whole" if choices_elsewhere else "divided",
         device.spec.vendor,
-        "contiguous" if fused.contiguous else "here",
+        device.spec.family,
+        fused.layout,
     )
     library = device.override_of("fused_moe", fused.dtype, kept, *words)
     if library == GROUPED:
@@ -258,10 +259,12 @@ def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
 
 
 def _grouped_experts(device: Device, fused: FusedMoE) -> Estimate:
-    """Time of experts whose dispatched rows are ordered, multiplied in grouped products and summed by token, the
-    activation between them casting its output; inputs came cast (DeepEPMoE.forward_deepgemm_contiguous of SGLang's
-    layers/moe/ep_moe/layer.py: ep_scatter, m_grouped_gemm_fp8_fp8_bf16_nt_contiguous twice, silu_and_mul with
-    per_token_group_quant between, ep_gather)."""
+    """Time of experts whose dispatched rows are multiplied in grouped products, the activation between them casting its
+    output; inputs came cast. Contiguous rows are ordered before and summed by token behind
+    (DeepEPMoE.forward_deepgemm_contiguous of SGLang's layers/moe/ep_moe/layer.py: ep_scatter,
+    m_grouped_gemm_fp8_fp8_bf16_nt_contiguous twice, silu_and_mul with per_token_group_quant between, ep_gather); masked
+    ones stay where they came (forward_deepgemm_masked: m_grouped_gemm_fp8_fp8_bf16_nt_masked twice,
+    silu_and_mul_masked_post_quant_fwd between), and the exchange sums them."""
     experts = max(1, round(fused.experts_read))
     rows, element = ceil(fused.rows / experts), element_bytes(fused.dtype)
     entering = (fused.matrices - 1) * fused.expert_ffn
@@ -269,11 +272,9 @@ def _grouped_experts(device: Device, fused: FusedMoE) -> Estimate:
         GroupedGemm(rows, columns, width, fused.dtype, experts, quantised=True, role=fused.role)
         for columns, width in ((entering, fused.hidden), (fused.hidden, fused.expert_ffn))
     )
-    moved = (
-        (fused.tokens + fused.rows) * fused.hidden * element,
-        fused.rows * (2.0 * entering + element * fused.expert_ffn),
-        (fused.tokens + fused.rows) * fused.hidden * 2.0,
-    )
+    moved = [fused.rows * (2.0 * entering + element * fused.expert_ffn)]
+    if fused.layout == "contiguous":
+        moved += [(fused.tokens + fused.rows) * fused.hidden * width for width in (element, 2.0)]
     kernels = device.time(up), device.time(down), *(device.streaming(size, round(fused.rows)) for size in moved)
     return Estimate(*(sum(kernel[end] for kernel in kernels) for end in range(3)))
 

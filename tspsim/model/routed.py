@@ -63,19 +63,19 @@ class RoutedShard:
         touched: float | None = None,
         *,
         sent: bool = False,
-        contiguous: bool = False,
+        layout: str = "",
     ) -> FusedMoE:
         """The fused MoE kernels of a serving engine: selection, sorting, products and sum.
 
         ``pairs`` are (token, expert) pairs of this rank's experts, ``touched`` its distinct experts among them (None:
         of random choices). ``sent``: tokens were dispatched here, without choices of other ranks' experts;
-        ``contiguous``: without places kept for every expert.
+        ``layout``: :attr:`~tspsim.operators.FusedMoE.layout` of their rows.
         """
         experts, kept = self.experts, self.weight_dtype
         return FusedMoE(
             tokens, self.model.hidden, self.width, self.local, experts.topk, self.dtype,
             None if kept == self.dtype else kept, gated=self.model.gated, pairs=pairs, touched=touched, sent=sent,
-            contiguous=contiguous,
+            layout=layout,
         )  # fmt: skip
 
     def choose(self, tokens: int) -> MemoryBound:

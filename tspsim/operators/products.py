@@ -117,8 +117,10 @@ class FusedMoE(Operator):
     touched: float | None = None
     #: Tokens were dispatched to this rank: they carry only the choices that fall on its experts.
     sent: bool = False
-    #: They came without places kept for every expert: a kernel orders rows before the products (DeepGEMM: contiguous).
-    contiguous: bool = False
+    #: How they came: ``contiguous`` without places kept for every expert, so that a kernel orders rows before the
+    #: products; ``masked`` in places kept for every expert, of which products read those that are filled (DeepGEMM's
+    #: words). Empty: neither.
+    layout: str = ""
 
     kind = "gemm"
 

@@ -210,7 +210,8 @@ class ServingEngine:
     Keys of files are derived from the fields (:class:`~tspsim.parallel.engine_spec.EngineSpec`); descriptions say what
     they are. Further: ``kernels`` is of fused experts, attention and all-reduces; empty: a device's own. ``libraries``
     are of kernels that engines share but only one's tables measure; of experts ``whole`` or ``divided``: ranks have all
-    columns of some, or a part of each. No product quantises types in ``fused_quantising``. A collective takes longer by
+    columns of some, or a part of each; ``contiguous`` or ``masked``: how an exchange lays their rows; further words are
+    a vendor and a family of devices. No product quantises types in ``fused_quantising``. A collective takes longer by
     ``skew`` in a step than alone, since its ranks wait for the slowest. ``selection`` None: one kernel; ``states``
     None: kept beside the sequence's blocks, reusable at any block. Zeros of ``context_workspace`` and ``few_tokens``
     are no limits. ``limits`` ascend by memory.

@@ -58,7 +58,8 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
     here = tokens_here(job, few, position)
     touched = touched_experts(job, plan.ep * few, position)
     sent = not dispatch.gathers
-    operator = routed.fused(here, pairs, touched, sent=sent, contiguous=sent and not dispatch.few_tokens)
+    layout = "" if dispatch.gathers else "masked" if dispatch.few_tokens else "contiguous"
+    operator = routed.fused(here, pairs, touched, sent=sent, layout=layout)
     wide, back = job.model.hidden * job.activation_bytes, list[int]()
     if fused:
         size, gated = sent_bytes(job, 1, wide), job.model.gated
