@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -80,6 +81,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 20, 20)
     gc.enable()
+    atexit.register(gc.freeze)  # all memory is freed then
 
 
 @pytest.fixture
