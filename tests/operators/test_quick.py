@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import inspect
 import pickle
 from dataclasses import FrozenInstanceError, dataclass, field, fields
 
 import pytest
 
-from tspsim.base.quick import quick, replace
+from tspsim.base.quick import COLLECT_AFTER, quick, replace, seldom_collecting
 from tspsim.operators import Gemm, GroupedGemm, Operator
 from tspsim.parallel import Plan
 from tspsim.program import Compute
@@ -112,3 +113,15 @@ def test_replace_asks_a_class_that_has_a_say() -> None:
 
     with pytest.raises(ValueError, match="odd"):
         replace(Even(2), number=3)
+
+
+@pytest.mark.parametrize(("before", "within"), [(700, COLLECT_AFTER), (2 * COLLECT_AFTER, 2 * COLLECT_AFTER), (0, 0)])
+def test_the_collector_looks_seldom_or_as_seldom_as_before(before: int, within: int) -> None:
+    stated = gc.get_threshold()
+    try:
+        gc.set_threshold(before, *stated[1:])
+        with seldom_collecting():
+            assert gc.get_threshold() == (within, *stated[1:])
+        assert gc.get_threshold() == (before, *stated[1:])
+    finally:
+        gc.set_threshold(*stated)

@@ -191,13 +191,14 @@ COLLECT_AFTER = 200_000
 
 
 def collect_seldom() -> None:
-    """The collector looks for cycles every :data:`COLLECT_AFTER` objects from now on."""
-    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
+    """The collector looks for cycles every :data:`COLLECT_AFTER` objects from now on, or as seldom as it did."""
+    often, *older = gc.get_threshold()
+    gc.set_threshold(max(often, COLLECT_AFTER) if often else 0, *older)
 
 
 @contextmanager
 def seldom_collecting() -> Iterator[None]:
-    """Within this context the collector looks for cycles every :data:`COLLECT_AFTER` objects."""
+    """Within this context the collector looks for cycles as :func:`collect_seldom` says."""
     before = gc.get_threshold()
     collect_seldom()
     try:
