@@ -19,6 +19,18 @@ import tspsim
 from tspsim.step.question import Question, look_up
 from tspsim.traces.comparison import Laid
 
+#: A model with latents, shared experts and one dense layer.
+SMALL_LATENT = """
+name: small-latent
+layers: {layers}
+hidden: 2048
+attention: {{kind: mla, heads: 16, q_rank: 0, kv_rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128}}
+mlp: {{kind: moe, experts: 64, topk: 6, width: 1408, shared_width: 2816, dense_width: 10944, first_dense: 1}}
+embedding: {{vocab: 102400}}
+max_context: 163840
+source: made here
+"""
+
 
 def product_us(m: int, n: int, k: int, tflops: float = 600.0, tb_s: float = 3.0) -> float:
     """A product's time, µs."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.profiles import Kernel, kineto, written
-from helpers.strangers import Recorder
+from helpers.strangers import SMALL_LATENT, Recorder
 
 import tspsim
 from tspsim import traces
@@ -22,16 +22,6 @@ from tspsim.traces.scenario_text import lines
 from tspsim.traces.table import TracedDevice
 
 LAYERS = 8
-MODEL = f"""
-name: small-latent
-layers: {LAYERS}
-hidden: 2048
-attention: {{kind: mla, heads: 16, q_rank: 0, kv_rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128}}
-mlp: {{kind: moe, experts: 64, topk: 6, width: 1408, shared_width: 2816, dense_width: 10944, first_dense: 1}}
-embedding: {{vocab: 102400}}
-max_context: 163840
-source: made here
-"""
 GEMM = "void deep_gemm::fp8_gemm_kernel<{}u, {}u, 128u, 128u, 128u, 1u, 6u, 128u, 1u, (deep_gemm::GemmType){}>"
 FLASH = "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2>>>>"
 CAST = "void per_token_group_quant_8bit_kernel<__nv_bfloat16, __nv_fp8_e4m3, true, false, float>"
@@ -83,7 +73,7 @@ def prompts(layers: int, *, apart: bool) -> Recorder:
 
 
 def question(tmp_path: Path, **work: object) -> tspsim.step.question.Question:  # type: ignore[name-defined]
-    (tmp_path / "small.yaml").write_text(MODEL)
+    (tmp_path / "small.yaml").write_text(SMALL_LATENT.format(layers=LAYERS))
     own = {"model": str(tmp_path / "small.yaml"), "pass": "prefill", "batch": 2, "context": 4096,
            "precision": {"weights": "fp8_block"}, **work}  # fmt: skip
     plan = {"name": "P", "dp": 8, "ep": 8, "expert_overlap": "two_batches"}

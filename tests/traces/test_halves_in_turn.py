@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers.strangers import Recorder
+from helpers.strangers import SMALL_LATENT, Recorder
 
 import tspsim
 from tspsim import traces
@@ -24,16 +24,6 @@ from tspsim.traces.scenario import guess
 from tspsim.traces.scenario_text import lines
 
 LAYERS, DENSE = 8, 1
-MODEL = f"""
-name: small-latent
-layers: {LAYERS}
-hidden: 2048
-attention: {{kind: mla, heads: 16, q_rank: 0, kv_rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128}}
-mlp: {{kind: moe, experts: 64, topk: 6, width: 1408, shared_width: 2816, dense_width: 10944, first_dense: {DENSE}}}
-embedding: {{vocab: 102400}}
-max_context: 163840
-source: made here
-"""
 GEMM = "void deep_gemm::fp8_gemm_kernel<{}u, 2048u, 128u, 128u, 128u, 1u, 6u, 128u, 1u, (deep_gemm::GemmType){}>"
 MLA = "void flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576, 64, 64, 8, cutlass::bfloat16_t, 512>, true>"
 LOW = "void deep_ep::internode_ll::{}<3, 10, 2048>(void*, float*, int*, long*, int*)"
@@ -114,7 +104,7 @@ def step(order: str, low_latency: bool = True, whole: bool = True) -> Recorder:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "small.yaml"
-    path.write_text(MODEL)
+    path.write_text(SMALL_LATENT.format(layers=LAYERS))
     return path
 
 

@@ -73,6 +73,14 @@ class ExpertDispatch:
     def searched(self) -> bool:
         return not self.why_not
 
+    @property
+    def layout(self) -> str:
+        """How rows come to a serving rank's experts (:attr:`tspsim.operators.FusedMoE.layout`): buffers for few tokens
+        have places for every expert."""
+        if self.gathers:
+            return ""
+        return "masked" if self.few_tokens else "contiguous"
+
 
 def distinct_ranks(ranks: int, experts: Experts) -> float:
     """D(N, k): mean number of ranks with the experts of one token, chosen at random in the groups it may choose from.

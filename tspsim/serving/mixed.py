@@ -20,13 +20,13 @@ from contextlib import suppress
 from itertools import product
 
 from ..model.attention.base import MOST_DECODED, attended, decoded
-from ..operators import BatchQuantity, Role
+from ..operators import BatchQuantity
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
 from ..parallel.step import passes_of
 from ..program.layout import StageCall
 from .compositions import BATCH, SECOND, StepComposition
-from .programs import StepPrograms
+from .programs import StepPrograms, by_experts
 from .row_consumers import RowConsumer, bent_consumer_of, consumer_of
 from .row_variants import RowMaker
 from .shape import TYPICAL, Shape
@@ -149,9 +149,7 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
     parts: list[BatchQuantity] = []
     consumers: list[RowConsumer] = []
     for call, quantity in zip(calls, quantities, strict=True):
-        part = kind.quantity(quantity)
-        if part is BatchQuantity.TOKENS and getattr(call.what, "role", Role.OTHER).routed:
-            part = BatchQuantity.EXPERTS
+        part = by_experts(call, kind.quantity(quantity))
         if part is BatchQuantity.BENT_PROMPTS:
             consumer = bent_consumer_of(call, passes)
             part = BatchQuantity.PROMPTS if consumer is None else BatchQuantity.ROWS

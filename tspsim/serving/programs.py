@@ -93,6 +93,11 @@ def is_routed(call: StageCall) -> bool:
     return isinstance(call.what, Operator) and call.what.role.routed
 
 
+def by_experts(call: StageCall, quantity: BatchQuantity) -> BatchQuantity:
+    """What its size depends on, with the tokens that routed experts get apart from others."""
+    return BatchQuantity.EXPERTS if quantity is BatchQuantity.TOKENS and is_routed(call) else quantity
+
+
 def once_a_plan(changed: dict[Itself, Plan], plan: Plan, **changes: Any) -> Plan:
     """The plan with changes, one object for each plan: what it has found of itself is there for the next step."""
     key = Itself(plan)

@@ -10,7 +10,7 @@ first, with operators that these methods make of its own rows. Steps of other pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from ..base.memo import BoundedCache, Itself
@@ -140,7 +140,7 @@ class RowVariants:
         if kind not in self._makers:
             return None
         operators = self._operators(kind, passes)
-        places = self._places_of(kind, layout, operators)
+        places = self._places_of(kind, layout, map(type, operators))
         if not places.keys() >= set(positions):
             return None
         return [StageCall(operators[places[position]], layout.where[position][1]) for position in positions]
@@ -153,13 +153,13 @@ class RowVariants:
             for number, maker in self._makers.get(kind, ())
             for place in range(len(maker.operators))
         ]
-        operators = [operator for _, maker in self._makers.get(kind, ()) for operator in maker.operators]
-        places = self._places_of(kind, layout, operators)
+        classes = [type(operator) for _, maker in self._makers.get(kind, ()) for operator in maker.operators]
+        places = self._places_of(kind, layout, classes)
         return {place: makers[number] for place, number in places.items()}
 
-    def _places_of(self, kind: Hashable, layout: InstructionLayout, operators: Sequence[Operator]) -> Places:
-        """Where such operators stand; empty where no such step was written."""
-        return self._places.get((kind, Itself(layout), *map(type, operators)), {})
+    def _places_of(self, kind: Hashable, layout: InstructionLayout, classes: Iterable[type[Operator]]) -> Places:
+        """Where operators of these classes stand; empty where no such step was written."""
+        return self._places.get((kind, Itself(layout), *classes), {})
 
     def makers_at(
         self, job: Job, layout: InstructionLayout, positions: Mapping[Part, Sequence[int]]
@@ -177,7 +177,7 @@ class RowVariants:
             of_number += [(len(sources), place) for place in range(len(own))]
             sources.append(None if number else (maker, own))
             every += own
-        places = self._places.get((kind, Itself(layout), *every), {})
+        places = self._places_of(kind, layout, every)
         kernels: dict[Part, list[KernelsOfRows]] = {}
         for part, some in positions.items():
             if not some or not places.keys() >= set(some):

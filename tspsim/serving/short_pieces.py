@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ..model.attention.base import MOST_DECODED
-from ..operators import BatchQuantity, CachedContext, Operator, Role, Rows, RowSums
+from ..operators import BatchQuantity, CachedContext, Operator, Rows, RowSums
 from ..parallel.job import MadeOfRows
 from ..parallel.serving_engine import Captured
 from ..program.layout import InstructionLayout, StageCall
 from ..steps import PromptChunk
 from .grid import FEW, TokenVectors
-from .programs import StepPrograms
+from .programs import StepPrograms, by_experts
 from .row_variants import KernelsOfRows
 from .sized import SizedCells, UnlikeError
 from .tables import Floats
@@ -129,12 +129,7 @@ class ShortPieces:
         calls, layout = programs.laid_out(job)
         if programs.taken_s(calls, kind.captured) is None or not layout.chained:
             return None
-        parts = [
-            BatchQuantity.EXPERTS
-            if quantity is BatchQuantity.TOKENS and getattr(call.what, "role", Role.OTHER).routed
-            else quantity
-            for call, quantity in zip(calls, programs.quantities(job), strict=True)
-        ]
+        parts = list(map(by_experts, calls, programs.quantities(job)))
         tabulated = BatchQuantity.TOKENS, BatchQuantity.EXPERTS, BatchQuantity.OUTPUTS
         others = [i for i, part in enumerate(parts) if part not in tabulated]
         kernels = programs.makers_of_rows(job, layout, {BatchQuantity.ROWS: others}).get(BatchQuantity.ROWS)
@@ -185,6 +180,8 @@ class ShortShape:
         self._experts, self._experts_follow = experts, np.ascontiguousarray(layout.follows[:, experts])
         self._of_experts = TokenVectors(self._experts_s, least)
         self._others_follow = np.ascontiguousarray(layout.follows[:, others])
+        #: Index of a kernel over caches, and its queries → its seconds by the sums of its rows.
+        self._over_caches: dict[tuple[int, int], Callable[[RowSums], float] | None] = {}
 
     def _calls_of(self, work: StepWork, expert_share: float = 1.0) -> list[StageCall]:
         calls, layout = self._programs.laid_out(self._programs.mixed(work, expert_share))
@@ -228,22 +225,20 @@ class ShortShape:
             if [*map(type, operators)] != classes:
                 return None
             for index, place in places:
-                seconds = self._seconds_of(operators[place], maker, work)
+                seconds = self._seconds_of(index, operators[place], maker, work)
                 if seconds is None:
                     return None
                 taken_s[index] = seconds
         return taken_s
 
-    def _seconds_of(self, operator: Operator, maker: MadeOfRows, work: StepWork) -> float | None:
+    def _seconds_of(self, index: int, operator: Operator, maker: MadeOfRows, work: StepWork) -> float | None:
         """Seconds of one of them; None where only all rows give them."""
         programs, captured = self._programs, self._kind.captured
         if isinstance(operator, CachedContext):
-            own, kernel = operator.queries, type(operator)
-
-            def of(rows: Rows) -> Operator:
-                return next(one for one in maker.make(maker.layer, rows) if type(one) is kernel)
-
-            over = programs.rows.over_rows_of(operator, maker.layer, of, own, captured)
+            own = operator.queries
+            if (index, own) not in self._over_caches:
+                self._over_caches[index, own] = self._over_caches_of(operator, maker, own)
+            over = self._over_caches[index, own]
             before = [before for queries, before in zip(*work.columns, strict=True) if queries == own]
             if own == work.query_len:
                 before += work.contexts
@@ -253,3 +248,11 @@ class ShortShape:
         taken_s = programs.taken_s((StageCall(operator, 0),), captured)
         assert taken_s is not None
         return taken_s[0]
+
+    def _over_caches_of(self, operator: Operator, maker: MadeOfRows, own: int) -> Callable[[RowSums], float] | None:
+        """Seconds of a kernel over caches by the sums of its rows, of ``own`` queries each."""
+
+        def of(rows: Rows) -> Operator:
+            return next(one for one in maker.make(maker.layer, rows) if type(one) is type(operator))
+
+        return self._programs.rows.over_rows_of(operator, maker.layer, of, own, self._kind.captured)

@@ -57,9 +57,7 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
     pairs = few * experts.topk * step_load(job, plan.ep * few, position)
     here = tokens_here(job, few, position)
     touched = touched_experts(job, plan.ep * few, position)
-    sent = not dispatch.gathers
-    layout = "" if dispatch.gathers else "masked" if dispatch.few_tokens else "contiguous"
-    operator = routed.fused(here, pairs, touched, sent=sent, layout=layout)
+    operator = routed.fused(here, pairs, touched, sent=not dispatch.gathers, layout=dispatch.layout)
     wide, back = job.model.hidden * job.activation_bytes, list[int]()
     if fused:
         size, gated = sent_bytes(job, 1, wide), job.model.gated
